@@ -1,0 +1,97 @@
+"""`ImageSet`: images with their labels, as every source hands them over and as training and evaluation take them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int64, Integer, Shaped, UInt8
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Labelled images held in memory, 8 bits a channel.
+
+    Raises:
+        ValueError: images and labels disagree in number, a type is wrong, or a label lies outside the classes.
+    """
+
+    images: UInt8[Tensor, "n c h w"]
+    """[n c h w], 0..255."""
+    labels: Int64[Tensor, "n"]
+    """[n], the index of each image's class in `classes`."""
+    classes: tuple[str, ...]
+    """Names of the classes; a class may have no image here (a test set may lack a rare one)."""
+    files: tuple[str, ...] | None = None
+    """Where each image came from, as read, or None where the source has no file names."""
+    metadata: dict[str, Shaped[Tensor, "n"]] = field(default_factory=dict)
+    """More numbers an image. `group` says which images belong together (a patient, a photograph)."""
+
+    def __post_init__(self) -> None:
+        _check_images(self.images)
+        _check_labels(self.labels, self.classes, len(self.images))
+        if self.files is not None and len(self.files) != len(self.images):
+            raise ValueError(f"files: must name every image, got {len(self.files)} for {len(self.images)} images")
+        for name, values in self.metadata.items():
+            if values.shape != (len(self.images),):
+                raise ValueError(
+                    f"metadata {name!r}: must be one number an image, "
+                    f"got shape {tuple(values.shape)} for {len(self.images)} images"
+                )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 1 for grey, 3 for colour."""
+        return self.images.shape[1]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        return self.images.shape[2], self.images.shape[3]
+
+    def counts(self) -> dict[str, int]:
+        """Number of images of each class, zero included."""
+        counts = torch.bincount(self.labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counts, strict=True))
+
+    def subset(self, indices: Integer[Tensor, "k"] | Sequence[int]) -> "ImageSet":
+        """The images at `indices`, in that order, with everything that belongs to them.
+
+        Raises:
+            IndexError: an index lies outside the set.
+        """
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return ImageSet(
+            images=self.images[indices],
+            labels=self.labels[indices],
+            classes=self.classes,
+            files=None if self.files is None else tuple(self.files[i] for i in indices.tolist()),
+            metadata={name: values[indices] for name, values in self.metadata.items()},
+        )
+
+
+def _check_images(images: Tensor) -> None:
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise ValueError(f"images: must be uint8 of shape [n c h w], got {images.dtype} of shape {tuple(images.shape)}")
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"images: must have 1 channel (grey) or 3 (colour), got {images.shape[1]}")
+
+
+def _check_labels(labels: Tensor, classes: tuple[str, ...], images: int) -> None:
+    if labels.dtype != torch.int64 or labels.shape != (images,):
+        raise ValueError(
+            f"labels: must be int64, one for each of the {images} images, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if len(set(classes)) != len(classes):
+        raise ValueError(f"classes: must be different names, got {classes}")
+    outside = (labels < 0) | (labels >= len(classes))
+    if outside.any():
+        first = int(outside.nonzero()[0])
+        raise ValueError(
+            f"labels: must be from 0 to {len(classes) - 1} for {len(classes)} classes, "
+            f"got {int(labels[first])} for image {first} ({int(outside.sum())} labels are outside)"
+        )

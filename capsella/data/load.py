@@ -1,0 +1,78 @@
+"""`load_data`: from options to train, validation and test images; and the table of the sources."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from capsella.data import cells, cifar10, digits, idx, medmnist
+from capsella.data.download import data_root
+from capsella.data.folder import read_folder
+from capsella.data.holdout import first_per_class, hold_out
+from capsella.data.npz import read_npz
+from capsella.data.options import DataOptions
+from capsella.data.source import Parts, Source
+from capsella.data.splits import Splits
+from capsella.errors import CapsellaError, unknown_name
+
+_SOURCES: dict[str, Source] = {
+    source.name: source for module in (digits, idx, cifar10, cells, medmnist) for source in module.SOURCES
+}
+
+
+def load_data(options: DataOptions) -> Splits:
+    """Load the images that `options` name and hold out the splits that their source does not bring along.
+
+    The test images are held out first, then the validation images from the rest, then `per_class` thins out what is
+    left to train on.
+
+    Raises:
+        ValueError: no source has that name.
+        CapsellaError: the images are not there, cannot be read, or cannot be split as asked.
+    """
+    parts = _read(options)
+    train, validation, test = parts.train, parts.validation, parts.test
+    try:
+        if test is None:
+            train, test = hold_out(train, options.test, options.split_seed)
+        if validation is None:
+            train, validation = hold_out(train, options.validation, options.split_seed)
+    except CapsellaError as error:
+        raise CapsellaError(f"{parts.name}: {error}") from error
+    if options.per_class is not None:
+        train = first_per_class(train, options.per_class, options.split_seed)
+    return Splits(parts.name, train, validation, test, parts.broken)
+
+
+def _read(options: DataOptions) -> Parts:
+    if options.name == "folder":
+        return read_folder(options)
+    if options.name == "npz":
+        return read_npz(Path(options.path or ""), options)
+    if options.name not in _SOURCES:
+        raise unknown_name("name", options.name, (*_SOURCES, "folder", "npz"))
+    return _SOURCES[options.name].read(options)
+
+
+class SourceRow(NamedTuple):
+    """A source, as `capsella data list` shows it."""
+
+    name: str
+    images: str
+    """Train / validation / test, as the source splits them; – where `load_data` holds them out."""
+    size: str
+    classes: int
+    found: str
+    """Where it lies on this machine, or how to get it."""
+    citation: str
+
+
+def source_table() -> list[SourceRow]:
+    """Every named source and whether its files are at hand; nothing is loaded or downloaded."""
+    return [
+        SourceRow(source.name, source.images, source.size, source.classes, _found(source), source.citation)
+        for source in _SOURCES.values()
+    ]
+
+
+def _found(source: Source) -> str:
+    present = [data_root() / file for file in source.files if (data_root() / file).is_file()]
+    return f"in {present[0].parent}" if present else source.get

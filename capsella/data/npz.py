@@ -1,0 +1,222 @@
+"""NumPy .npz files of images: plain arrays, MedMNIST's keys, or JPEG and PNG files joined into one array of bytes.
+
+| arrays | content |
+|---|---|
+| `images`, `labels` | uint8 [n h w], [n h w c] or [n c h w]; integers [n] or [n 1] |
+| `train_images`, `train_labels`, `val_…`, `test_…` | the same for each split (MedMNIST) |
+| `image`, `image_offset`, `label` or `category` | image file i is `image[image_offset[i]:image_offset[i + 1]]` |
+| `classes` | names of the classes; without it they are called 0, 1, … |
+| `split`, `split_names` | a code an image; the names train, val or validation, test count, others are left out |
+| `name` | a file name an image |
+| any other 1-d array of n integers | kept as metadata; `group` in `DataOptions` may name one |
+"""
+
+import zipfile
+import zlib
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from capsella.data.images import ImageSet
+from capsella.data.options import DataOptions
+from capsella.data.reading import decode, read_all, resize_array, stack
+from capsella.data.source import Parts
+from capsella.errors import CapsellaError
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+_SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+_LABELS = ("labels", "label", "category")
+_NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
+
+
+def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None = None) -> Parts:
+    """Read a .npz file in any of the layouts above.
+
+    Args:
+        path: the file.
+        options: its size, channels, group and skip_broken are used.
+        classes: names of the classes where the file has none.
+
+    Raises:
+        CapsellaError: no .npz file, arrays missing, pickled, or of a wrong shape or type, an image that is broken.
+        ValueError: `options.group` names no array.
+    """
+    path = Path(path)
+    arrays = load_arrays(path)
+    if "train_images" in arrays:
+        sets = _read_prefixed(path, arrays, options, classes)
+    elif "split" in arrays:
+        rows = _rows_by_split(path, arrays)
+        sets = {split: image_set(path, arrays, options, classes, rows[split]) for split in rows}
+    else:
+        images, broken = image_set(path, arrays, options, classes)
+        return Parts(path.stem, images, broken=broken)
+    for split in ("train", "test"):
+        if split not in sets:
+            raise CapsellaError(f"{path}: must hold train and test images where it splits them, but has no {split}")
+    return Parts(
+        path.stem,
+        train=sets["train"][0],
+        validation=sets["validation"][0] if "validation" in sets else None,
+        test=sets["test"][0],
+        broken=tuple(error for _, broken in sets.values() for error in broken),
+    )
+
+
+def load_arrays(path: Path) -> Arrays:
+    """All arrays of a .npz file; pickled objects are refused, for unpickling runs what a stranger wrote.
+
+    Raises:
+        CapsellaError: the file is missing, is no .npz file, is damaged, or holds pickled objects.
+    """
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it is a single array; a .npz file has several, each with a name")
+        with file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise CapsellaError(f"{path}: no such file") from None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise CapsellaError(f"{path}: must be a .npz file without pickled objects ({error})") from error
+
+
+def image_set(
+    path: Path,
+    arrays: Arrays,
+    options: DataOptions,
+    classes: tuple[str, ...] | None = None,
+    rows: Int[np.ndarray, "k"] | None = None,
+) -> tuple[ImageSet, tuple[str, ...]]:
+    """The images of plain or joined arrays, all or those of `rows`, and the errors of those that were left out.
+
+    Raises:
+        CapsellaError: as `read_npz` does.
+        ValueError: `options.group` names no array.
+    """
+    labels = _labels(path, arrays)
+    names = _class_names(arrays, labels) if classes is None else classes
+    rows = np.arange(len(labels)) if rows is None else rows
+    broken: tuple[str, ...] = ()
+    if "image_offset" in arrays:
+        images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels))
+    else:
+        pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
+        _check_number(path, len(pixels), len(labels))
+        images = resize_array(pixels[rows], options.height_width, options.channels)
+    files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
+    metadata = _metadata(path, arrays, options.group, len(labels))
+    try:
+        chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
+        return ImageSet(images, torch.from_numpy(labels[rows]), names, files, chosen), broken
+    except ValueError as error:
+        raise CapsellaError(f"{path}: {error}") from error
+
+
+def _read_prefixed(
+    path: Path, arrays: Arrays, options: DataOptions, classes: tuple[str, ...] | None
+) -> dict[str, tuple[ImageSet, tuple[str, ...]]]:
+    """MedMNIST's layout: train_images, train_labels and so on."""
+    if options.group is not None:
+        raise ValueError(f"group: not for a file with its own splits train_images, …, got {options.group!r}")
+    by_split: dict[str, Arrays] = {}
+    for key, values in arrays.items():
+        prefix, _, what = key.partition("_")
+        if prefix in _SPLITS and what in ("images", "labels"):
+            by_split.setdefault(_SPLITS[prefix], {})[what] = values
+    if classes is None:
+        every_label = np.concatenate([_labels(path, part) for part in by_split.values()])
+        classes = _class_names(arrays, every_label)
+    return {split: image_set(path, part, options, classes) for split, part in by_split.items()}
+
+
+def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, "k"]]:
+    """Which rows are for train, validation and test; codes with other names are left out."""
+    names = arrays.get("split_names", np.array(["train", "val", "test"])).tolist()
+    codes = arrays["split"]
+    _check_number(path, len(codes), len(_labels(path, arrays)))
+    if codes.dtype.kind not in "iu" or codes.min(initial=0) < 0 or codes.max(initial=0) >= len(names):
+        raise CapsellaError(f"{path}: `split` must hold codes from 0 to {len(names) - 1} for {names}")
+    rows = {_SPLITS[name]: np.flatnonzero(codes == code) for code, name in enumerate(names) if name in _SPLITS}
+    return {split: chosen for split, chosen in rows.items() if len(chosen)}
+
+
+def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, "n"]:
+    labels = _first(path, arrays, _LABELS)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise CapsellaError(f"{path}: must have one integer label an image, got {labels.dtype} of shape {labels.shape}")
+    return labels.astype(np.int64)
+
+
+def _class_names(arrays: Arrays, labels: Int[np.ndarray, "n"]) -> tuple[str, ...]:
+    if "classes" in arrays:
+        return tuple(str(name) for name in arrays["classes"].tolist())
+    return tuple(str(label) for label in range(labels.max(initial=-1) + 1))
+
+
+def _metadata(path: Path, arrays: Arrays, group: str | None, images: int) -> Arrays:
+    metadata = {
+        name: values.astype(np.int64)
+        for name, values in arrays.items()
+        if name not in _NO_METADATA and values.shape == (images,) and values.dtype.kind in "iu"
+    }
+    if group is None:
+        return metadata
+    if group not in metadata:
+        known = ", ".join(sorted(metadata)) or "none"
+        raise ValueError(f"group: must name an array of {images} integers in {path} (it has: {known}), got {group!r}")
+    return metadata | {"group": metadata[group]}
+
+
+def _channels_last(path: Path, pixels: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "n h w c"]:
+    if pixels.dtype != np.uint8:
+        raise CapsellaError(f"{path}: images must be uint8, 0 to 255, got {pixels.dtype}")
+    if pixels.ndim == 3:
+        return pixels[..., None]
+    if pixels.ndim == 4 and pixels.shape[3] in (1, 3):
+        return pixels
+    if pixels.ndim == 4 and pixels.shape[1] in (1, 3):
+        return pixels.transpose(0, 2, 3, 1)
+    raise CapsellaError(
+        f"{path}: images must be [n h w], [n h w c] or [n c h w] with 1 or 3 channels, got {pixels.shape}"
+    )
+
+
+def _decode_joined(
+    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, "k"], labels: int
+) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, "n"], tuple[str, ...]]:
+    """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
+    joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
+    _check_number(path, len(offsets) - 1, labels)
+    if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
+        raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
+
+    def reader(row: int) -> Tensor:
+        content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
+        return decode(content, f"{path}, image {row}", options.height_width, options.channels)
+
+    images, positions, errors = read_all([partial(reader, row) for row in rows.tolist()], options.skip_broken)
+    read = rows[positions]
+    return stack(images, [f"{path}, image {row}" for row in read]), read, tuple(str(error) for error in errors)
+
+
+def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray[Any, Any]:
+    for name in names:
+        if name in arrays:
+            return arrays[name]
+    raise CapsellaError(f"{path}: must hold an array {' or '.join(names)}, got {', '.join(arrays) or 'none'}")
+
+
+def _check_number(path: Path, images: int, labels: int) -> None:
+    if images != labels:
+        raise CapsellaError(
+            f"{path}: must hold one label and one split code an image, got {images} for {labels} labels"
+        )

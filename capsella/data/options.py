@@ -1,0 +1,88 @@
+"""`DataOptions`: which images, at which size, split how; the fields are the command line's flags."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which images to load, at which size, and how to split them.
+
+    Raises:
+        ValueError: a field is outside its range, or belongs to other sources than `name`.
+    """
+
+    name: str = "digits"
+    """Name of the source (`capsella data list` shows them all), or `folder` or `npz` for images of your own."""
+
+    path: Path | None = None
+    """The folder with one sub-folder a class (`folder`), or the .npz file (`npz`)."""
+
+    size: int | None = None
+    """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
+
+    channels: Literal[1, 3] | None = None
+    """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
+
+    validation: float = 0.1
+    """Share of the training images held out for validation, class by class, where the source sets none apart."""
+
+    test: float = 0.2
+    """Share of all images held out for the test, class by class, where the source sets none apart."""
+
+    split_file: Path | None = None
+    """Only for `folder`: a CSV file with the columns file (relative to it) and split (train, validation or test)."""
+
+    group: str | None = None
+    """Images of one group stay on one side of every split. For `folder`: a regular expression whose one capture group,
+    found in the relative path, names the patient or slide; for `npz`: the name of an array of integers."""
+
+    split_seed: int = 0
+    """Seed of the held-out shares and of `per_class`: the same seed gives the same split on every machine."""
+
+    skip_broken: bool = False
+    """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+
+    per_class: int | None = None
+    """Keep at most this many training images a class; a smaller number keeps a part of what a larger one keeps."""
+
+    def __post_init__(self) -> None:
+        for name, share in (("validation", self.validation), ("test", self.test)):
+            if not 0 < share < 1:
+                raise ValueError(f"{name}: must be a share between 0 and 1, both excluded, got {share}")
+        for name, number in (("size", self.size), ("per_class", self.per_class)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: must be at least 1, got {number}")
+        if self.channels not in (1, 3, None):
+            raise ValueError(f"channels: must be 1, 3 or None, got {self.channels}")
+        if self.split_seed < 0:
+            raise ValueError(f"split_seed: must not be negative, got {self.split_seed}")
+        self._check_belongs("path", ("folder", "npz"))
+        self._check_belongs("group", ("folder", "npz"))
+        self._check_belongs("split_file", ("folder",))
+        if self.name in ("folder", "npz") and self.path is None:
+            raise ValueError(f"path: must be given for the source {self.name!r}")
+        if self.name == "folder" and self.group is not None:
+            _check_pattern(self.group)
+
+    def _check_belongs(self, field: str, sources: tuple[str, ...]) -> None:
+        if getattr(self, field) is not None and self.name not in sources:
+            raise ValueError(
+                f"{field}: only for the source {' or '.join(sources)}, got {getattr(self, field)} with {self.name!r}"
+            )
+
+    @property
+    def height_width(self) -> tuple[int, int] | None:
+        """(height, width) that images are resized to, or None."""
+        return None if self.size is None else (self.size, self.size)
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"group: must be a regular expression, got {pattern!r} ({error})") from error
+    if groups != 1:
+        raise ValueError(f"group: must have one capture group, as in '(patient[0-9]+)', got {groups} in {pattern!r}")

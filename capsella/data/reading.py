@@ -1,0 +1,192 @@
+"""Image files to tensors: one way to decode, convert and resize for training, prediction and packed sets alike."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from capsella.errors import CapsellaError
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+MOST_PIXELS = 100_000_000
+"""A file that unpacks to more pixels is refused: a small file can hold enough of them to exhaust the memory."""
+
+_RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
+_SHOW_PROGRESS_FROM = 2_000
+
+
+def read_image(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> UInt8[Tensor, "c h w"]:
+    """Read one PNG, JPEG, BMP or TIFF image, turned upright as its EXIF data say.
+
+    Grey stays one channel, everything else becomes RGB; 16-bit grey is divided by 257, so that 65535 becomes 255;
+    transparent pixels become black.
+
+    Args:
+        path: the file.
+        size: (height, width) to resize to, or None to keep the image's own: the centre of the image is cropped to
+            that aspect ratio and resized with Pillow's antialiased bicubic filter.
+        channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the image's own.
+
+    Returns:
+        [c h w], 0..255.
+
+    Raises:
+        CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, or larger than
+            `MOST_PIXELS`.
+        ValueError: `size` or `channels` cannot be.
+    """
+    if channels not in (1, 3, None):
+        raise ValueError(f"channels: must be 1, 3 or None, got {channels}")
+    if size is not None and min(size) < 1:
+        raise ValueError(f"size: must be (height, width) of at least 1 pixel each, got {size}")
+    return decode(Path(path), str(path), size, channels)
+
+
+def decode(
+    file: Path | BytesIO, name: str, size: tuple[int, int] | None, channels: int | None
+) -> UInt8[Tensor, "c h w"]:
+    """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it."""
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            _check_header(image)
+            image.load()
+            return to_tensor(ImageOps.exif_transpose(image), size, channels)
+    except FileNotFoundError:
+        raise CapsellaError(f"{name}: no such file") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise errors of every kind on damaged bytes
+        raise CapsellaError(f"{name}: cannot be read as an image ({error or type(error).__name__})") from error
+
+
+def _check_header(image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise CapsellaError(f"{width}×{height} pixels; at most {MOST_PIXELS:,} are read")
+    pages = getattr(image, "n_frames", 1) if image.format in ("TIFF", "PNG") else 1
+    if pages > 1:
+        raise CapsellaError(f"it holds {pages} pages; save each as a file of its own")
+
+
+def to_tensor(image: Image.Image, size: tuple[int, int] | None, channels: int | None) -> UInt8[Tensor, "c h w"]:
+    """Convert to grey or RGB, crop and resize as `read_image` says; channels and size that fit are left untouched."""
+    image = _to_8_bit(image)
+    own_channels = 1 if image.mode == "L" else 3
+    if channels is not None and channels != own_channels:
+        image = image.convert("L" if channels == 1 else "RGB")
+    if size is not None and image.size != (size[1], size[0]):
+        image = ImageOps.fit(image, (size[1], size[0]), method=_RESIZE)
+    pixels = torch.from_numpy(np.array(image))
+    return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _to_8_bit(image: Image.Image) -> Image.Image:
+    """Any mode of Pillow's that the four formats use, to L or RGB."""
+    grey_or_rgb = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise CapsellaError(f"grey values from {values.min()} to {values.max()}; 8 or 16 bits are read")
+        return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise CapsellaError("floating-point pixels, whose range is not known; save it with 8 or 16 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
+    return image.convert(grey_or_rgb)
+
+
+def resize_array(
+    images: UInt8[np.ndarray, "n h w c"], size: tuple[int, int] | None, channels: int | None
+) -> UInt8[Tensor, "n c h2 w2"]:
+    """Images that come as pixels, not as files: converted and resized as `read_image` does."""
+    height_width, own_channels = images.shape[1:3], images.shape[3]
+    if size in (None, height_width) and channels in (None, own_channels):
+        return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    pictures = (Image.fromarray(image.squeeze(-1) if own_channels == 1 else image) for image in images)
+    return torch.stack([to_tensor(picture, size, channels) for picture in pictures])
+
+
+def read_all(
+    readers: Sequence[Callable[[], Tensor]], skip_broken: bool
+) -> tuple[list[Tensor], list[int], list[CapsellaError]]:
+    """Call every reader, several at a time (Pillow decodes outside Python's lock), in order.
+
+    Returns:
+        The images that could be read, their positions among `readers`, and the errors of the others.
+
+    Raises:
+        CapsellaError: the first that cannot be read, unless `skip_broken`; or all together will not fit in memory.
+    """
+    images: list[Tensor] = []
+    positions: list[int] = []
+    errors: list[CapsellaError] = []
+    with ThreadPoolExecutor() as pool:
+        results = pool.map(partial(_attempt, skip_broken=skip_broken), readers)
+        for position, result in enumerate(_with_progress(results, len(readers))):
+            if isinstance(result, CapsellaError):
+                errors.append(result)
+                continue
+            if not images:
+                _check_memory(result, len(readers))
+            images.append(result)
+            positions.append(position)
+    return images, positions, errors
+
+
+def _attempt(reader: Callable[[], Tensor], skip_broken: bool) -> Tensor | CapsellaError:
+    try:
+        return reader()
+    except CapsellaError as error:
+        if not skip_broken:
+            raise
+        return error
+
+
+def _check_memory(first: UInt8[Tensor, "c h w"], number: int) -> None:
+    needed = 2 * first.numel() * number  # the images one by one, and once more as they are put together
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise CapsellaError(
+            f"{number} images of {first.shape[1]}×{first.shape[2]}×{first.shape[0]} need {needed / 2**30:.1f} GiB "
+            f"of memory to load, and {free / 2**30:.1f} GiB are free; set size to make them smaller"
+        )
+
+
+def stack(images: Sequence[UInt8[Tensor, "c h w"]], names: Sequence[str]) -> UInt8[Tensor, "n c h w"]:
+    """Images of one size and one number of channels as one tensor; `names` are what errors call them.
+
+    Raises:
+        CapsellaError: there is none, or they differ; names the first of each kind.
+    """
+    if not images:
+        raise CapsellaError("there is no image that can be read")
+    _check_alike("numbers of channels", "channels to 1 or 3", [str(len(image)) for image in images], names)
+    sizes = [f"{image.shape[1]}×{image.shape[2]}" for image in images]
+    _check_alike("sizes (height×width)", "size to resize them all", sizes, names)
+    return torch.stack(list(images))
+
+
+def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[str]) -> None:
+    if len(set(values)) > 1:
+        examples = [
+            f"{value} ({values.count(value)} images, as {names[values.index(value)]})" for value in sorted(set(values))
+        ]
+        raise CapsellaError(f"images must not have different {what}; set {remedy}. Got {', '.join(examples[:4])}")
+
+
+def _with_progress(results: Iterable[Tensor | CapsellaError], total: int) -> Iterable[Tensor | CapsellaError]:
+    if total < _SHOW_PROGRESS_FROM:
+        return results
+    return track(results, "reading images", total, console=Console(stderr=True), transient=True)

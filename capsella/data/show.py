@@ -1,0 +1,64 @@
+"""What a set holds, as numbers and as a picture."""
+
+from typing import NamedTuple
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from capsella.data.images import ImageSet
+from capsella.data.splits import Splits
+
+_LEAST_SIDE = 48  # smaller images are enlarged by a whole factor, pixels kept square
+_MARGIN = 4
+
+
+class ClassCounts(NamedTuple):
+    """How many images of a class each split holds."""
+
+    name: str
+    train: int
+    validation: int
+    test: int
+
+
+def describe(splits: Splits) -> list[ClassCounts]:
+    """Images per class and split, in the order of the classes."""
+    counts = [images.counts() for images in splits.named().values()]
+    return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
+
+
+def contact_sheet(images: ImageSet, per_class: int = 10) -> Image.Image:
+    """One row a class, its name on the left, with up to `per_class` images spread evenly over the class.
+
+    Raises:
+        ValueError: `per_class` is below 1.
+    """
+    if per_class < 1:
+        raise ValueError(f"per_class: must be at least 1, got {per_class}")
+    scale = -(-_LEAST_SIDE // min(images.image_size))
+    height, width = (side * scale for side in images.image_size)
+    font = ImageFont.load_default(14)
+    label_width = int(max(font.getlength(name) for name in images.classes)) + 2 * _MARGIN
+    columns = min(per_class, max(images.counts().values()))
+    sheet_size = (label_width + columns * (width + _MARGIN), len(images.classes) * (height + _MARGIN) + _MARGIN)
+    sheet = Image.new("RGB", sheet_size, "white")
+    draw = ImageDraw.Draw(sheet)
+    for label, name in enumerate(images.classes):
+        top = _MARGIN + label * (height + _MARGIN)
+        draw.text((_MARGIN, top + height // 2), name, fill="black", font=font, anchor="lm")
+        for column, index in enumerate(_spread(images, label, columns)):
+            picture = _picture(images, index).resize((width, height), Image.Resampling.NEAREST)
+            sheet.paste(picture, (label_width + column * (width + _MARGIN), top))
+    return sheet
+
+
+def _spread(images: ImageSet, label: int, number: int) -> list[int]:
+    members = torch.nonzero(images.labels == label).flatten()
+    if len(members) <= number:
+        return members.tolist()
+    return members[torch.linspace(0, len(members) - 1, number).long()].tolist()
+
+
+def _picture(images: ImageSet, index: int) -> Image.Image:
+    pixels = images.images[index].permute(1, 2, 0).numpy()
+    return Image.fromarray(pixels.squeeze(-1) if images.channels == 1 else pixels)

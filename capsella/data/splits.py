@@ -1,0 +1,81 @@
+"""`Splits`: the images to train on, to choose a model by, and to test it on."""
+
+from dataclasses import dataclass
+
+from capsella.data.images import ImageSet
+from capsella.errors import CapsellaError
+
+SPLIT_NAMES = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Train, validation and test images of the same classes, channels and size.
+
+    Raises:
+        CapsellaError: there is one class only, a split is empty, the splits are not alike, a class has no image to
+            train on, or images of one group are in two splits.
+    """
+
+    name: str
+    """What the images are called: the source's name, or that of the folder or file."""
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
+    broken: tuple[str, ...] = ()
+    """The files that were left out because they cannot be read, each with the reason."""
+
+    def __post_init__(self) -> None:
+        if len(self.train.classes) < 2:
+            raise CapsellaError(f"{self.name}: must have at least 2 classes, got {list(self.train.classes)}")
+        for split, images in self.named().items():
+            if len(images) == 0:
+                raise CapsellaError(f"{self.name}: every split must hold images, but {split} is empty")
+            self._check_alike(split, images)
+        for name, count in self.train.counts().items():
+            if count == 0:
+                raise CapsellaError(f"{self.name}: the class {name!r} has no image in train")
+        self._check_groups()
+
+    def _check_alike(self, split: str, images: ImageSet) -> None:
+        for what in ("classes", "channels", "image_size"):
+            here, there = getattr(images, what), getattr(self.train, what)
+            if here != there:
+                raise CapsellaError(
+                    f"{self.name}: {what} must be the same in every split, got {there} in train and {here} in {split}"
+                )
+
+    def _check_groups(self) -> None:
+        """A patient seen in training makes a test look better than it is."""
+        split_of: dict[int, str] = {}
+        for split, images in self.named().items():
+            if "group" not in images.metadata:
+                continue
+            for group in images.metadata["group"].unique().tolist():
+                other = split_of.setdefault(group, split)
+                if other != split:
+                    first = int((images.metadata["group"] == group).nonzero()[0])
+                    example = f"image {first}" if images.files is None else images.files[first]
+                    raise CapsellaError(
+                        f"{self.name}: images of one group must be in one split, "
+                        f"but the group of {example} is in {other} and in {split}"
+                    )
+
+    def named(self) -> dict[str, ImageSet]:
+        """The three sets by name, in the order train, validation, test."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, the same in every split."""
+        return self.train.classes
+
+    @property
+    def channels(self) -> int:
+        """Number of channels, the same in every split."""
+        return self.train.channels
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width), the same in every split."""
+        return self.train.image_size

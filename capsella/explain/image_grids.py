@@ -1,0 +1,138 @@
+"""Figures of images, drawn from plain arrays: inputs beside reconstructions, dimension tweaks, sample predictions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from capsella.explain.plots import shorten
+
+RIGHT, WRONG = "#2e7d32", "#c62828"
+COLUMNS, CELL = 6, 1.5  # images side by side, and inches for each: a page's width in all
+GAP = 1  # pixels between the images of a mosaic
+
+
+def mosaic(grid: Float[np.ndarray, "rows columns c h w"]) -> Float[np.ndarray, "height width c"]:
+    """One picture of rows × columns images with a white gap around each, channels last, clipped to [0, 1].
+
+    Raises:
+        ValueError: not five axes, or neither 1 nor 3 channels.
+    """
+    if grid.ndim != 5 or grid.shape[2] not in (1, 3) or 0 in grid.shape:
+        raise ValueError(f"grid: must be [rows columns c h w] with 1 or 3 channels, got shape {grid.shape}")
+    gaps = ((0, 0), (0, 0), (0, 0), (0, GAP), (0, GAP))
+    tiles = np.pad(np.clip(grid, 0, 1), gaps, constant_values=1).transpose(0, 3, 1, 4, 2)  # [rows h columns w c]
+    rows, h, columns, w, channels = tiles.shape
+    return tiles.reshape(rows * h, columns * w, channels)[:-GAP, :-GAP]
+
+
+def show(axes: Axes, picture: Float[np.ndarray, "h w c"]) -> None:
+    """Draw a grey or colour picture in [0, 1], pixels as squares, without ticks."""
+    axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=1)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def tweaks(axes: Axes, grid: Float[np.ndarray, "d offsets c h w"], offsets: Sequence[float]) -> None:
+    """A row a pose element, a column an offset, which heads it."""
+    d, columns, _, h, w = grid.shape
+    if columns != len(offsets):
+        raise ValueError(f"offsets: must name each of the {columns} columns, got {len(offsets)}")
+    show(axes, mosaic(grid))
+    # Centres of the tiles; pixel k reaches from k − ½ to k + ½.
+    across, down = (w + GAP) * np.arange(columns) + (w - 1) / 2, (h + GAP) * np.arange(d) + (h - 1) / 2
+    axes.set_xticks(across, [f"{offset:+.2f}" for offset in offsets], fontsize=8)
+    axes.set_yticks(down, [str(k + 1) for k in range(d)], fontsize=8)
+    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    axes.set(ylabel="number of the capsule")
+
+
+def tweak_figure(grid: Float[np.ndarray, "d offsets c h w"], offsets: Sequence[float]) -> Figure:
+    """The dimension tweaks of one class capsule (Sabour et al. 2017, Fig. 4)."""
+    height = 0.6 * _aspect(grid[0]) * grid.shape[0]
+    figure = Figure(figsize=(0.6 * grid.shape[1] + 0.8, height + 0.6), layout="constrained")
+    tweaks(figure.add_subplot(), grid, offsets)
+    return figure
+
+
+def reconstruction_figure(
+    images: Float[np.ndarray, "n c h w"],
+    from_true: Float[np.ndarray, "n c h w"],
+    from_predicted: Float[np.ndarray, "n c h w"],
+    true_names: Sequence[str],
+    predicted_names: Sequence[str],
+) -> Figure:
+    """Three rows, a column an image: the input, its reconstruction from the true class and from the predicted one.
+
+    Raises:
+        ValueError: no images, or names that do not fit them.
+    """
+    n = len(images)
+    if n == 0 or not n == len(from_true) == len(from_predicted) == len(true_names) == len(predicted_names):
+        raise ValueError(
+            f"images, reconstructions, names: must be as many of each, at least 1, got {n}, {len(from_true)}, "
+            f"{len(from_predicted)}, {len(true_names)}, {len(predicted_names)}"
+        )
+    blocks = -(-n // COLUMNS)
+    size = (CELL * COLUMNS + 1, (3 * CELL * _aspect(images) + 0.5) * blocks)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(3 * blocks, COLUMNS, squeeze=False).reshape(blocks, 3, COLUMNS)
+    for axes in grid.transpose(0, 2, 1).reshape(-1, 3)[n:].ravel():
+        axes.set_axis_off()
+    for index in range(n):
+        column = grid[index // COLUMNS, :, index % COLUMNS]
+        for axes, pictures in zip(column, (images, from_true, from_predicted), strict=True):
+            show(axes, _channels_last(pictures[index]))
+        _verdict(column[0], true_names[index], predicted_names[index], "")
+    for row, title in enumerate(("input", "from the\ntrue class", "from the\npredicted")):
+        for axes in grid[:, row, 0]:
+            axes.set_ylabel(title, rotation=0, ha="right", va="center")
+    return figure
+
+
+def prediction_figure(
+    images: Float[np.ndarray, "n c h w"],
+    true_names: Sequence[str],
+    predicted_names: Sequence[str],
+    confidence: Float[np.ndarray, "n"],
+) -> Figure:
+    """Images with the class each was put in and how sure the model was; a mistake also says what it truly is.
+
+    Raises:
+        ValueError: no images, or names that do not fit them.
+    """
+    n = len(images)
+    if n == 0 or not n == len(true_names) == len(predicted_names) == len(confidence):
+        raise ValueError(
+            f"images, names, confidence: must be as many of each, at least 1, got {n}, {len(true_names)}, "
+            f"{len(predicted_names)}, {len(confidence)}"
+        )
+    rows, columns = -(-n // COLUMNS), min(COLUMNS, n)
+    figure = Figure(figsize=(CELL * columns, (CELL * _aspect(images) + 0.45) * rows), layout="constrained")
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in cells[n:]:
+        axes.set_axis_off()
+    for index, axes in enumerate(cells[:n]):
+        show(axes, _channels_last(images[index]))
+        _verdict(axes, true_names[index], predicted_names[index], f" {confidence[index]:.2f}")
+    return figure
+
+
+def _channels_last(image: Float[np.ndarray, "c h w"]) -> Float[np.ndarray, "h w c"]:
+    return np.clip(image, 0, 1).transpose(1, 2, 0)
+
+
+def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
+    """Height by width of the images."""
+    return images.shape[2] / images.shape[3]
+
+
+def _verdict(axes: Axes, true: str, predicted: str, after: str) -> None:
+    """Head an image with its class in green, or with what it was taken for and what it is in red."""
+    text = shorten(predicted, 18) + after
+    if true != predicted:
+        text = f"{text}\nis {shorten(true, 19)}"
+    axes.set_title(text, color=RIGHT if true == predicted else WRONG, fontsize=8, parse_math=False)

@@ -1,0 +1,54 @@
+"""What each number of a class capsule stands for: move it, decode, look (Sabour et al. 2017, section 5.1, Fig. 4)."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.evaluation.inference import check_decoder, inference
+from capsella.models import ImageClassifier
+from capsella.types import Capsules
+
+# −0.25, −0.20, … 0.25, as in the paper's figure.
+OFFSETS = tuple(step / 20 for step in range(-5, 6))
+
+
+def dimension_tweaks(
+    model: ImageClassifier,
+    image: Float[Tensor, "c h w"],
+    target: int | None = None,
+    offsets: Sequence[float] = OFFSETS,
+) -> Float[Tensor, "d offsets c h w"]:
+    """Decode one class capsule of `image` with each of its d pose elements moved by each offset in turn.
+
+    Args:
+        model: a capsule network with a decoder.
+        image: [c h w] in [0, 1].
+        target: index of the class whose capsule is moved; None takes the longest, the prediction.
+        offsets: what is added to the pose element; zero shows the plain reconstruction.
+
+    Returns:
+        [d offsets c h w] on the CPU: a row a pose element, a column an offset.
+
+    Raises:
+        ValueError: a model without a decoder, an image of another shape, a target outside the classes, no offsets.
+    """
+    check_decoder(model, "dimension tweaks")
+    model.check_images(image.unsqueeze(0))
+    if target is not None and not 0 <= target < len(model.classes):
+        raise ValueError(f"target: must be a class index in 0…{len(model.classes) - 1}, got {target}")
+    if len(offsets) == 0:
+        raise ValueError("offsets: must hold at least one number, got none")
+    with inference(model) as device:
+        poses, activations = model.encode(image.unsqueeze(0).to(device))  # [1 1 1 classes d], [1 1 1 classes]
+        if target is None:
+            target = int(activations.argmax())
+        count, d = len(offsets), poses.shape[-1]
+        targets = torch.full((count,), target, device=device)
+        rows = []
+        for element in range(d):
+            moved = poses.repeat(count, 1, 1, 1, 1)
+            moved[:, 0, 0, target, element] += torch.tensor(offsets).to(moved)
+            rows.append(model.decode(Capsules(moved, activations.expand(count, -1, -1, -1)), targets).float().cpu())
+    return torch.stack(rows).clone()

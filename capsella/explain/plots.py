@@ -1,0 +1,177 @@
+"""Figures of numbers, drawn from plain arrays: confusion, calibration, training curves, coupling entropy."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from capsella.errors import CapsellaError
+from capsella.evaluation.calibration import Calibration
+from capsella.files import write_whole
+
+RESOLUTION = 110  # dots an inch
+TRAIN, VALIDATION, GREY = "#1f6f9f", "#c2571a", "#777777"
+# Columns of metrics.csv drawn in each panel, with their colour and line.
+LOSSES = {
+    "train_loss": (TRAIN, "-"),
+    "train_margin": (TRAIN, "--"),
+    "train_reconstruction": (TRAIN, ":"),
+    "validation_loss": (VALIDATION, "-"),
+}
+ERRORS = {"train_error": (TRAIN, "-"), "validation_error": (VALIDATION, "-")}
+RATES = {"learning_rate": (GREY, "-")}
+
+
+def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str]) -> Figure:
+    """Counts in the cells; colour says which share of a true class (row) was put in a predicted class (column).
+
+    Raises:
+        ValueError: a matrix that is not classes × classes.
+    """
+    n = len(classes)
+    if confusion.shape != (n, n):
+        raise ValueError(f"confusion: must be classes × classes = {(n, n)}, got {confusion.shape}")
+    cell = 0.55 if n <= 12 else 0.36 if n <= 30 else 0.22  # inches
+    side = max(n * cell, 2.4)
+    figure = Figure(figsize=(side + 2.6, side + 1.8), layout="constrained")
+    axes = figure.add_subplot()
+    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    digits = len(str(confusion.max()))
+    size = min(11.0, 72 * cell / (0.75 * max(digits, 2) + 0.6))  # points: the longest number fits into its cell
+    for true, predicted in np.argwhere(confusion):
+        colour = "white" if shares[true, predicted] > 0.5 else "black"
+        count = str(confusion[true, predicted])
+        axes.text(predicted, true, count, ha="center", va="center", color=colour, fontsize=size)
+    names, name_size = [shorten(name) for name in classes], min(10.0, 72 * cell * 0.62)
+    straight = max(map(len, names)) <= 3
+    axes.set_xticks(range(n), names, rotation=0 if straight else 90, fontsize=name_size, parse_math=False)
+    axes.set_yticks(range(n), names, fontsize=name_size, parse_math=False)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    figure.colorbar(picture, ax=axes, label="share of the true class", shrink=0.6)
+    return figure
+
+
+def reliability_figure(curve: Calibration) -> Figure:
+    """Accuracy against confidence, bin by bin, above the number of images in each bin."""
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    centres, width = (curve.edges[:-1] + curve.edges[1:]) / 2, np.diff(curve.edges)
+    filled = curve.counts > 0
+    upper.plot([0, 1], [0, 1], color=GREY, linestyle="--", label="perfect")
+    upper.bar(centres[filled], curve.accuracy[filled], width[filled] * 0.9, color=TRAIN, alpha=0.35)
+    upper.plot(curve.confidence[filled], curve.accuracy[filled], "o-", color=TRAIN, label="model")
+    upper.set(ylabel="share right", xlim=(0, 1), ylim=(0, 1.03))
+    upper.legend(loc="upper left")
+    upper.set_title(f"expected calibration error {curve.expected_error:.3f}", fontsize=10)
+    lower.bar(centres, curve.counts, width * 0.9, color=TRAIN)
+    lower.set(xlabel="confidence (largest class activation)", ylabel="images")
+    return figure
+
+
+def read_metrics(path: Path) -> dict[str, Float[np.ndarray, "rows"]]:
+    """The columns of a run's metrics.csv as numbers; an empty cell is not-a-number.
+
+    Raises:
+        CapsellaError: the file is missing, has no rows, or holds something that is not a number.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise CapsellaError(f"{path}: there is no such file; training writes it into the run folder") from None
+    if not rows:
+        raise CapsellaError(f"{path}: must hold at least one row of metrics, got none")
+    try:
+        # A row cut short (the run was killed while writing) has None where a cell is missing.
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0] if name is not None}
+    except ValueError as error:
+        raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
+
+
+def training_figure(metrics: Mapping[str, Float[np.ndarray, "rows"]]) -> Figure:
+    """Loss, error and learning rate against epochs, of those that `metrics` (the columns of metrics.csv) holds.
+
+    Raises:
+        ValueError: no column `epoch`, or none of the curves.
+    """
+    if "epoch" not in metrics:
+        raise ValueError(f"metrics: must hold the column epoch, got {sorted(metrics)}")
+    panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
+    drawn = [(title, lines) for title, lines in panels if any(_has_numbers(metrics, name) for name in lines)]
+    if not drawn:
+        raise ValueError(f"metrics: must hold a loss, an error or the learning rate, got {sorted(metrics)}")
+    figure = Figure(figsize=(4.2 * len(drawn), 3.4), layout="constrained")
+    for axes, (title, lines) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
+        for name, (colour, style) in lines.items():
+            if _has_numbers(metrics, name):
+                _curve(axes, metrics["epoch"], metrics[name], colour, style, name.replace("_", " "))
+        axes.set(xlabel="epoch", title=title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.25)
+        if len(lines) > 1:
+            axes.legend(fontsize=8)
+    return figure
+
+
+def _has_numbers(metrics: Mapping[str, np.ndarray], name: str) -> bool:
+    return name in metrics and bool(np.isfinite(metrics[name]).any())
+
+
+def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, label: str) -> None:
+    """One line through the rows that have a number; a dot each while they are few, so that one epoch shows."""
+    known = np.isfinite(x) & np.isfinite(y)
+    marker = "o" if known.sum() <= 25 else None
+    axes.plot(x[known], y[known], color=colour, linestyle=style, marker=marker, markersize=3, label=label)
+
+
+def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
+    """Normalised coupling entropy of each routed layer against the routing iteration.
+
+    Raises:
+        ValueError: no layers.
+    """
+    if not layers:
+        raise ValueError("layers: must hold at least one routed layer, got none")
+    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, entropy in layers.items():
+        axes.plot(range(1, len(entropy) + 1), entropy, "o-", label=name)
+    axes.axhline(1, color=GREY, linestyle="--", linewidth=1)
+    axes.set(xlabel="routing iteration", ylabel="coupling entropy / ln(parents)", ylim=(0, 1.05))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(fontsize=8)
+    return figure
+
+
+def activation_bars(axes: Axes, activations: Float[np.ndarray, "classes"], classes: Sequence[str], most: int) -> None:
+    """The `most` largest class activations as horizontal bars, the largest on top and marked."""
+    order = np.argsort(-activations, kind="stable")[:most]
+    colours = [VALIDATION] + [TRAIN] * (len(order) - 1)
+    axes.barh(range(len(order)), activations[order], color=colours)
+    axes.set_yticks(range(len(order)), [shorten(classes[k]) for k in order], parse_math=False)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1), xlabel="class activation")
+    title = "" if len(order) == len(classes) else f"the {len(order)} largest of {len(classes)}"
+    axes.set_title(title, fontsize=10)
+
+
+def write_png(figure: Figure, path: Path) -> bytes:
+    """Write a figure as a PNG file, whole or not at all; returns the file's bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
+    picture = buffer.getvalue()
+    write_whole(path, lambda temporary: temporary.write_bytes(picture))
+    return picture
+
+
+def shorten(name: str, most: int = 22) -> str:
+    """A name that fits beside an axis: its first letters and an ellipsis where it is long."""
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,229 @@
+"""A trained model's own pictures on one page: an HTML file that needs nothing beside it, and each figure as PNG."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from capsella.data.images import ImageSet
+from capsella.evaluation.accuracy import Evaluation
+from capsella.evaluation.tables import percent
+from capsella.explain.diagnostics import DEAD_BELOW, LayerDiagnostics, routing_diagnostics
+from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
+from capsella.explain.perturbation import OFFSETS, dimension_tweaks
+from capsella.explain.plots import (
+    confusion_figure,
+    entropy_figure,
+    read_metrics,
+    reliability_figure,
+    training_figure,
+    write_png,
+)
+from capsella.explain.reconstruction import pick_examples, reconstruct
+from capsella.files import write_text
+from capsella.models import CapsuleClassifier, ImageClassifier
+
+MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
+NO_DECODER = "This model has no decoder, so no image can be made from what it found."
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the report: a figure and a sentence on how to read it, or why there is none."""
+
+    name: str
+    title: str
+    text: str
+    figure: Figure | None = None
+
+
+def write_report(
+    folder: Path,
+    model: ImageClassifier,
+    evaluation: Evaluation,
+    test_images: ImageSet,
+    metrics_csv: Path | None,
+    title: str,
+    facts: Mapping[str, str],
+) -> Path:
+    """Write `folder`/report.html and the figures as `folder`/figures/*.png; returns the path of the page.
+
+    Args:
+        folder: usually the run folder; made if it is not there.
+        model: the one evaluated.
+        evaluation: of `model` on `test_images`.
+        test_images: the labelled set.
+        metrics_csv: the training's metrics, or None where there are none.
+        title: heading of the page.
+        facts: what is to be known of the run: recipe, seed, data, versions.
+
+    Raises:
+        ValueError: an evaluation of another set.
+        CapsellaError: unreadable metrics, or no space on the disk.
+    """
+    if len(evaluation.labels) != len(test_images) or not evaluation.labels.equal(test_images.labels):
+        raise ValueError("evaluation: must be of test_images, got one with other labels")
+    sections = _sections(model, evaluation, test_images, metrics_csv)
+    pictures = {
+        section.name: write_png(section.figure, folder / "figures" / f"{section.name}.png")
+        for section in sections
+        if section.figure is not None
+    }
+    environment = Environment(
+        loader=PackageLoader("capsella.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    page = environment.get_template("report.html.jinja").render(
+        title=title,
+        facts=facts,
+        evaluation=evaluation,
+        percent=percent,
+        sections=sections,
+        pictures={name: base64.b64encode(picture).decode() for name, picture in pictures.items()},
+    )
+    path = folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def _sections(
+    model: ImageClassifier, evaluation: Evaluation, images: ImageSet, metrics_csv: Path | None
+) -> list[Section]:
+    """The report from top to bottom."""
+    return [
+        Section(
+            "confusion",
+            "Confusion matrix",
+            "A row is a true class, a column what the model said. Everything off the diagonal is a mistake; the colour "
+            "is the share of the row.",
+            confusion_figure(evaluation.confusion, evaluation.classes),
+        ),
+        _reconstructions(model, evaluation, images),
+        _tweaks(model, evaluation, images),
+        _training(metrics_csv),
+        _samples(evaluation, images),
+        _mistakes(evaluation, images),
+        _reliability(evaluation),
+        _entropy(model, images),
+    ]
+
+
+def _reconstructions(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) -> Section:
+    name, title = "reconstructions", "Inputs beside reconstructions"
+    if not model.has_decoder:
+        return Section(name, title, NO_DECODER)
+    picked = pick_examples(evaluation)
+    chosen = images.subset(picked)
+    shown = reconstruct(model, chosen.images.float() / 255, chosen.labels)
+    figure = reconstruction_figure(
+        chosen.images.numpy() / 255,
+        shown.from_true.numpy(),
+        shown.from_predicted.numpy(),
+        [images.classes[k] for k in shown.labels],
+        [images.classes[k] for k in shown.predictions],
+    )
+    text = (
+        "Top: test images, right ones (green; the first of each class, not the prettiest), then the most confident "
+        "mistakes (red), if any. Below: what the decoder draws from the capsule of the true class alone, and from that "
+        "of the predicted class. They differ only for mistakes, where the last row shows what the model saw."
+    )
+    return Section(name, title, text, figure)
+
+
+def _tweaks(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) -> Section:
+    name, title = "dimension_tweaks", "Dimension tweaks"
+    if not model.has_decoder:
+        return Section(name, title, NO_DECODER)
+    index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
+    target = int(evaluation.predictions[index])
+    grid = dimension_tweaks(model, images.images[index].float() / 255, target)
+    text = (
+        f"The capsule of class {images.classes[target]} for test image {index}. Each row moves one number of its pose "
+        "by the offset that heads the column and decodes the result; the middle column is the plain reconstruction. "
+        "A row that changes shows what that number stands for: thickness, slant, size."
+    )
+    return Section(name, title, text, tweak_figure(grid.numpy(), OFFSETS))
+
+
+def _training(metrics_csv: Path | None) -> Section:
+    name, title = "training", "Training curves"
+    if metrics_csv is None:
+        return Section(name, title, "No training metrics were given for this model.")
+    text = (
+        "Loss, error and learning rate after each epoch. Validation images are not trained on: where their curve rises "
+        "while the training curve falls, the network learns its images by heart."
+    )
+    return Section(name, title, text, training_figure(read_metrics(metrics_csv)))
+
+
+def _samples(evaluation: Evaluation, images: ImageSet) -> Section:
+    # Evenly spaced, for sets that are sorted by class.
+    picked = torch.linspace(0, len(images) - 1, min(SAMPLES, len(images))).round().long()
+    text = (
+        "Test images at even distances through the set. Green: right. Red: wrong, with the true class below. The "
+        "number is the activation of the predicted class."
+    )
+    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, picked))
+
+
+def _mistakes(evaluation: Evaluation, images: ImageSet) -> Section:
+    name, title = "mistakes", "The most confident mistakes"
+    picked = evaluation.mistakes()[:MOST_MISTAKES]
+    if len(picked) == 0:
+        return Section(name, title, "There are none: every test image was classified right.")
+    text = (
+        f"{len(picked)} of {evaluation.errors} mistakes, the one the model was surest of first: the predicted class "
+        "with its activation, and the true class below it. Wrong labels in the data show up here first."
+    )
+    if images.files is not None:
+        text += " Files: " + ", ".join(images.files[k] for k in picked) + "."
+    return Section(name, title, text, _predictions(evaluation, images, picked))
+
+
+def _predictions(evaluation: Evaluation, images: ImageSet, picked: torch.Tensor) -> Figure:
+    return prediction_figure(
+        images.images[picked].numpy() / 255,
+        [images.classes[k] for k in evaluation.labels[picked]],
+        [images.classes[k] for k in evaluation.predictions[picked]],
+        evaluation.confidence[picked].numpy(),
+    )
+
+
+def _reliability(evaluation: Evaluation) -> Section:
+    text = (
+        "Images sorted by confidence: a point on the dashed line means that of the images with that confidence, this "
+        "share is right; below it the model is too sure of itself. The confidence is the largest class activation as "
+        "it stands. Capsule lengths do not sum to one over the classes, and the margin loss does not press them above "
+        "0.9, so a capsule network that is hardly ever wrong lies above the line."
+    )
+    return Section("reliability", "Calibration", text, reliability_figure(evaluation.calibration))
+
+
+def _entropy(model: ImageClassifier, images: ImageSet) -> Section:
+    name, title = "coupling_entropy", "Routing"
+    if not isinstance(model, CapsuleClassifier):
+        return Section(name, title, "This model has no capsules, so nothing is routed.")
+    picked = torch.linspace(0, len(images) - 1, min(TRACED, len(images))).round().long()
+    layers = routing_diagnostics(model, images.images[picked].float() / 255)
+    if not layers:
+        return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
+    text = (
+        f"How evenly a child capsule spreads over its parents, over {len(picked)} test images: 1 is evenly (nothing is "
+        "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. "
+    )
+    return Section(
+        name,
+        title,
+        text + " ".join(map(_dead, layers)),
+        entropy_figure({layer.name: layer.entropy for layer in layers}),
+    )
+
+
+def _dead(layer: LayerDiagnostics) -> str:
+    return (
+        f"Dead in {layer.name}: {percent(layer.dead_share)} % of {layer.parents} capsule types "
+        f"(shorter than {DEAD_BELOW} on every image)."
+    )

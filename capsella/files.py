@@ -1,0 +1,50 @@
+"""Files written whole or not at all: to a temporary name beside the target, then renamed over it."""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import CapsellaError
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
+
+    Raises:
+        CapsellaError: the disk is full or a quota is reached (names the path); the old file is untouched.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:  # an interrupted write leaves nothing behind either
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        if _is_disk_full(error):
+            raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text whole or not at all."""
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON whole or not at all; not-a-number is refused, because JSON has no word for it."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    """True for ENOSPC and EDQUOT, also where a library passes them on in its own words only."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left on device" in str(error) or "PytorchStreamWriter failed writing" in str(error)

@@ -1,0 +1,85 @@
+"""Routed capsule layers: one capsule convolution, and its dense and position-tied forms."""
+
+import torch
+from torch import nn
+
+from capsella.routing import DynamicRouting, Geometry, Routing
+from capsella.types import Capsules
+
+# The authors' code draws capsule weights with this standard deviation.
+WEIGHT_SD = 0.1
+
+
+class CapsuleConv2d(nn.Module):
+    """A convolution of capsules: the children in a window vote for the parents at its position, routing decides.
+
+    Every child type at every window position has its own weight W [pose_in pose_out] for every parent type; the same
+    W serve all windows. With `tied=True` one W per pair of types also serves all positions in the window.
+
+    Shapes: Capsules(poses [b h w types_in pose_in], activations [b h w types_in])
+    → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]).
+
+    Args:
+        types_in: capsule types of the layer below.
+        pose_in: pose elements of each child.
+        types_out: capsule types of this layer.
+        pose_out: pose elements of each parent.
+        kernel: rows and columns of the window; one number for a square.
+        stride: rows and columns between windows; one number for both.
+        tied: share W over the positions in the window.
+        routing: the routing method with its options.
+    """
+
+    def __init__(
+        self,
+        types_in: int,
+        pose_in: int,
+        types_out: int,
+        pose_out: int,
+        kernel: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        *,
+        tied: bool = False,
+        routing: Routing = DynamicRouting(),
+    ) -> None:
+        super().__init__()
+        self.geometry = Geometry(_pair(kernel), _pair(stride), tied)
+        self.routing = routing
+        shape = (*self.geometry.weight_window, types_in, types_out, pose_in, pose_out)
+        self.weight = nn.Parameter(torch.randn(shape) * WEIGHT_SD)
+        self.routing_parameters = nn.ParameterDict(
+            {name: torch.zeros(shape) for name, shape in routing.parameter_shapes(types_out, pose_out).items()}
+        )
+
+    def forward(self, children: Capsules) -> Capsules:
+        """Route the children of every window; always in float32, since routing sums thousands of small votes."""
+        poses, activations = children
+        with torch.autocast(poses.device.type, enabled=False):
+            return self.routing.capsule_conv(
+                poses.float(), activations.float(), self.weight, self.geometry, **self.routing_parameters
+            )
+
+
+class DenseCapsules(CapsuleConv2d):
+    """A capsule convolution whose window is the whole `grid` of children: one parent of each type, h' = w' = 1.
+
+    Untied, every child has its own weight for every parent (DigitCaps of Sabour et al. 2017: 6×6×32 children, 8-D → 10
+    parents, 16-D). Tied, all positions share them (class capsules of Hinton et al. 2018 and Forslöv 2018).
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        types_in: int,
+        pose_in: int,
+        types_out: int,
+        pose_out: int,
+        *,
+        tied: bool = False,
+        routing: Routing = DynamicRouting(),
+    ) -> None:
+        super().__init__(types_in, pose_in, types_out, pose_out, grid, tied=tied, routing=routing)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,120 @@
+"""Losses. Every function returns the mean over the batch of one number an image."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from capsella.types import Output
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Which losses are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
+
+    name: Literal["margin", "cross_entropy"] = "margin"
+    """The loss on the class activations (or the logits of a CNN, for cross_entropy)."""
+    positive_margin: float = 0.9
+    """m⁺: no loss for a present class that is longer."""
+    negative_margin: float = 0.1
+    """m⁻: no loss for an absent class that is shorter."""
+    absent_weight: float = 0.5
+    """λ: weight of the classes that are absent."""
+    reconstruction: Literal["sum", "mean"] = "sum"
+    """Add up squared differences over an image's pixels ([S]), or average them (Forslöv's thesis)."""
+    reconstruction_weight: float = 0.0005
+    """Weight of the reconstruction: 0.0005 with sum ([S]); 0.392 with mean is the same for 784 pixels."""
+
+
+class Losses(NamedTuple):
+    """The parts of a loss, each a scalar; `reconstruction` is weighted, and zero for a model without decoder."""
+
+    total: Tensor
+    classification: Tensor
+    reconstruction: Tensor
+
+
+def margin_loss(
+    activations: Float[Tensor, "b classes"],
+    labels: Int[Tensor, " b"] | Float[Tensor, "b classes"],
+    positive_margin: float = 0.9,
+    negative_margin: float = 0.1,
+    absent_weight: float = 0.5,
+) -> Float[Tensor, ""]:
+    """L_k = T_k max(0, m⁺ − ‖v_k‖)² + λ (1 − T_k) max(0, ‖v_k‖ − m⁻)², summed over classes (Sabour et al. 2017, Eq. 4).
+
+    Args:
+        activations: [b classes], in [0, 1].
+        labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
+        positive_margin: m⁺.
+        negative_margin: m⁻.
+        absent_weight: λ.
+
+    Raises:
+        ValueError: labels of another batch size or number of classes.
+
+    >>> margin_loss(torch.tensor([[0.9, 0.1, 0.3]]), torch.tensor([0]))  # 0.5 · 0.2²
+    tensor(0.0200)
+    """
+    present = _present(activations, labels)
+    missing = present * (positive_margin - activations).clamp(min=0).square()
+    excess = (1 - present) * (activations - negative_margin).clamp(min=0).square()
+    return (missing + absent_weight * excess).sum(1).mean()
+
+
+def reconstruction_loss(
+    reconstruction: Float[Tensor, "b c h w"],
+    images: Float[Tensor, "b c h w"],
+    reduction: Literal["sum", "mean"] = "sum",
+) -> Float[Tensor, ""]:
+    """Squared differences of an image's pixels, summed (Sabour et al. 2017, §4.1) or averaged (Forslöv 2018); unweighted.
+
+    Raises:
+        ValueError: shapes differ, or an unknown reduction.
+    """
+    if reconstruction.shape != images.shape:
+        raise ValueError(
+            f"reconstruction: must have the images' shape {tuple(images.shape)}, got {tuple(reconstruction.shape)}"
+        )
+    squared = (reconstruction.float() - images).square().flatten(1)
+    if reduction == "sum":
+        return squared.sum(1).mean()
+    if reduction == "mean":
+        return squared.mean()
+    raise ValueError(f"reduction: must be 'sum' or 'mean', got {reduction!r}")
+
+
+def cross_entropy(output: Output, labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+    """Softmax cross-entropy of a CNN's logits, or of capsule activations taken as logits (Hinton et al. 2018, Table 1)."""
+    logits = output.activations if output.logits is None else output.logits
+    return torch.nn.functional.cross_entropy(logits.float(), labels)
+
+
+def total_loss(output: Output, images: Tensor, labels: Tensor, options: LossOptions) -> Losses:
+    """The classification loss, plus the weighted reconstruction loss where the model has a decoder."""
+    if options.name == "margin":
+        classification = margin_loss(
+            output.activations, labels, options.positive_margin, options.negative_margin, options.absent_weight
+        )
+    else:
+        classification = cross_entropy(output, labels)
+    if output.reconstruction is None:
+        return Losses(classification, classification, torch.zeros_like(classification))
+    weight = options.reconstruction_weight
+    reconstruction = weight * reconstruction_loss(output.reconstruction, images, options.reconstruction)
+    return Losses(classification + reconstruction, classification, reconstruction)
+
+
+def _present(activations: Tensor, labels: Tensor) -> Tensor:
+    """Labels as T [b classes] of zeros and ones."""
+    batch, classes = activations.shape
+    if labels.ndim == 1 and len(labels) == batch and not labels.is_floating_point():
+        return torch.nn.functional.one_hot(labels, classes).to(activations)
+    if labels.shape == activations.shape:
+        return labels.to(activations)
+    raise ValueError(
+        f"labels: must be class numbers [b] = ({batch},) or 0/1 [b classes] = ({batch}, {classes}), "
+        f"got {labels.dtype} of shape {tuple(labels.shape)}"
+    )

@@ -1,0 +1,43 @@
+"""The networks of Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules" (arXiv 1710.09829)."""
+
+from torch import nn
+
+from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
+from capsella.models.base import CapsuleClassifier
+from capsella.models.registry import register_model
+from capsella.models.shapes import grid_after
+from capsella.routing import DynamicRouting, Routing
+
+
+@register_model
+def sabour2017_capsnet(
+    *,
+    image_size: tuple[int, int] = (28, 28),
+    channels: int = 1,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = DynamicRouting(iterations=3),
+    primary_relu: bool = False,
+    reconstruction: bool = True,
+) -> CapsuleClassifier:
+    """CapsNet, Figures 1 and 2 of the paper: 6.8 M parameters at 28×28×1, 8.2 M with the decoder.
+
+    Args:
+        image_size: (height, width), at least 17×17; the paper's is 28×28.
+        channels: of the image.
+        classes: their names.
+        routing: of the class capsules; 3 iterations in the paper.
+        primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
+        reconstruction: with the decoder.
+    """
+    grid = grid_after(image_size, [(9, 1), (9, 2)])
+    return CapsuleClassifier(
+        backbone=nn.Sequential(nn.Conv2d(channels, 256, 9), nn.ReLU()),
+        primary=PrimaryCapsules(
+            256, types=32, pose=8, kernel=9, stride=2, activation="relu" if primary_relu else "none"
+        ),
+        capsule_layers=nn.Sequential(DenseCapsules(grid, 32, 8, len(classes), 16, routing=routing)),
+        decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )

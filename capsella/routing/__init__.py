@@ -1,0 +1,28 @@
+"""Routing algorithms: pure functions without parameters, and the options by which a layer names one."""
+
+from capsella.routing.base import ROUTINGS, Routed, Routing, routing_from_dict
+from capsella.routing.convolution import Geometry, capsule_votes
+from capsella.routing.dynamic import DynamicRouting, dynamic_routing
+from capsella.routing.random import RandomRouting, random_routing
+from capsella.routing.recording import RoutingTrace, record
+from capsella.routing.squash import length, squash
+from capsella.routing.uniform import UniformRouting, uniform_routing
+
+__all__ = [
+    "ROUTINGS",
+    "DynamicRouting",
+    "Geometry",
+    "RandomRouting",
+    "Routed",
+    "Routing",
+    "RoutingTrace",
+    "UniformRouting",
+    "capsule_votes",
+    "dynamic_routing",
+    "length",
+    "random_routing",
+    "record",
+    "routing_from_dict",
+    "squash",
+    "uniform_routing",
+]

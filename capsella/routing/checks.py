@@ -1,0 +1,42 @@
+"""What public routing functions check, because broadcasting would hide it."""
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+
+def check_votes(votes: Tensor) -> None:
+    """Votes are [b i j d], floating point, with at least one child, parent and pose element."""
+    if votes.ndim != 4:
+        raise ValueError(f"votes: must have the four axes [b i j d], got {votes.ndim} axes, shape {tuple(votes.shape)}")
+    if not votes.is_floating_point():
+        raise ValueError(f"votes: must be floating point, got {votes.dtype}")
+    if 0 in votes.shape[1:]:
+        raise ValueError(
+            f"votes: must have at least one child, parent and pose element, got shape {tuple(votes.shape)}"
+        )
+
+
+def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str) -> None:
+    """`tensor` has exactly `shape`; `axes` names it for the reader, as in "[j d]"."""
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{argument}: must have shape {axes} = {shape}, got {tuple(tensor.shape)}")
+
+
+def check_iterations(iterations: int) -> None:
+    """At least one iteration: with none there is no parent."""
+    if iterations < 1:
+        raise ValueError(f"iterations: must be at least 1, got {iterations}")
+
+
+def choose_backend(backend: str, available: Collection[str], *, auto: str) -> str:
+    """The backend to run: `auto`'s documented choice, or exactly the one asked for.
+
+    Raises:
+        ValueError: `backend` is not one of `available`.
+    """
+    if backend == "auto":
+        return auto
+    if backend not in available:
+        raise ValueError(f"backend: must be 'auto' or one of {sorted(available)} for this routing, got {backend!r}")
+    return backend

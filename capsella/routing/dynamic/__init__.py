@@ -1,0 +1,80 @@
+"""Dynamic routing between capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829, Procedure 1)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.checks import check_iterations, check_shape, check_votes, choose_backend
+from capsella.routing.dynamic.eager import dynamic_routing_eager
+from capsella.routing.dynamic.reference import dynamic_routing_reference
+
+BACKENDS = {"eager": dynamic_routing_eager, "reference": dynamic_routing_reference}
+
+
+def dynamic_routing(
+    votes: Float[Tensor, "b i j d"],
+    iterations: int = 3,
+    *,
+    bias: Float[Tensor, "j d"] | None = None,
+    leaky: bool = False,
+    backend: str = "auto",
+) -> Routed:
+    """Route votes by agreement (Sabour et al. 2017, Procedure 1).
+
+    Args:
+        votes: [b i j d], child i's prediction û of parent j's pose.
+        iterations: routing iterations, at least 1; with one, every coupling is 1/j.
+        bias: [j d], added to s_j before the squash (in the authors' code, not in the paper).
+        leaky: let a child that fits nowhere leak to a parent that is dropped; couplings then sum to less than 1
+            (in the authors' code, not in the paper).
+        backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
+
+    Returns:
+        poses v [b j d], activations ‖v‖ [b j], couplings [b i j] of the last iteration.
+
+    Raises:
+        ValueError: votes without the four axes, `iterations` < 1, a bias of another shape, an unknown backend.
+
+    >>> import torch
+    >>> routed = dynamic_routing(torch.randn(2, 5, 3, 8))
+    >>> routed.poses.shape, routed.couplings.sum(2).allclose(torch.ones(2, 5))
+    (torch.Size([2, 3, 8]), True)
+    """
+    check_votes(votes)
+    check_iterations(iterations)
+    if bias is not None:
+        check_shape("bias", bias, tuple(votes.shape[2:]), "[j d]")
+    return BACKENDS[choose_backend(backend, BACKENDS, auto="eager")](votes, iterations, bias, leaky)
+
+
+@register_routing
+@dataclass(frozen=True)
+class DynamicRouting(Routing):
+    """Options of `dynamic_routing` for a capsule layer."""
+
+    name: ClassVar[str] = "dynamic"
+
+    iterations: int = 3
+    """Routing iterations; [S] uses 3, and 1 for comparison."""
+    bias: bool = False
+    """Learn a bias per parent, added before the squash (authors' code)."""
+    leaky: bool = False
+    """Let children leak to a parent that is dropped (authors' code)."""
+    backend: Literal["auto", "eager", "reference"] = "auto"
+    """Which implementation runs."""
+
+    def __post_init__(self) -> None:
+        check_iterations(self.iterations)
+
+    def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
+        """A bias [j d] where asked for."""
+        return {"bias": (types, pose)} if self.bias else {}
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """`dynamic_routing`; the children's activations are their poses' lengths already, so they are not used again."""
+        return dynamic_routing(
+            votes, self.iterations, bias=parameters.get("bias"), leaky=self.leaky, backend=self.backend
+        )

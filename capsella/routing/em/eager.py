@@ -1,0 +1,117 @@
+"""EM routing, vectorised and differentiable. Gradients flow through every iteration.
+
+Couplings live as logarithms, variances are never divided by without their floor, and no mean is taken by dividing two
+sums that may both vanish: see `_shares`.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from capsella.routing.base import Routed
+from capsella.routing.convolution import Geometry, gather_windows
+from capsella.routing.em.settings import EMSettings
+from capsella.routing.recording import is_recording, new_trace
+
+# A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
+# parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit.
+LEAST_ACTIVATION = 1e-12
+# Inside the square root of the standardised cost: equal costs then have a zero value and a zero gradient.
+COST_VARIANCE_EPSILON = 1e-8
+
+LogNormaliser = Callable[[Tensor], Tensor]
+
+
+def em_routing_eager(
+    votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings
+) -> Routed:
+    """Hinton et al. 2018, Procedure 1, for votes [b i j d]: all j parents compete for every child."""
+    return em_procedure(votes, activations, beta_u, beta_a, settings, lambda logits: logits.logsumexp(1, keepdim=True))
+
+
+def em_procedure(
+    votes: Tensor,
+    activations: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    settings: EMSettings,
+    log_normaliser: LogNormaliser,
+) -> Routed:
+    """Procedure 1 for votes [n i j d], activations [n i].
+
+    log_normaliser: from logits [n j i] to the logarithm of their exponentials' sum over all parents that compete for
+        child i, broadcastable to [n j i].
+    """
+    trace = new_trace("em")
+    V = votes.transpose(1, 2)  # [n j i d], so that all sums over children are batched matrix products
+    a = activations.unsqueeze(1)  # [n 1 i]
+    logits = V.new_zeros(V.shape[:3])  # [n j i]
+    log_R = logits - log_normaliser(logits)  # R_ij ← 1/|parents of i|
+    even_share = log_R.exp().sum(2)  # [n j], the data of a parent if every child were active and undecided
+    for t in range(settings.iterations):
+        # M-step
+        R = log_R.exp()
+        data = (R * a).sum(2)  # Σ_i r_ij
+        mu, squared, variance = _moments(V, _shares(log_R, a), settings.variance_floor)
+        log_a = _log_activation(data, even_share, variance, beta_u, beta_a, settings, t)
+        trace.add(R.transpose(1, 2), mu, squared.sum(3).sqrt().transpose(1, 2) if is_recording() else None)
+        # E-step; after the last M-step nobody would use it
+        if t < settings.iterations - 1:
+            log_p = -0.5 * ((2 * math.pi * variance).log().sum(2, keepdim=True) + (squared @ (1 / variance).unsqueeze(3)).squeeze(3))
+            logits = log_a.unsqueeze(2) + log_p
+            log_R = logits - log_normaliser(logits)
+    return Routed(mu, log_a.exp(), R.transpose(1, 2))
+
+
+def _shares(log_R: Tensor, a: Tensor) -> Tensor:
+    """r_ij / Σ_i r_ij [n j i], as a softmax over the children: exact also where Σ_i r_ij underflows."""
+    return (log_R + a.clamp(min=LEAST_ACTIVATION).log()).softmax(2)
+
+
+def _moments(V: Tensor, shares: Tensor, variance_floor: float) -> tuple[Tensor, Tensor, Tensor]:
+    """μ [n j d], (V − μ)² [n j i d] and σ² [n j d].
+
+    σ² is the mean of (V − μ)², not of V² less μ²: the difference would lose all digits for tight clusters far from zero.
+    """
+    weights = shares.unsqueeze(2)  # [n j 1 i]
+    mu = weights @ V  # [n j 1 d]
+    squared = (V - mu).square()
+    return mu.squeeze(2), squared, (weights @ squared).squeeze(2).clamp(min=variance_floor)
+
+
+def _log_activation(
+    data: Tensor,
+    even_share: Tensor,
+    variance: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    settings: EMSettings,
+    iteration: int,
+) -> Tensor:
+    """Ln a_j [n j] = ln logistic(λ_t (β_a − Σ_h (β_u + ln σ_h) Σ_i r_ij)), with the options of `EMSettings`."""
+    if settings.cost_scale is not None:
+        data = data * settings.cost_scale / even_share
+    cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data
+    if settings.standardise:
+        centred = cost - cost.mean(1, keepdim=True)
+        cost = centred / (centred.square().mean(1, keepdim=True) + COST_VARIANCE_EPSILON).sqrt()
+    return torch.nn.functional.logsigmoid(settings.inverse_temperature_at(iteration) * (beta_a - cost))
+
+
+def compete_everywhere(geometry: Geometry, batch: int, size: tuple[int, int], c_in: int) -> LogNormaliser:
+    """The `log_normaliser` of [H]: every type at every position whose window holds the child competes for it."""
+    children = torch.arange(size[0] * size[1]).reshape(1, *size, 1)
+    slots = gather_windows(children, geometry).flatten()  # [P·K], the child position in each slot of each window
+
+    def log_normaliser(logits: Tensor) -> Tensor:
+        here = slots.to(logits.device)
+        types = logits.logsumexp(1).reshape(batch, len(slots), c_in)  # over the types at one position
+        grid = types.new_zeros(batch, size[0] * size[1], c_in)
+        index = here[None, :, None].expand_as(types)
+        largest = grid.scatter_reduce(1, index, types.detach(), "amax", include_self=False)[:, here]
+        total = grid.index_add(1, here, (types - largest).exp())[:, here]
+        return (largest + total.log()).reshape(len(logits), 1, -1)
+
+    return log_normaliser

@@ -1,0 +1,44 @@
+"""What EM routing lets one choose, in one value that every backend takes."""
+
+from dataclasses import dataclass
+
+from capsella.routing.checks import check_iterations
+
+
+@dataclass(frozen=True)
+class EMSettings:
+    """Options of the EM procedure.
+
+    Raises:
+        ValueError: a number outside its range.
+    """
+
+    iterations: int = 3
+    """Routing iterations; [H] finds 2 and 3 best, and 1 leaves every coupling equal."""
+    inverse_temperature: float = 0.01
+    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … (authors' code)."""
+    inverse_temperature_decay: float = 0.95
+    """Decay of that schedule; 0 keeps λ at λ_final in every iteration."""
+    variance_floor: float = 1e-4
+    """σ² is never smaller. Variances above it are left exactly as they are."""
+    cost_scale: float | None = None
+    """None charges a parent for the data it receives, as [H]. A number scales these data so that an even share of fully
+    active children counts as that many, whatever the layer's numbers of children and parents (public code: 100)."""
+    standardise: bool = False
+    """Standardise the costs over the types at a position before the logistic (Forslöv 2018, Algorithm 2, lines 15–18).
+    Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85, suits them."""
+
+    def __post_init__(self) -> None:
+        check_iterations(self.iterations)
+        if not self.inverse_temperature > 0:
+            raise ValueError(f"inverse_temperature: must be above 0, got {self.inverse_temperature}")
+        if not 0 <= self.inverse_temperature_decay < 1:
+            raise ValueError(f"inverse_temperature_decay: must be in [0, 1), got {self.inverse_temperature_decay}")
+        if not self.variance_floor > 0:
+            raise ValueError(f"variance_floor: must be above 0, got {self.variance_floor}")
+        if self.cost_scale is not None and not self.cost_scale > 0:
+            raise ValueError(f"cost_scale: must be above 0 or None, got {self.cost_scale}")
+
+    def inverse_temperature_at(self, iteration: int) -> float:
+        """λ_t of iteration t = 0, 1, …"""
+        return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))

@@ -1,0 +1,46 @@
+"""Fixed random couplings: the other ablation (Gu and Tresp 2020; Paik et al. 2019)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.checks import check_votes
+from capsella.routing.recording import new_trace
+from capsella.routing.squash import length, squash
+
+
+def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
+    """Couplings c_i = softmax over the parents of standard normal logits, drawn once from `seed` and never changed.
+
+    The same i × j couplings serve every image and every position of a convolution.
+
+    Returns:
+        poses [b j d], activations ‖v‖ [b j], couplings [b i j].
+    """
+    check_votes(votes)
+    batch, children, parents, _ = votes.shape
+    # Drawn on the CPU: the same couplings on every device.
+    logits = torch.randn(children, parents, generator=torch.Generator().manual_seed(seed))
+    couplings = logits.softmax(1).to(votes).expand(batch, -1, -1)
+    v = squash(torch.einsum("bij,bijd->bjd", couplings, votes))
+    new_trace("random").add(couplings, v)
+    return Routed(v, length(v), couplings)
+
+
+@register_routing
+@dataclass(frozen=True)
+class RandomRouting(Routing):
+    """`random_routing` for a capsule layer."""
+
+    name: ClassVar[str] = "random"
+
+    seed: int = 0
+    """Seed of the couplings."""
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """`random_routing` of the votes."""
+        return random_routing(votes, self.seed)

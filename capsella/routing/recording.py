@@ -1,0 +1,59 @@
+"""Look inside the routing: couplings and poses of every capsule layer, iteration by iteration.
+
+with record() as traces:
+model(images)
+traces[0].couplings[-1]     # [b i j] of the first routed layer after its last iteration
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RoutingTrace:
+    """One pass through one routed layer.
+
+    name: the routing method, as registered ("dynamic", "uniform", …).
+    couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
+    poses: per iteration, the parents' poses [b j d].
+    """
+
+    name: str
+    couplings: list[Tensor] = field(default_factory=list)
+    poses: list[Tensor] = field(default_factory=list)
+
+    def add(self, couplings: Tensor, poses: Tensor) -> None:
+        """Keep one iteration, detached from the graph."""
+        self.couplings.append(couplings.detach())
+        self.poses.append(poses.detach())
+
+
+_active: ContextVar[list[RoutingTrace] | None] = ContextVar("capsella_recording", default=None)
+
+
+@contextmanager
+def record() -> Iterator[list[RoutingTrace]]:
+    """Collect a `RoutingTrace` per routed layer, in the order of the forward pass, while the context is open.
+
+    A model under `torch.compile` records nothing: record the model before it is compiled.
+    """
+    traces: list[RoutingTrace] = []
+    token = _active.set(traces)
+    try:
+        yield traces
+    finally:
+        _active.reset(token)
+
+
+def new_trace(name: str) -> RoutingTrace:
+    """A trace for a routing that starts now; it is kept only inside `record()`."""
+    trace = RoutingTrace(name)
+    # A compiled model records nothing: torch.compile cannot trace a ContextVar, and would cut the graph here.
+    if not torch.compiler.is_compiling() and (traces := _active.get()) is not None:
+        traces.append(trace)
+    return trace

@@ -1,0 +1,28 @@
+"""The squashing non-linearity and the length of a capsule."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+# Inside the square root: a zero vector then has a zero value and a zero gradient, instead of NaN.
+EPSILON = 1e-12
+
+
+def squash(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Shrink a vector to a length below 1 and keep its direction: v = ‖s‖²/(1+‖s‖²) · s/‖s‖ (Sabour et al. 2017, Eq. 1).
+
+    >>> import torch
+    >>> squash(torch.tensor([3.0, 4.0])).norm().item()  # 25 / 26
+    0.9615...
+    >>> squash(torch.zeros(2))
+    tensor([0., 0.])
+    """
+    squared = s.square().sum(-1, keepdim=True)
+    return s * (squared / (1 + squared) / (squared + EPSILON).sqrt())
+
+
+def length(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    """The length ‖v‖ of a capsule, which [S] reads as the probability that its entity is there.
+
+    Never exactly zero (at least 1e-6), so that its gradient is finite for a zero vector.
+    """
+    return (v.square().sum(-1) + EPSILON).sqrt()

@@ -1,0 +1,78 @@
+"""The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder."""
+
+import pickle
+import zipfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from capsella.errors import CapsellaError
+from capsella.files import write_whole
+
+Row = dict[str, float]
+
+
+@dataclass
+class EpochSums:
+    """What has been added up over the images of the epoch in progress."""
+
+    images: int = 0
+    loss: float = 0.0
+    classification: float = 0.0
+    reconstruction: float = 0.0
+    errors: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    epoch: complete epochs. batch: complete batches of the next one. step: optimizer steps in all.
+    history: one row of metrics a complete epoch. best: the row of the best epoch by validation. sums: of this epoch.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    history: list[Row] = field(default_factory=list)
+    best: Row | None = None
+    sums: EpochSums = field(default_factory=EpochSums)
+
+
+def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
+    """Write weights, optimizer state and progress, whole or not at all."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
+    write_whole(path, lambda temporary: torch.save(state, temporary))
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
+    """Fill model and optimizer from a checkpoint and return the progress; tensors and numbers only, no code is run.
+
+    Raises:
+        CapsellaError: the file is missing, damaged, or belongs to another model.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        progress = dict(state["progress"])
+        return Progress(**{**progress, "sums": EpochSums(**progress["sums"])})
+    except FileNotFoundError as error:
+        raise CapsellaError(
+            f"{path} does not exist: this training ended before its first checkpoint; start it anew"
+        ) from error
+    except (
+        RuntimeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise CapsellaError(f"{path} is damaged or belongs to another model: {error}") from error

@@ -1,0 +1,69 @@
+"""What one sees of a training: a progress bar with time left, metrics.csv, TensorBoard."""
+
+import csv
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from capsella.files import write_text
+from capsella.training.checkpoint import Row
+
+
+def write_metrics(path: Path, history: list[Row]) -> None:
+    """metrics.csv: one row an epoch, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in history
+    )
+    write_text(path, text.getvalue())
+
+
+def write_events(writer: SummaryWriter, row: Row) -> None:
+    """One epoch's metrics to TensorBoard, at its step."""
+    for key, value in row.items():
+        if key not in ("epoch", "step"):
+            writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
+
+
+def epoch_line(row: Row, epochs: int) -> str:
+    """One line for the console."""
+    return (
+        f"epoch {row['epoch']:.0f}/{epochs}  train error {row['train_error']:.2f} %  loss {row['train_loss']:.4f}  "
+        f"validation error {row['validation_error']:.2f} %  loss {row['validation_loss']:.4f}  "
+        f"{row['images_per_second']:.0f} images/s"
+    )
+
+
+@contextmanager
+def progress_bar(console: Console, description: str, total: int, completed: int) -> Iterator["StepBar"]:
+    """A bar over all steps of a training, with time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield StepBar(progress, description, total, completed)
+
+
+class StepBar:
+    """The one task of a progress bar."""
+
+    def __init__(self, progress: Progress, description: str, total: int, completed: int) -> None:
+        self.progress = progress
+        self.task = progress.add_task(description, total=total, completed=completed, state="")
+
+    def advance(self, state: str) -> None:
+        """One step further; `state` stands beside the count."""
+        self.progress.update(self.task, advance=1, state=state)

@@ -1,0 +1,277 @@
+"""The training loop. Every step's randomness follows from (seed, step), so a resumed run computes what an unbroken one does."""
+
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from capsella.data import Splits, batches, load_data
+from capsella.errors import CapsellaError
+from capsella.files import write_json
+from capsella.losses import Losses, total_loss
+from capsella.models import ImageClassifier, create_model
+from capsella.training.augment import Augment
+from capsella.training.checkpoint import EpochSums, Progress, Row, load_checkpoint, save_checkpoint
+from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
+from capsella.training.recipe import Recipe
+from capsella.training.run import Run, load_run, read_config, write_config
+
+
+class TrainingDiverged(CapsellaError):
+    """The loss or a gradient is no longer a finite number."""
+
+
+def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Console | None = None) -> Run:
+    """Train a new run into `folder` and return it with its best weights by validation.
+
+    Raises:
+        CapsellaError: a run is in `folder` already; data is missing or broken; the disk is full.
+        TrainingDiverged: NaN or infinity; the last good checkpoint stays.
+        ValueError: the images do not fit the network.
+    """
+    fabric = _launch(recipe)
+    trainer = Trainer(recipe, folder, name, fabric, console or Console())
+    if fabric.is_global_zero:
+        write_config(folder, name, recipe)
+    trainer.run()
+    return load_run(folder)
+
+
+def resume(folder: Path, *, console: Console | None = None) -> Run:
+    """Continue the training in `folder` from its last checkpoint; a finished one is returned as it is.
+
+    Raises:
+        CapsellaError: no run, or no checkpoint, is there; and what `train` raises.
+    """
+    name, recipe, _ = read_config(folder)
+    fabric = _launch(recipe)
+    trainer = Trainer(recipe, folder, name, fabric, console or Console())
+    trainer.progress = load_checkpoint(folder / "last.ckpt", trainer.model, trainer.optimizer)
+    trainer.run()
+    return load_run(folder)
+
+
+class Trainer:
+    """One training: model, optimizer, data and progress, and the steps that move them on."""
+
+    def __init__(self, recipe: Recipe, folder: Path, name: str, fabric: Fabric, console: Console) -> None:
+        self.recipe, self.folder, self.name, self.fabric, self.console = recipe, folder, name, fabric, console
+        self.splits: Splits = load_data(recipe.data)
+        torch.manual_seed(recipe.seed)
+        self.model: ImageClassifier = create_model(
+            **recipe.model,
+            image_size=self.splits.image_size,
+            channels=self.splits.channels,
+            classes=self.splits.classes,
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=recipe.optimizer.l2)
+        self.augment = Augment(recipe.augment, self.splits.image_size)
+        self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
+        self.progress = Progress()
+        self.steps_per_epoch = math.ceil(len(self.splits.train) / recipe.batch_size)
+
+    def run(self) -> None:
+        """Train until the last epoch, or until validation has stopped getting better."""
+        started = time.monotonic()
+        writer = SummaryWriter(str(self.folder / "events"), purge_step=self.progress.step) if self._is_first else None
+        total = self.recipe.epochs * self.steps_per_epoch
+        with progress_bar(self.console, self.name, total, self.progress.step) as bar:
+            while self.progress.epoch < self.recipe.epochs and not self._out_of_patience():
+                self._train_epoch(bar)
+                row = self._finish_epoch()
+                if writer is not None:
+                    write_events(writer, row)
+                    self.console.print(epoch_line(row, self.recipe.epochs))
+        if writer is not None:
+            writer.close()
+            self._write_summary(time.monotonic() - started)
+        self.fabric.barrier()
+
+    def _train_epoch(self, bar: StepBar) -> None:
+        self.network.train()
+        saved = started = time.monotonic()
+        for chosen in self._epoch_batches():
+            self.progress.sums.seconds += -started + (started := time.monotonic())
+            bar.advance(self._train_step(chosen))
+            if time.monotonic() - saved > self.recipe.checkpoint_seconds:
+                self._save_checkpoint()
+                saved = time.monotonic()
+        self.progress.sums.seconds += time.monotonic() - started
+
+    def _epoch_batches(self) -> Iterator[Tensor]:
+        """Indices of the batches of this epoch that are still to do; with several devices, this one's part of each."""
+        generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
+        order = torch.randperm(len(self.splits.train), generator=generator)
+        world, rank = self.fabric.world_size, self.fabric.global_rank
+        for chosen in order.split(self.recipe.batch_size)[self.progress.batch :]:
+            if len(chosen) >= world:  # a rest of fewer images than devices would leave one without any
+                yield chosen[rank::world]
+
+    def _train_step(self, chosen: Tensor) -> str:
+        """One optimizer step; returns the state of things in a few words."""
+        progress, options = self.progress, self.recipe.optimizer
+        torch.manual_seed(self._seed_of(progress.step * self.fabric.world_size + self.fabric.global_rank, stream=2))
+        images, labels = next(batches(self.splits.train, len(chosen), order=chosen, device=self.fabric.device))
+        images = self.augment(images)
+        for group in self.optimizer.param_groups:
+            group["lr"] = options.rate_at(progress.step)
+
+        output = self.network(images, labels)
+        losses = total_loss(output, images, labels, self.recipe.loss)
+        self.wrapped_optimizer.zero_grad()
+        self.fabric.backward(losses.total)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.gradient_clip or math.inf)
+        self._check_finite(losses.total, norm)
+        self.wrapped_optimizer.step()
+
+        errors = int((output.activations.argmax(1) != labels).sum())
+        self._add(losses, errors, len(labels))
+        progress.batch += 1
+        progress.step += 1
+        return f"loss {float(losses.total.detach()):.4f}"
+
+    def _add(self, losses: Losses, errors: int, images: int) -> None:
+        sums = self.progress.sums
+        sums.images += images
+        sums.loss += float(losses.total.detach()) * images
+        sums.classification += float(losses.classification.detach()) * images
+        sums.reconstruction += float(losses.reconstruction.detach()) * images
+        sums.errors += errors
+
+    def _check_finite(self, loss: Tensor, norm: Tensor) -> None:
+        """Stop before a bad step is taken, so that no weight ever becomes NaN."""
+        what = "loss" if not torch.isfinite(loss) else "gradient" if not torch.isfinite(norm) else None
+        if what is not None:
+            at = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}"
+            rate = self.recipe.optimizer.rate_at(self.progress.step)
+            raise TrainingDiverged(
+                f"the {what} is not finite at {at} (loss {float(loss):.4g}, learning rate {rate:.3g}); "
+                f"the last good checkpoint is in {self.folder}; a smaller learning rate or --gradient-clip may help"
+            )
+
+    def _finish_epoch(self) -> Row:
+        """Validate, keep the best weights, write metrics and checkpoint."""
+        progress, sums = self.progress, self._sums_over_devices()
+        validation_loss, validation_error = self._validate()
+        progress.epoch += 1
+        row: Row = {
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "images_seen": sum(int(row["train_images"]) for row in progress.history) + sums.images,
+            "train_images": sums.images,
+            "learning_rate": self.recipe.optimizer.rate_at(progress.step - 1),
+            "train_loss": sums.loss / sums.images,
+            "train_classification": sums.classification / sums.images,
+            "train_reconstruction": sums.reconstruction / sums.images,
+            "train_error": 100 * sums.errors / sums.images,
+            "validation_loss": validation_loss,
+            "validation_error": validation_error,
+            "images_per_second": sums.images / sums.seconds,
+            "seconds": sums.seconds,
+        }
+        progress.history.append(row)
+        progress.batch, progress.sums = 0, EpochSums()
+        if self._is_better(row):
+            progress.best = row
+            if self._is_first:
+                self.model.save_pretrained(self.folder)
+        if self._is_first:
+            write_metrics(self.folder / "metrics.csv", progress.history)
+        self._save_checkpoint()
+        return row
+
+    @torch.no_grad()
+    def _validate(self) -> tuple[float, float]:
+        """Loss and error in per cent on the validation images; every device computes all of it."""
+        self.network.eval()
+        loss, errors = 0.0, 0
+        for images, labels in batches(self.splits.validation, self.recipe.batch_size, device=self.fabric.device):
+            output = self.network(images, labels)
+            loss += float(total_loss(output, images, labels, self.recipe.loss).total) * len(labels)
+            errors += int((output.activations.argmax(1) != labels).sum())
+        count = len(self.splits.validation)
+        return loss / count, 100 * errors / count
+
+    def _sums_over_devices(self) -> EpochSums:
+        if self.fabric.world_size == 1:
+            return self.progress.sums
+        sums = asdict(self.progress.sums)
+        total = self.fabric.all_reduce(torch.tensor(list(sums.values()), dtype=torch.float64), reduce_op="sum")
+        values = dict(zip(sums, total.tolist(), strict=True))
+        return EpochSums(
+            images=round(values["images"]),
+            loss=values["loss"],
+            classification=values["classification"],
+            reconstruction=values["reconstruction"],
+            errors=round(values["errors"]),
+            seconds=values["seconds"] / self.fabric.world_size,
+        )
+
+    def _is_better(self, row: Row) -> bool:
+        """Lower validation error; at the same error, lower validation loss."""
+        best = self.progress.best
+        keys = ("validation_error", "validation_loss")
+        return best is None or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
+
+    def _out_of_patience(self) -> bool:
+        best, patience = self.progress.best, self.recipe.patience
+        return patience is not None and best is not None and self.progress.epoch - best["epoch"] >= patience
+
+    def _save_checkpoint(self) -> None:
+        if self._is_first:
+            save_checkpoint(self.folder / "last.ckpt", self.model, self.optimizer, self.progress)
+
+    def _write_summary(self, seconds: float) -> None:
+        """summary.json: what the run cost and where its best epoch was."""
+        history = self.progress.history
+        speeds = sorted(row["images_per_second"] for row in history)
+        summary = {
+            "best": self.progress.best,
+            "epochs": self.progress.epoch,
+            "seconds": seconds,
+            "images_per_second": speeds[len(speeds) // 2],
+            "peak_memory_mib": _peak_memory_mib(),
+            "broken_images": list(self.splits.broken),
+        }
+        write_json(self.folder / "summary.json", summary)
+
+    @property
+    def _is_first(self) -> bool:
+        return bool(self.fabric.is_global_zero)
+
+    def _seed_of(self, number: int, *, stream: int) -> int:
+        """A seed for the order of an epoch (stream 1) or for a step (stream 2) that no other number or run seed shares."""
+        return (self.recipe.seed * 4 + stream) * 2**40 + number
+
+
+def _launch(recipe: Recipe) -> Fabric:
+    """Devices and precision; with several devices, the processes for them."""
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
+    torch.use_deterministic_algorithms(recipe.deterministic)
+    fabric = Fabric(
+        accelerator=recipe.accelerator,
+        devices=recipe.devices,
+        strategy="ddp" if recipe.devices > 1 else "auto",
+        precision=recipe.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def _peak_memory_mib() -> float:
+    """Largest resident memory of this process so far, and of the GPU where one is used."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -1,0 +1,52 @@
+"""The named recipes of classification; a name is `paper-data`, and what follows names what differs from the paper."""
+
+from dataclasses import replace
+
+from capsella.data import DataOptions
+from capsella.losses import LossOptions
+from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
+from capsella.training.recipe import RECIPES, AugmentOptions, OptimizerOptions, Recipe
+
+# Sabour et al. 2017, §4 and §5: Adam with TensorFlow's defaults, exponential decay, shifts up to 2 pixels.
+SABOUR_MNIST = Recipe(
+    model={
+        "name": "sabour2017_capsnet",
+        "routing": DynamicRouting(iterations=3),
+        "primary_relu": False,
+        "reconstruction": True,
+    },
+    data=DataOptions(name="mnist"),
+    augment=AugmentOptions(shift=2),
+)
+# The paper's baseline learns from the same images; its loss is cross-entropy.
+SABOUR_CNN_MNIST = replace(
+    SABOUR_MNIST, model={"name": "sabour2017_cnn", "dropout": 0.5}, loss=LossOptions(name="cross_entropy")
+)
+# Small sets of colour images: whole turns and mirrors leave a cell what it is.
+CELLS = replace(
+    SABOUR_MNIST,
+    data=DataOptions(name="pbc", size=32),
+    augment=AugmentOptions(shift=2, flip=True),
+    optimizer=OptimizerOptions(decay_steps=500),
+    epochs=30,
+    batch_size=32,
+)
+
+RECIPES.update(
+    {
+        "demo": replace(
+            SABOUR_MNIST,
+            data=DataOptions(name="digits", size=20, validation=0.1),
+            augment=AugmentOptions(shift=1),
+            epochs=12,
+            batch_size=32,
+            optimizer=OptimizerOptions(decay_steps=200),
+        ),
+        "sabour2017-mnist": SABOUR_MNIST,
+        "sabour2017-mnist-uniform": replace(SABOUR_MNIST, model={**SABOUR_MNIST.model, "routing": UniformRouting()}),
+        "sabour2017-mnist-random": replace(SABOUR_MNIST, model={**SABOUR_MNIST.model, "routing": RandomRouting()}),
+        "sabour2017-mnist-cnn": SABOUR_CNN_MNIST,
+        "sabour2017-cells": CELLS,
+        "sabour2017-cells-cnn": replace(CELLS, model=SABOUR_CNN_MNIST.model, loss=SABOUR_CNN_MNIST.loss),
+    }
+)

@@ -1,0 +1,32 @@
+"""The two values every layer and every model speak: `Capsules` between layers, `Output` at the end of a model."""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Capsules(NamedTuple):
+    """What a capsule layer returns. Dense layers have h = w = 1.
+
+    poses: [b h w c d], one d-element pose for each of c capsule types at each grid position.
+    activations: [b h w c], in [0, 1]: how sure the layer is that the entity is there.
+    """
+
+    poses: Float[Tensor, "b h w c d"]
+    activations: Float[Tensor, "b h w c"]
+
+
+class Output(NamedTuple):
+    """What every registered model returns, CNN baselines included.
+
+    activations: [b classes], in [0, 1]; the largest is the prediction.
+    capsules: the class capsules [b 1 1 classes d], or None for a CNN.
+    reconstruction: [b channels height width] in [0, 1], or None for a model without a decoder.
+    logits: [b classes], or None; where given, cross-entropy is computed from them instead of the activations.
+    """
+
+    activations: Float[Tensor, "b classes"]
+    capsules: Capsules | None = None
+    reconstruction: Float[Tensor, "b channels height width"] | None = None
+    logits: Float[Tensor, "b classes"] | None = None

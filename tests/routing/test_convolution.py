@@ -1,0 +1,159 @@
+"""One geometry for dense, convolutional and tied layers: votes against explicit loops."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsella.routing import DynamicRouting, Geometry, RandomRouting, UniformRouting, capsule_votes, dynamic_routing
+from capsella.routing.convolution import gather_windows
+
+# name: (grid of children, geometry)
+GEOMETRIES = {
+    "dense": ((3, 5), Geometry((3, 5))),
+    "stride 1": ((4, 5), Geometry((2, 2))),
+    "odd sizes, stride 2, rows left over": ((5, 6), Geometry((3, 3), (2, 2))),
+    "non-square": ((4, 7), Geometry((1, 3), (2, 3))),
+    "gaps between windows": ((5, 5), Geometry((1, 2), (3, 3))),
+    "tied": ((4, 5), Geometry((3, 2), (1, 2), tied=True)),
+    "tied dense": ((3, 2), Geometry((3, 2), tied=True)),
+    "1×1": ((2, 3), Geometry((1, 1))),
+}
+C_IN, C_OUT, P, D = 3, 2, 4, 5
+
+
+def inputs(grid: tuple[int, int], geometry: Geometry, batch: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Poses, activations, weight in float64."""
+    poses = torch.randn(batch, *grid, C_IN, P, dtype=torch.float64)
+    activations = torch.rand(batch, *grid, C_IN, dtype=torch.float64)
+    weight = torch.randn(*geometry.weight_window, C_IN, C_OUT, P, D, dtype=torch.float64)
+    return poses, activations, weight
+
+
+def votes_by_loops(
+    poses: Tensor, activations: Tensor, weight: Tensor, geometry: Geometry
+) -> tuple[list[Tensor], list[Tensor]]:
+    """[i j d] votes and [i] activations of each window, images first, then rows, then columns."""
+    (kh, kw), (sh, sw) = geometry.kernel, geometry.stride
+    votes, children = [], []
+    for image in range(len(poses)):
+        for top in range(0, poses.shape[1] - kh + 1, sh):
+            for left in range(0, poses.shape[2] - kw + 1, sw):
+                window, present = [], []
+                for y in range(kh):
+                    for x in range(kw):
+                        for c in range(C_IN):
+                            u = poses[image, top + y, left + x, c]
+                            W = weight[0, 0, c] if geometry.tied else weight[y, x, c]
+                            window.append(torch.stack([u @ W[j] for j in range(C_OUT)]))
+                            present.append(activations[image, top + y, left + x, c])
+                votes.append(torch.stack(window))
+                children.append(torch.stack(present))
+    return votes, children
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_votes_match_loops(name: str) -> None:
+    grid, geometry = GEOMETRIES[name]
+    poses, activations, weight = inputs(grid, geometry)
+    votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry)
+    expected_votes, expected_children = votes_by_loops(poses, activations, weight, geometry)
+    torch.testing.assert_close(votes, torch.stack(expected_votes))
+    torch.testing.assert_close(children, torch.stack(expected_children))
+    assert batch * rows * columns == len(expected_votes)
+    assert (rows, columns) == geometry.grid(grid)
+
+
+@pytest.mark.parametrize("name", ["odd sizes, stride 2, rows left over", "tied"])
+def test_gradients_of_votes_match_loops(name: str) -> None:
+    grid, geometry = GEOMETRIES[name]
+    tensors = [tensor.requires_grad_() for tensor in inputs(grid, geometry, batch=1)]
+    votes, children, _ = capsule_votes(*tensors, geometry)
+    by_loops = [torch.stack(part) for part in votes_by_loops(*tensors, geometry)]
+    weights = torch.randn_like(votes), torch.randn_like(children)
+    ours = torch.autograd.grad((votes, children), tensors, weights)
+    theirs = torch.autograd.grad(by_loops, tensors, weights)
+    for mine, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("name", ["dense", "odd sizes, stride 2, rows left over", "tied"])
+def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
+    grid, geometry = GEOMETRIES[name]
+    poses, activations, weight = inputs(grid, geometry)
+    bias = torch.randn(C_OUT, D, dtype=torch.float64)
+    out = DynamicRouting(bias=True).capsule_conv(poses, activations, weight, geometry, bias=bias)
+    rows, columns = geometry.grid(grid)
+    windows, _ = votes_by_loops(poses, activations, weight, geometry)
+    for n, votes in enumerate(windows):
+        image, row, column = n // (rows * columns), n // columns % rows, n % columns
+        expected = dynamic_routing(votes[None], bias=bias, backend="reference")
+        torch.testing.assert_close(out.poses[image, row, column], expected.poses[0])
+        torch.testing.assert_close(out.activations[image, row, column], expected.activations[0])
+
+
+@pytest.mark.parametrize("routing", [DynamicRouting(), UniformRouting(), RandomRouting()])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_any_batch_size(routing: DynamicRouting, batch: int) -> None:
+    geometry = Geometry((2, 2))
+    out = routing.capsule_conv(*inputs((3, 4), geometry, batch), geometry)
+    assert out.poses.shape == (batch, 2, 3, C_OUT, D)
+    assert out.activations.shape == (batch, 2, 3, C_OUT)
+
+
+def test_tied_equals_untied_with_copied_weights() -> None:
+    tied, untied = Geometry((3, 2), tied=True), Geometry((3, 2))
+    poses, activations, weight = inputs((4, 4), tied)
+    votes, _, _ = capsule_votes(poses, activations, weight, tied)
+    copied, _, _ = capsule_votes(poses, activations, weight.repeat(3, 2, 1, 1, 1, 1), untied)
+    torch.testing.assert_close(votes, copied)
+
+
+def test_windows_are_views() -> None:
+    children = torch.randn(1, 5, 5, 2, 3)
+    windows = gather_windows(children, Geometry((3, 3)))
+    assert windows.shape == (1, 3, 3, 3, 3, 2, 3)
+    assert windows.data_ptr() == children.data_ptr()
+
+
+def test_weights_are_not_copied_for_each_image() -> None:
+    """At batch 128 such copies cost CapsNet 2.1 GB; autograd may keep no tensor larger than votes or weight."""
+    geometry = Geometry((4, 4))
+    poses, activations, weight = (tensor.requires_grad_() for tensor in inputs((4, 4), geometry, batch=50))
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.untyped_storage().nbytes() // tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        votes, _, _ = capsule_votes(poses, activations, weight, geometry)
+    assert kept
+    assert max(kept) <= max(votes.numel(), weight.numel()) < 50 * weight.numel()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "message"),
+    [
+        ((0, 3), (1, 1), r"kernel: must be two numbers of at least 1, got \(0, 3\)"),
+        ((3, 3), (1, 0), r"stride: must be two numbers of at least 1, got \(1, 0\)"),
+    ],
+)
+def test_impossible_geometry(kernel: tuple[int, int], stride: tuple[int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Geometry(kernel, stride)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_bad_input_says_what_is_wrong() -> None:
+    geometry = Geometry((2, 3))
+    poses, activations, weight = inputs((3, 4), geometry)
+    with pytest.raises(ValueError, match=r"capsule grid: must be at least the kernel, 2×3, got 1×4"):
+        capsule_votes(poses[:, :1], activations[:, :1], weight, geometry)
+    with pytest.raises(ValueError, match=r"activations: .*\[b h w c_in\] = \(2, 3, 4, 3\), got \(2, 3, 4, 1\)"):
+        capsule_votes(poses, activations[..., :1], weight, geometry)
+    with pytest.raises(ValueError, match=r"weight: must have the six axes .* got shape \(4, 5\)"):
+        capsule_votes(poses, activations, weight[0, 0, 0, 0], geometry)
+    with pytest.raises(ValueError, match=r"weight: .* = \(2, 3, 3, 2, 4, 5\), got \(2, 2, 3, 2, 4, 5\)"):
+        capsule_votes(poses, activations, weight[:, :2], geometry)
+    with pytest.raises(ValueError, match=r"weight: .* = \(1, 1, 3, 2, 4, 5\), got \(2, 3, 3, 2, 4, 5\)"):
+        capsule_votes(poses, activations, weight, Geometry((2, 3), tied=True))

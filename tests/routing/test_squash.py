@@ -1,0 +1,64 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsella.routing import length, squash
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.5, 1.0, 3.0, 100.0])
+def test_the_length_follows_equation_1(size: float) -> None:
+    direction = torch.tensor([2.0, -1.0, 2.0], dtype=torch.float64) / 3
+    torch.testing.assert_close(squash(size * direction), direction * size**2 / (1 + size**2))
+
+
+def test_squash_is_over_the_last_axis() -> None:
+    capsules = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    together = squash(capsules)
+    for b, h, w in [(0, 0, 0), (1, 2, 3), (0, 1, 2)]:
+        torch.testing.assert_close(together[b, h, w], squash(capsules[b, h, w]))
+    transposed = squash(capsules.transpose(2, 3)).transpose(2, 3)
+    assert not torch.allclose(together, transposed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_zero_vector_has_zero_value_and_finite_gradient(dtype: torch.dtype) -> None:
+    s = torch.zeros(2, 8, dtype=dtype, requires_grad=True)
+    v = squash(s)
+    assert torch.equal(v, torch.zeros_like(s))
+    (gradient,) = torch.autograd.grad(length(v).sum() + v.sum(), s)
+    assert gradient.isfinite().all()
+
+
+@given(exponent=st.floats(-6, 6), elements=st.integers(1, 20), seed=st.integers(0, 999))
+def test_lengths_are_at_most_one(exponent: float, elements: int, seed: int) -> None:
+    s = torch.randn(elements, generator=torch.Generator().manual_seed(seed)) * 10**exponent
+    v = squash(s)
+    assert v.isfinite().all()
+    assert v.norm() <= 1 + 1e-6
+    assert (v * s >= 0).all(), "squash may not turn a vector"
+
+
+def test_length_is_the_norm() -> None:
+    assert length(torch.tensor([3.0, 4.0])).item() == pytest.approx(5)
+    assert length(torch.zeros(4)).item() == pytest.approx(1e-6)
+    v = torch.zeros(4, requires_grad=True)
+    length(v).backward()
+    assert torch.equal(v.grad, torch.zeros(4))
+
+
+def test_gradients() -> None:
+    s = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(squash, s)
+    assert torch.autograd.gradcheck(length, s)
+    assert torch.autograd.gradgradcheck(squash, s)
+
+
+def test_gradient_of_a_tiny_vector_is_that_of_equation_1() -> None:
+    # ‖v‖ = x²/(1+x²) has the slope 2x/(1+x²)²
+    x = torch.tensor([1e-3], dtype=torch.float64, requires_grad=True)
+    squash(x).backward()
+    assert x.grad.item() == pytest.approx(2e-3, rel=1e-5)
+    assert math.isfinite(x.grad.item())
