@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from capsella.types import Output
@@ -14,7 +14,7 @@ from capsella.types import Output
 class LossOptions:
     """Which losses are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
 
-    name: Literal["margin", "cross_entropy"] = "margin"
+    name: Literal["margin", "spread", "cross_entropy"] = "margin"
     """The loss on the class activations (or the logits of a CNN, for cross_entropy)."""
     positive_margin: float = 0.9
     """m⁺: no loss for a present class that is longer."""
@@ -22,10 +22,41 @@ class LossOptions:
     """m⁻: no loss for an absent class that is shorter."""
     absent_weight: float = 0.5
     """λ: weight of the classes that are absent."""
+    spread_schedule: Literal["linear", "stairs"] = "linear"
+    """How the margin of the spread loss rises: evenly ([H]), or by 0.1 at a time (Forslöv's thesis)."""
+    spread_first: float = 0.2
+    """The spread loss's margin at the first step."""
+    spread_last: float = 0.9
+    """The margin that it reaches and keeps; validation always uses it, so that epochs compare."""
+    spread_steps: int | None = None
+    """Steps until the last margin (linear; None: the whole training), or of one stair (None: 3,000, the thesis's)."""
     reconstruction: Literal["sum", "mean"] = "sum"
     """Add up squared differences over an image's pixels ([S]), or average them (Forslöv's thesis)."""
     reconstruction_weight: float = 0.0005
     """Weight of the reconstruction: 0.0005 with sum ([S]); 0.392 with mean is the same for 784 pixels."""
+
+
+    def __post_init__(self) -> None:
+        if not 0 < self.spread_first <= self.spread_last <= 1:
+            raise ValueError(
+                f"spread_first, spread_last: must rise within (0, 1], got {self.spread_first}, {self.spread_last}"
+            )
+        if self.spread_steps is not None and self.spread_steps < 1:
+            raise ValueError(f"spread_steps: must be at least 1 or None, got {self.spread_steps}")
+
+    def spread_at(self, step: int, total_steps: int) -> float:
+        """The spread loss's margin at a step, counted from 0, of a training of `total_steps`.
+
+        >>> options = LossOptions(spread_schedule="stairs")
+        >>> [round(options.spread_at(step, 100_000), 1) for step in (0, 2_999, 3_000, 21_000, 99_999)]
+        [0.2, 0.2, 0.3, 0.9, 0.9]
+        """
+        if self.spread_schedule == "stairs":
+            risen = 0.1 * (step // (self.spread_steps or 3000))
+        else:
+            last_step = (self.spread_steps or total_steps) - 1
+            risen = (self.spread_last - self.spread_first) * (step / last_step if last_step else 1.0)
+        return min(self.spread_first + risen, self.spread_last)
 
 
 class Losses(NamedTuple):
@@ -38,7 +69,7 @@ class Losses(NamedTuple):
 
 def margin_loss(
     activations: Float[Tensor, "b classes"],
-    labels: Int[Tensor, " b"] | Float[Tensor, "b classes"],
+    labels: Int[Tensor, " b"] | Shaped[Tensor, "b classes"],
     positive_margin: float = 0.9,
     negative_margin: float = 0.1,
     absent_weight: float = 0.5,
@@ -64,12 +95,40 @@ def margin_loss(
     return (missing + absent_weight * excess).sum(1).mean()
 
 
+def spread_loss(
+    activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b"], margin: float = 0.9
+) -> Float[Tensor, ""]:
+    """Σ_{i≠t} max(0, m − (a_t − a_i))² over the classes i other than the true t (Hinton et al. 2018, Eq. 3).
+
+    Args:
+        activations: [b classes], in [0, 1].
+        labels: class numbers [b]; the loss is for one class an image.
+        margin: m, which rises during training: see `LossOptions.spread_at`.
+
+    Raises:
+        ValueError: labels that are not class numbers [b].
+
+    >>> spread_loss(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([0]), margin=0.7)  # 0 + 0.3²
+    tensor(0.0900)
+    """
+    if labels.shape != activations.shape[:1] or labels.is_floating_point():
+        raise ValueError(
+            f"labels: must be class numbers [b] = ({len(activations)},) for the spread loss, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    a_t = activations.gather(1, labels[:, None].long())
+    excess = (margin - (a_t - activations)).clamp(min=0).square()
+    return excess.scatter(1, labels[:, None].long(), 0.0).sum(1).mean()
+
+
 def reconstruction_loss(
     reconstruction: Float[Tensor, "b c h w"],
     images: Float[Tensor, "b c h w"],
     reduction: Literal["sum", "mean"] = "sum",
 ) -> Float[Tensor, ""]:
-    """Squared differences of an image's pixels, summed (Sabour et al. 2017, §4.1) or averaged (Forslöv 2018); unweighted.
+    """Squared differences of an image's pixels, summed (Sabour et al. 2017, §4.1) or averaged (Forslöv 2018).
+
+    Unweighted.
 
     Raises:
         ValueError: shapes differ, or an unknown reduction.
@@ -87,17 +146,24 @@ def reconstruction_loss(
 
 
 def cross_entropy(output: Output, labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
-    """Softmax cross-entropy of a CNN's logits, or of capsule activations taken as logits (Hinton et al. 2018, Table 1)."""
+    """Softmax cross-entropy of a CNN's logits, or of capsule activations taken as logits ([H], Table 1)."""
     logits = output.activations if output.logits is None else output.logits
     return torch.nn.functional.cross_entropy(logits.float(), labels)
 
 
-def total_loss(output: Output, images: Tensor, labels: Tensor, options: LossOptions) -> Losses:
-    """The classification loss, plus the weighted reconstruction loss where the model has a decoder."""
+def total_loss(
+    output: Output, images: Tensor, labels: Tensor, options: LossOptions, *, spread: float | None = None
+) -> Losses:
+    """The classification loss, plus the weighted reconstruction loss where the model has a decoder.
+
+    `spread`: the margin of the spread loss now, by `options.spread_at`; without it, the last one.
+    """
     if options.name == "margin":
         classification = margin_loss(
             output.activations, labels, options.positive_margin, options.negative_margin, options.absent_weight
         )
+    elif options.name == "spread":
+        classification = spread_loss(output.activations, labels, options.spread_last if spread is None else spread)
     else:
         classification = cross_entropy(output, labels)
     if output.reconstruction is None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
 
-# Before the package is imported: in tests, and only there, every annotated shape of these parts is checked on each call.
+# Before the package is imported: in tests, and only there, annotated shapes of these parts are checked on each call.
 install_import_hook(["capsella.routing", "capsella.layers", "capsella.losses"], "beartype.beartype")
 
 import torch  # noqa: E402

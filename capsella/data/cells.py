@@ -13,22 +13,24 @@ from capsella.data.source import Parts, Source
 _PBC = "wbc/pbc_subset_224.npz"
 _BCCD = "wbc/bccd_augmented_128x96.npz"
 _SEGMENTATION = "wbc/segmentation_wbc_1.npz"
-_GET = "no public mirror has it in this form: pack it as docs/data.md says"
+_GET_PBC = "not offered for download in this form; the originals (doi:10.17632/snkd93bnjr.1) can be read as a folder"
+_GET_BCCD = "not offered for download in this form; the originals are on Kaggle, paultimothymooney/blood-cells"
+_GET_SEGMENTATION = "not offered for download in this form; the originals are at github.com/zxaoyou/segmentation_WBC"
 
 
 def _read_pbc(options: DataOptions) -> Parts:
-    return replace(read_npz(find(_PBC, _GET), options), name="pbc")
+    return replace(read_npz(find(_PBC, _GET_PBC), options), name="pbc")
 
 
 def _read_bccd(options: DataOptions) -> Parts:
     """Its images are turned and shifted copies of 348 photographs, so copies of one must stay on one side."""
-    path = find(_BCCD, _GET)
+    path = find(_BCCD, _GET_BCCD)
     return replace(read_npz(path, replace(options, name="npz", path=path, group="photo")), name="bccd")
 
 
 def _read_segmentation(options: DataOptions) -> Parts:
     """Its only basophil is left out: one image cannot be in train, validation and test."""
-    path = find(_SEGMENTATION, _GET)
+    path = find(_SEGMENTATION, _GET_SEGMENTATION)
     images, broken = image_set(path, load_arrays(path), options)
     return Parts("segmentation-wbc", _without_class(images, "basophil"), broken=broken)
 
@@ -48,7 +50,7 @@ SOURCES = (
         size="224×224×3",
         classes=5,
         files=(_PBC,),
-        get=_GET,
+        get=_GET_PBC,
         citation="Acevedo et al. 2020, Data in Brief 30; splits of WBCAtt: Tsutsui, Pang, Wen 2023, NeurIPS",
     ),
     Source(
@@ -58,7 +60,7 @@ SOURCES = (
         size="96×128×3",
         classes=4,
         files=(_BCCD,),
-        get=_GET,
+        get=_GET_BCCD,
         citation="Shenggan 2017, BCCD Dataset; Mooney 2018, Blood Cell Images (augmented copies of 348 photographs)",
     ),
     Source(
@@ -68,7 +70,7 @@ SOURCES = (
         size="about 120×120×3",
         classes=4,
         files=(_SEGMENTATION,),
-        get=_GET,
+        get=_GET_SEGMENTATION,
         citation="Zheng, Wang, Wang, Liu 2018, Micron 107 (Jiangxi Tecom; its only basophil is left out)",
     ),
 )

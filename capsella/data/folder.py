@@ -49,25 +49,27 @@ def read_folder(options: DataOptions) -> Parts:
             skip_broken), mixed channels or sizes where the options keep them, a split file that does not fit.
     """
     root = Path(options.path or "")
-    name = root.resolve().name
     listed = _list_files(root, options.split_file)
+    split_of = None if options.split_file is None else read_split_file(options.split_file, root)
+    groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
     readers = [partial(_read, root, file.path, options) for file in listed]
     images, positions, errors = read_all(readers, options.skip_broken)
     files = [listed[position] for position in positions]
-    paths = [file.path for file in files]
+    paths = tuple(file.path for file in files)
     broken = tuple(str(error) for error in errors)
     classes = _class_names(root, listed, files, broken)
     everything = ImageSet(
         images=stack(images, paths),
         labels=torch.tensor([classes.index(file.label) for file in files]),
         classes=classes,
-        files=tuple(paths),
-        metadata={} if options.group is None else {"group": _groups(options.group, paths)},
+        files=paths,
+        metadata={} if groups is None else {"group": groups[positions]},
     )
-    if options.split_file is not None:
-        return _part(name, everything, read_split_file(options.split_file, root, paths), broken)
+    name = root.resolve().name
+    if split_of is not None:
+        return _part(name, everything, [split_of.get(path) for path in paths], broken)
     if files[0].split is not None:
-        return _part(name, everything, [str(file.split) for file in files], broken)
+        return _part(name, everything, [file.split for file in files], broken)
     return Parts(name, everything, broken=broken)
 
 
@@ -96,7 +98,9 @@ def _files_by_class(root: Path, within: str) -> list[str]:
         raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}")
     found = []
     for name in classes:
-        every_file = sorted(path.relative_to(root).as_posix() for path in _walk(folder / name))
+        every_file = sorted(
+            path.relative_to(root).as_posix() for path in _walk(folder / name, frozenset({root.resolve()}))
+        )
         images = [path for path in every_file if path.lower().endswith(ENDINGS)]
         if not images:
             raise CapsellaError(
@@ -107,24 +111,31 @@ def _files_by_class(root: Path, within: str) -> list[str]:
     return found
 
 
-def _sub_folders(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        raise CapsellaError(f"{folder}: no such folder")
-    here = folder.resolve()
-    return sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() and not entry.name.startswith(".") and not here.is_relative_to(entry.resolve())
-    )
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """The files of a folder and its sub-folders, hidden ones aside."""
+def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """The files of a folder and its sub-folders; `above` are the real folders on the way here."""
     for entry in folder.iterdir():
         if entry.is_file() and not entry.name.startswith("."):
             yield entry
-    for name in _sub_folders(folder):
-        yield from _walk(folder / name)
+    above = above | {folder.resolve()}
+    for name in _sub_folders(folder, above):
+        yield from _walk(folder / name, above)
+
+
+def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
+    """Names of the sub-folders, hidden ones and links that lead back aside."""
+    if not folder.is_dir():
+        raise CapsellaError(f"{folder}: no such folder")
+    here = folder.resolve()
+
+    def leads_back(entry: Path) -> bool:
+        real = entry.resolve()
+        return real in above or here.is_relative_to(real)
+
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".") and not leads_back(entry)
+    )
 
 
 def _class_names(root: Path, listed: Sequence[_File], read: Sequence[_File], broken: Sequence[str]) -> tuple[str, ...]:
@@ -146,13 +157,16 @@ def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, "n"]:
     return torch.from_numpy(np.unique(texts, return_inverse=True)[1].astype(np.int64))
 
 
-def _part(name: str, everything: ImageSet, splits: Sequence[str], broken: tuple[str, ...]) -> Parts:
+def _part(name: str, everything: ImageSet, splits: Sequence[str | None], broken: tuple[str, ...]) -> Parts:
     """The sets a split file or the sub-folders name; only validation may be missing, and is held out later."""
+    if None in splits:
+        first = (everything.files or ())[splits.index(None)]
+        raise CapsellaError(f"{name}: split_file must list every image, but {splits.count(None)} are not, as {first}")
     sets = {split: everything.subset([i for i, here in enumerate(splits) if here == split]) for split in SPLIT_NAMES}
     for split in ("train", "test"):
         if len(sets[split]) == 0:
             raise CapsellaError(
-                f"{name}: the {split} split is empty; an explicit split must name images to train on and to test on"
+                f"{name}: the {split} split is empty; a split of one's own must have train and test images"
             )
     validation = sets["validation"] if len(sets["validation"]) else None
     return Parts(name, sets["train"], validation, sets["test"], broken)

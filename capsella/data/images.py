@@ -62,8 +62,12 @@ class ImageSet:
 
         Raises:
             IndexError: an index lies outside the set.
+            ValueError: `indices` is a mask.
         """
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = torch.as_tensor(indices)
+        if indices.dtype == torch.bool:
+            raise ValueError("indices: must be positions, got a mask; use mask.nonzero().flatten()")
+        indices = indices.long()
         return ImageSet(
             images=self.images[indices],
             labels=self.labels[indices],

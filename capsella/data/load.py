@@ -75,4 +75,6 @@ def source_table() -> list[SourceRow]:
 
 def _found(source: Source) -> str:
     present = [data_root() / file for file in source.files if (data_root() / file).is_file()]
-    return f"in {present[0].parent}" if present else source.get
+    if not present:
+        return source.get
+    return f"in {present[0].parent} ({len(present)} of {len(source.files)} files)"

@@ -108,7 +108,7 @@ def image_set(
         images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels))
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
-        _check_number(path, len(pixels), len(labels))
+        _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.height_width, options.channels)
     files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
     metadata = _metadata(path, arrays, options.group, len(labels))
@@ -140,7 +140,7 @@ def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, "k"]
     """Which rows are for train, validation and test; codes with other names are left out."""
     names = arrays.get("split_names", np.array(["train", "val", "test"])).tolist()
     codes = arrays["split"]
-    _check_number(path, len(codes), len(_labels(path, arrays)))
+    _check_number(path, "split codes", len(codes), len(_labels(path, arrays)))
     if codes.dtype.kind not in "iu" or codes.min(initial=0) < 0 or codes.max(initial=0) >= len(names):
         raise CapsellaError(f"{path}: `split` must hold codes from 0 to {len(names) - 1} for {names}")
     rows = {_SPLITS[name]: np.flatnonzero(codes == code) for code, name in enumerate(names) if name in _SPLITS}
@@ -195,7 +195,7 @@ def _decode_joined(
 ) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, "n"], tuple[str, ...]]:
     """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
-    _check_number(path, len(offsets) - 1, labels)
+    _check_number(path, "images", len(offsets) - 1, labels)
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
         raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
 
@@ -215,8 +215,6 @@ def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray[Any
     raise CapsellaError(f"{path}: must hold an array {' or '.join(names)}, got {', '.join(arrays) or 'none'}")
 
 
-def _check_number(path: Path, images: int, labels: int) -> None:
-    if images != labels:
-        raise CapsellaError(
-            f"{path}: must hold one label and one split code an image, got {images} for {labels} labels"
-        )
+def _check_number(path: Path, what: str, number: int, labels: int) -> None:
+    if number != labels:
+        raise CapsellaError(f"{path}: must have as many {what} as labels, got {number} {what} and {labels} labels")

@@ -19,7 +19,7 @@ from capsella.errors import CapsellaError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
-MOST_PIXELS = 100_000_000
+MOST_PIXELS = 80_000_000
 """A file that unpacks to more pixels is refused: a small file can hold enough of them to exhaust the memory."""
 
 _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
@@ -132,7 +132,8 @@ def read_all(
     images: list[Tensor] = []
     positions: list[int] = []
     errors: list[CapsellaError] = []
-    with ThreadPoolExecutor() as pool:
+    pool = ThreadPoolExecutor()
+    try:
         results = pool.map(partial(_attempt, skip_broken=skip_broken), readers)
         for position, result in enumerate(_with_progress(results, len(readers))):
             if isinstance(result, CapsellaError):
@@ -142,6 +143,8 @@ def read_all(
                 _check_memory(result, len(readers))
             images.append(result)
             positions.append(position)
+    finally:
+        pool.shutdown(cancel_futures=True)
     return images, positions, errors
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 from capsella.data.splits import SPLIT_NAMES, Splits
@@ -29,12 +28,12 @@ def write_split_file(splits: Splits, path: Path) -> None:
     write_text(path, table.getvalue())
 
 
-def read_split_file(path: Path, root: Path, files: Sequence[str]) -> list[str]:
-    """The split of each of `files`, which are relative to `root`, with forward slashes.
+def read_split_file(path: Path, root: Path) -> dict[str, str]:
+    """The split of each file it lists; files are relative to `root`, with forward slashes.
 
     Raises:
         CapsellaError: no such file, not a CSV table with the columns file and split, another split name, a file listed
-            twice, a listed file that is not below `root`, or one of `files` that is not listed.
+            twice, or one that is not below `root`.
     """
     split_of: dict[str, str] = {}
     for line, file, split in _rows(path):
@@ -45,10 +44,7 @@ def read_split_file(path: Path, root: Path, files: Sequence[str]) -> list[str]:
         if not (root / file).is_file():
             raise CapsellaError(f"{path}, line {line}: {file} is not in {root}")
         split_of[file] = split
-    unlisted = [file for file in files if file not in split_of]
-    if unlisted:
-        raise CapsellaError(f"{path}: must list every image of {root}, but {len(unlisted)} are not, as {unlisted[0]}")
-    return [split_of[file] for file in files]
+    return split_of
 
 
 def _rows(path: Path) -> list[tuple[int, str, str]]:

@@ -26,11 +26,11 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
         f"({len(evaluation.calibration.counts)} bins; confidence is the largest class activation)"
     )
     notes = [Text(f"note: {note}") for note in evaluation.notes()]
-    return Group(headline, _scores(evaluation), confusion, calibration, *notes)
+    return Group(headline, Text("\neach class"), _scores(evaluation), confusion, calibration, *notes)
 
 
 def _scores(evaluation: Evaluation) -> Table:
-    table = Table(title="each class", title_justify="left")
+    table = Table()
     table.add_column("class")
     for heading in ("images", "predicted", "precision %", "recall %", "F1 %"):
         table.add_column(heading, justify="right")
@@ -41,29 +41,29 @@ def _scores(evaluation: Evaluation) -> Table:
     return table
 
 
-def _confusion_matrix(evaluation: Evaluation) -> Table:
-    table = Table(title="confusion: true class (rows) by predicted class (columns)", title_justify="left")
+def _confusion_matrix(evaluation: Evaluation) -> Group:
+    table = Table()
     table.add_column("")
     for name in evaluation.classes:
         table.add_column(Text(name), justify="right")
     for true, row in enumerate(evaluation.confusion.tolist()):
         cells = (Text(str(n) if n else "·", style="green" if true == c else "") for c, n in enumerate(row))
         table.add_row(Text(evaluation.classes[true]), *cells)
-    return table
+    return Group(Text("\nconfusion: true class (rows) by predicted class (columns)"), table)
 
 
-def _commonest_confusions(evaluation: Evaluation) -> Table:
+def _commonest_confusions(evaluation: Evaluation) -> Group:
     counts = evaluation.confusion.tolist()
     pairs = [(n, true, c) for true, row in enumerate(counts) for c, n in enumerate(row) if n and true != c]
     pairs.sort(key=lambda pair: (-pair[0], pair[1:]))
     shown = min(len(pairs), MOST_CONFUSIONS)
-    table = Table(title=f"confusions: the commonest {shown} of {len(pairs)} kinds", title_justify="left")
+    table = Table()
     for heading in ("true class", "taken for"):
         table.add_column(heading)
     table.add_column("images", justify="right")
     for n, true, c in pairs[:shown]:
         table.add_row(Text(evaluation.classes[true]), Text(evaluation.classes[c]), str(n))
-    return table
+    return Group(Text(f"\nconfusions: the commonest {shown} of {len(pairs)} kinds"), table)
 
 
 def percent(share: float | None) -> str:

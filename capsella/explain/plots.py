@@ -20,7 +20,7 @@ TRAIN, VALIDATION, GREY = "#1f6f9f", "#c2571a", "#777777"
 # Columns of metrics.csv drawn in each panel, with their colour and line.
 LOSSES = {
     "train_loss": (TRAIN, "-"),
-    "train_margin": (TRAIN, "--"),
+    "train_classification": (TRAIN, "--"),
     "train_reconstruction": (TRAIN, ":"),
     "validation_loss": (VALIDATION, "-"),
 }
@@ -172,6 +172,12 @@ def write_png(figure: Figure, path: Path) -> bytes:
     return picture
 
 
+def printable(text: str) -> str:
+    """File names are bytes: what is not UTF-8 in them becomes a question mark that can be drawn and written."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def shorten(name: str, most: int = 22) -> str:
     """A name that fits beside an axis: its first letters and an ellipsis where it is long."""
+    name = printable(name)
     return name if len(name) <= most else name[: most - 1] + "…"

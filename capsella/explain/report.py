@@ -18,6 +18,7 @@ from capsella.explain.perturbation import OFFSETS, dimension_tweaks
 from capsella.explain.plots import (
     confusion_figure,
     entropy_figure,
+    printable,
     read_metrics,
     reliability_figure,
     training_figure,
@@ -85,7 +86,7 @@ def write_report(
         pictures={name: base64.b64encode(picture).decode() for name, picture in pictures.items()},
     )
     path = folder / "report.html"
-    write_text(path, page)
+    write_text(path, printable(page))
     return path
 
 
@@ -212,18 +213,19 @@ def _entropy(model: ImageClassifier, images: ImageSet) -> Section:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
     text = (
         f"How evenly a child capsule spreads over its parents, over {len(picked)} test images: 1 is evenly (nothing is "
-        "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. "
+        "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. A capsule type is dead if it "
+        f"stays shorter than {DEAD_BELOW} on every image. "
     )
     return Section(
         name,
         title,
-        text + " ".join(map(_dead, layers)),
+        text + " ".join(map(_layer, layers)),
         entropy_figure({layer.name: layer.entropy for layer in layers}),
     )
 
 
-def _dead(layer: LayerDiagnostics) -> str:
+def _layer(layer: LayerDiagnostics) -> str:
     return (
-        f"Dead in {layer.name}: {percent(layer.dead_share)} % of {layer.parents} capsule types "
-        f"(shorter than {DEAD_BELOW} on every image)."
+        f"{layer.name.capitalize()}: {layer.entropy[-1]:.4f} after the last iteration, "
+        f"{percent(layer.dead_share)} % of {layer.parents} capsule types dead."
     )

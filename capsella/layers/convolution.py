@@ -1,13 +1,19 @@
 """Routed capsule layers: one capsule convolution, and its dense and position-tied forms."""
 
+from typing import Literal
+
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from capsella.routing import DynamicRouting, Geometry, Routing
 from capsella.types import Capsules
 
-# The authors' code draws capsule weights with this standard deviation.
+PoseKind = Literal["vector", "matrix"]
+# The authors' code of [S] draws vector capsule weights with this standard deviation.
 WEIGHT_SD = 0.1
+# Matrix weights start near the identity, so that votes start as their children's poses, alike for all parents.
+MATRIX_WEIGHT_SD = 0.1
 
 
 class CapsuleConv2d(nn.Module):
@@ -15,6 +21,8 @@ class CapsuleConv2d(nn.Module):
 
     Every child type at every window position has its own weight W [pose_in pose_out] for every parent type; the same
     W serve all windows. With `tied=True` one W per pair of types also serves all positions in the window.
+
+    With `pose="matrix"` a pose is an n×n matrix M, row by row, its vote M·W, and W [n n] (Hinton et al. 2018).
 
     Shapes: Capsules(poses [b h w types_in pose_in], activations [b h w types_in])
     → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]).
@@ -27,6 +35,8 @@ class CapsuleConv2d(nn.Module):
         kernel: rows and columns of the window; one number for a square.
         stride: rows and columns between windows; one number for both.
         tied: share W over the positions in the window.
+        pose: "vector" or "matrix"; matrix poses have pose_in = pose_out = n².
+        vote_offset: [h w pose_out], added to the votes of all children at a grid position: see `coordinate_addition`.
         routing: the routing method with its options.
     """
 
@@ -40,13 +50,19 @@ class CapsuleConv2d(nn.Module):
         stride: int | tuple[int, int] = 1,
         *,
         tied: bool = False,
+        pose: PoseKind = "vector",
+        vote_offset: Float[Tensor, "h w pose_out"] | None = None,
         routing: Routing = DynamicRouting(),
     ) -> None:
         super().__init__()
-        self.geometry = Geometry(_pair(kernel), _pair(stride), tied)
+        if pose not in ("vector", "matrix"):
+            raise ValueError(f"pose: must be 'vector' or 'matrix', got {pose!r}")
+        self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
         self.routing = routing
-        shape = (*self.geometry.weight_window, types_in, types_out, pose_in, pose_out)
-        self.weight = nn.Parameter(torch.randn(shape) * WEIGHT_SD)
+        shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
+        self.weight = nn.Parameter(_initial_weight(shape, pose))
+        # Not a part of the saved weights: the geometry gives it.
+        self.register_buffer("vote_offset", vote_offset, persistent=False)
         self.routing_parameters = nn.ParameterDict(
             {name: torch.zeros(shape) for name, shape in routing.parameter_shapes(types_out, pose_out).items()}
         )
@@ -56,7 +72,12 @@ class CapsuleConv2d(nn.Module):
         poses, activations = children
         with torch.autocast(poses.device.type, enabled=False):
             return self.routing.capsule_conv(
-                poses.float(), activations.float(), self.weight, self.geometry, **self.routing_parameters
+                poses.float(),
+                activations.float(),
+                self.weight,
+                self.geometry,
+                self.vote_offset,
+                **self.routing_parameters,
             )
 
 
@@ -76,9 +97,19 @@ class DenseCapsules(CapsuleConv2d):
         pose_out: int,
         *,
         tied: bool = False,
+        pose: PoseKind = "vector",
+        vote_offset: Float[Tensor, "h w pose_out"] | None = None,
         routing: Routing = DynamicRouting(),
     ) -> None:
-        super().__init__(types_in, pose_in, types_out, pose_out, grid, tied=tied, routing=routing)
+        super().__init__(
+            types_in, pose_in, types_out, pose_out, grid, tied=tied, pose=pose, vote_offset=vote_offset, routing=routing
+        )
+
+
+def _initial_weight(shape: tuple[int, ...], pose: PoseKind) -> Tensor:
+    if pose == "vector":
+        return torch.randn(shape) * WEIGHT_SD
+    return torch.eye(shape[-1]) + torch.randn(shape) * MATRIX_WEIGHT_SD
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

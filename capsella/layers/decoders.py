@@ -10,7 +10,7 @@ from capsella.types import Capsules
 
 
 def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b 1 1 classes d"]:
-    """The class poses [b 1 1 classes d] with all but each image's `target` class set to zero (Sabour et al. 2017, §4.1)."""
+    """The class poses [b 1 1 classes d] with every class but each image's `target` set to zero ([S] §4.1)."""
     poses = capsules.poses
     keep = torch.nn.functional.one_hot(target, poses.shape[3]).to(poses)
     return poses * keep[:, None, None, :, None]

@@ -1,7 +1,8 @@
-"""Primary capsules: the layer that turns feature maps into the first capsules."""
+"""Primary capsules: the layers that turn feature maps into the first capsules."""
 
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -41,3 +42,24 @@ class PrimaryCapsules(nn.Module):
         # [b (types pose) h w] → [b h w types pose]; float32, because the squash divides small numbers
         u = squash(maps.float().unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))
+
+
+class MatrixPrimaryCapsules(nn.Module):
+    """Two convolutions in one: poses without an activation function, and one activation a capsule through a sigmoid.
+
+    Hinton et al. 2018, section 4: kernel 1×1, 32 types, 4×4 poses. Channel t·pose + k of the first types·pose channels
+    is element k of type t; the last `types` channels are the activations.
+
+    Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations [b h w types]).
+    """
+
+    def __init__(self, in_channels: int, types: int, pose: int = 16, kernel: int = 1, stride: int = 1) -> None:
+        super().__init__()
+        self.types, self.pose = types, pose
+        self.conv = nn.Conv2d(in_channels, types * (pose + 1), kernel, stride)
+
+    def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
+        """Feature maps to poses and activations."""
+        maps = self.conv(features).float().permute(0, 2, 3, 1)  # [b h w (types pose | types)]
+        poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
+        return Capsules(poses.unflatten(3, (self.types, self.pose)), torch.sigmoid(logits))

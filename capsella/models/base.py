@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import safetensors
 import safetensors.torch
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -134,7 +133,7 @@ class CapsuleClassifier(ImageClassifier):
         return images
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
-        """Activations, class capsules, and the reconstruction from the true class in training, the longest otherwise."""
+        """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
         capsules = self.encode(images)
         activations = capsules.activations[:, 0, 0, :]
         if self.decoder is None:
@@ -190,9 +189,3 @@ def _read_description(path: Path) -> dict[str, Any]:
 def count_parameters(module: nn.Module) -> int:
     """Learned numbers in a module."""
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-@torch.no_grad()
-def predicted_classes(output: Output) -> Int[Tensor, " b"]:
-    """The class of the largest activation of each image."""
-    return output.activations.argmax(1)

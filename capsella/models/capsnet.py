@@ -1,5 +1,7 @@
 """The networks of Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules" (arXiv 1710.09829)."""
 
+from typing import Literal
+
 from torch import nn
 
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
@@ -30,10 +32,11 @@ def sabour2017_capsnet(
         reconstruction: with the decoder.
     """
     grid = grid_after(image_size, [(9, 1), (9, 2)])
+    activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
     return CapsuleClassifier(
         backbone=nn.Sequential(nn.Conv2d(channels, 256, 9), nn.ReLU()),
         primary=PrimaryCapsules(
-            256, types=32, pose=8, kernel=9, stride=2, activation="relu" if primary_relu else "none"
+            256, types=32, pose=8, kernel=9, stride=2, activation=activation
         ),
         capsule_layers=nn.Sequential(DenseCapsules(grid, 32, 8, len(classes), 16, routing=routing)),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,

@@ -3,14 +3,16 @@
 from capsella.routing.base import ROUTINGS, Routed, Routing, routing_from_dict
 from capsella.routing.convolution import Geometry, capsule_votes
 from capsella.routing.dynamic import DynamicRouting, dynamic_routing
+from capsella.routing.em import EMRouting, em_routing
 from capsella.routing.random import RandomRouting, random_routing
-from capsella.routing.recording import RoutingTrace, record
+from capsella.routing.recording import RoutingTrace, is_recording, record
 from capsella.routing.squash import length, squash
 from capsella.routing.uniform import UniformRouting, uniform_routing
 
 __all__ = [
     "ROUTINGS",
     "DynamicRouting",
+    "EMRouting",
     "Geometry",
     "RandomRouting",
     "Routed",
@@ -19,6 +21,8 @@ __all__ = [
     "UniformRouting",
     "capsule_votes",
     "dynamic_routing",
+    "em_routing",
+    "is_recording",
     "length",
     "random_routing",
     "record",

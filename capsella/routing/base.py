@@ -43,15 +43,17 @@ class Routing(ABC):
         self,
         poses: Float[Tensor, "b h w c_in p"],
         activations: Float[Tensor, "b h w c_in"],
-        weight: Float[Tensor, "kh kw c_in c_out p d"],
+        weight: Float[Tensor, "kh kw c_in c_out q d"],
         geometry: Geometry,
+        vote_offset: Float[Tensor, "h w d_out"] | None = None,
         **parameters: Tensor,
     ) -> Capsules:
         """Route every window of the grid to the parents at its position; the types there compete for its children.
 
-        Returns poses [b h' w' c_out d] and activations [b h' w' c_out].
+        `weight` and `vote_offset` as in `capsule_votes`. Returns poses [b h' w' c_out d_out] and activations
+        [b h' w' c_out].
         """
-        votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry)
+        votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
         routed = self.route(votes, children, **parameters)
         grid = (batch, rows, columns, weight.shape[3])
         return Capsules(routed.poses.reshape(*grid, routed.poses.shape[2]), routed.activations.reshape(grid))

@@ -4,6 +4,7 @@ A kernel over the whole grid is a fully connected layer; a weight without window
 children of one type in the window, wherever they stand.
 """
 
+import math
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -14,14 +15,17 @@ from capsella.routing.checks import check_shape
 
 @dataclass(frozen=True)
 class Geometry:
-    """Which children stand in which parent's window.
+    """Which children stand in which parent's window, and how a weight acts on a pose.
 
     kernel: rows and columns of the window. stride: rows and columns between windows. tied: one weight for the window.
+    matrix: poses are n×n matrices M, row by row, and a vote is the matrix product M·W with W n×n (Hinton et al. 2018);
+        otherwise they are vectors u and a vote is u·W with W p×d.
     """
 
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
     tied: bool = False
+    matrix: bool = False
 
     def __post_init__(self) -> None:
         for argument, value in (("kernel", self.kernel), ("stride", self.stride)):
@@ -42,6 +46,22 @@ class Geometry:
         """The two leading axes of the weight: the kernel, or 1 × 1 where tied."""
         return (1, 1) if self.tied else self.kernel
 
+    def weight_shape(self, c_in: int, p: int, c_out: int, d: int) -> tuple[int, ...]:
+        """[kh kw c_in c_out p d] for vector poses, [kh kw c_in c_out n n] for matrix poses of p = d = n² elements.
+
+        Raises:
+            ValueError: matrix poses that are not square, or not alike in children and parents.
+        """
+        if not self.matrix:
+            return (*self.weight_window, c_in, c_out, p, d)
+        n = math.isqrt(p)
+        if n * n != p or p != d:
+            raise ValueError(
+                "pose: matrix poses must have the same square number of elements (4, 9, 16, …) in children and parents, "
+                f"got {p} and {d}"
+            )
+        return (*self.weight_window, c_in, c_out, n, n)
+
 
 def gather_windows(children: Float[Tensor, "b h w c *rest"], geometry: Geometry) -> Tensor:
     """A view of the children in every window: [b h' w' kh kw c *rest], nothing copied."""
@@ -55,26 +75,42 @@ def gather_windows(children: Float[Tensor, "b h w c *rest"], geometry: Geometry)
 def capsule_votes(
     poses: Float[Tensor, "b h w c_in p"],
     activations: Float[Tensor, "b h w c_in"],
-    weight: Float[Tensor, "kh kw c_in c_out p d"],
+    weight: Float[Tensor, "kh kw c_in c_out q d"],
     geometry: Geometry,
-) -> tuple[Float[Tensor, "n i j d"], Float[Tensor, "n i"], tuple[int, int, int]]:
-    """The votes û = u·W of every window, n = b·h'·w' windows with i = kh·kw·c_in children each.
+    vote_offset: Float[Tensor, "h w d_out"] | None = None,
+) -> tuple[Float[Tensor, "n i j d_out"], Float[Tensor, "n i"], tuple[int, int, int]]:
+    """The votes û = u·W, or M·W, of every window; n = b·h'·w' windows with i = kh·kw·c_in children each.
+
+    `weight` has the shape `Geometry.weight_shape` gives: one matrix W [q d] for each child type and parent type.
+    `vote_offset` is added to the votes of all children at a grid position, after W (coordinate addition).
 
     Returns votes, the children's activations [n i], and (b, h', w').
     """
-    batch, *size, c_in, p = poses.shape
-    rows, columns = geometry.grid((size[0], size[1]))
-    check_shape("activations", activations, (batch, *size, c_in), "[b h w c_in]")
+    batch, height, width, c_in, p = poses.shape
+    rows, columns = geometry.grid((height, width))
+    check_shape("activations", activations, (batch, height, width, c_in), "[b h w c_in]")
     if weight.ndim != 6:
         raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {tuple(weight.shape)}")
-    c_out, d = weight.shape[3], weight.shape[5]
-    check_shape("weight", weight, (*geometry.weight_window, c_in, c_out, p, d), "[kh kw c_in c_out p d]")
+    c_out, q, d = weight.shape[3:]
+    d_out = p if geometry.matrix else d
+    check_shape("weight", weight, geometry.weight_shape(c_in, p, c_out, d_out), "[kh kw c_in c_out p d]")
 
     n, window = batch * rows * columns, geometry.kernel[0] * geometry.kernel[1]
-    u = gather_windows(poses, geometry).reshape(n, window * c_in, p)
-    W = weight.reshape(-1, c_in, c_out, p, d).expand(window, -1, -1, -1, -1).transpose(2, 3)
-    # One matrix product per child: [i n p] × [i p (j d)].
-    votes = (u.transpose(0, 1) @ W.reshape(window * c_in, p, c_out * d)).reshape(window * c_in, n, c_out, d)
+    i, pose_rows = window * c_in, p // q  # a vector is a pose of one row, a matrix one of n rows
+    u = gather_windows(poses, geometry).reshape(n, i, p)
+    W = weight.reshape(-1, c_in, c_out, q, d).expand(window, -1, -1, -1, -1).transpose(2, 3).reshape(i, q, c_out * d)
+    # One matrix product per child: [i (n rows) q] × [i q (j d)].
+    votes = (u.transpose(0, 1).reshape(i, n * pose_rows, q) @ W).reshape(i, n, pose_rows, c_out, d)
     # Stored as [n j i d]: the sums over children that every routing makes then read memory in order.
-    votes = votes.permute(1, 2, 0, 3).contiguous().transpose(1, 2)
-    return votes, gather_windows(activations, geometry).reshape(n, window * c_in), (batch, rows, columns)
+    votes = votes.permute(1, 3, 0, 2, 4).reshape(n, c_out, i, d_out)
+    if vote_offset is not None:
+        votes = votes + _offsets_of_windows(vote_offset, geometry, (batch, height, width, c_in, d_out))
+    return votes.transpose(1, 2), gather_windows(activations, geometry).reshape(n, i), (batch, rows, columns)
+
+
+def _offsets_of_windows(offset: Tensor, geometry: Geometry, shape: tuple[int, int, int, int, int]) -> Tensor:
+    """`vote_offset` for every child of every window: [n 1 i d]."""
+    batch, height, width, c_in, d = shape
+    check_shape("vote_offset", offset, (height, width, d), "[h w d]")
+    children = offset[None, :, :, None].expand(batch, -1, -1, c_in, -1)
+    return gather_windows(children, geometry).reshape(-1, 1, geometry.kernel[0] * geometry.kernel[1] * c_in, d)

@@ -21,16 +21,21 @@ class RoutingTrace:
     name: the routing method, as registered ("dynamic", "uniform", …).
     couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
     poses: per iteration, the parents' poses [b j d].
+    distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; EM routing alone
+        keeps them.
     """
 
     name: str
     couplings: list[Tensor] = field(default_factory=list)
     poses: list[Tensor] = field(default_factory=list)
+    distances: list[Tensor] = field(default_factory=list)
 
-    def add(self, couplings: Tensor, poses: Tensor) -> None:
+    def add(self, couplings: Tensor, poses: Tensor, distances: Tensor | None = None) -> None:
         """Keep one iteration, detached from the graph."""
         self.couplings.append(couplings.detach())
         self.poses.append(poses.detach())
+        if distances is not None:
+            self.distances.append(distances.detach())
 
 
 _active: ContextVar[list[RoutingTrace] | None] = ContextVar("capsella_recording", default=None)
@@ -48,6 +53,11 @@ def record() -> Iterator[list[RoutingTrace]]:
         yield traces
     finally:
         _active.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether `record()` is open, for what is only worth computing then."""
+    return _active.get() is not None
 
 
 def new_trace(name: str) -> RoutingTrace:

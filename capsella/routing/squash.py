@@ -8,7 +8,9 @@ EPSILON = 1e-12
 
 
 def squash(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Shrink a vector to a length below 1 and keep its direction: v = ‖s‖²/(1+‖s‖²) · s/‖s‖ (Sabour et al. 2017, Eq. 1).
+    """Shrink a vector to a length below 1, keeping its direction (Sabour et al. 2017, Eq. 1).
+
+    v = ‖s‖²/(1+‖s‖²) · s/‖s‖.
 
     >>> import torch
     >>> squash(torch.tensor([3.0, 4.0])).norm().item()  # 25 / 26

@@ -1,7 +1,7 @@
 """Recipes, the loop that trains them, and the run folders it leaves."""
 
 from capsella.training import recipes  # noqa: F401  (importing it registers the recipes)
-from capsella.training.loop import TrainingDiverged, resume, train
+from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.recipe import RECIPES, AugmentOptions, OptimizerOptions, Recipe, get_recipe
 from capsella.training.run import Run, load_run, new_run_folder
 
@@ -11,7 +11,7 @@ __all__ = [
     "OptimizerOptions",
     "Recipe",
     "Run",
-    "TrainingDiverged",
+    "TrainingDivergedError",
     "get_recipe",
     "load_run",
     "new_run_folder",

@@ -1,4 +1,7 @@
-"""The training loop. Every step's randomness follows from (seed, step), so a resumed run computes what an unbroken one does."""
+"""The training loop.
+
+Every step's randomness follows from (seed, step), so a resumed run computes what an unbroken one does.
+"""
 
 import math
 import os
@@ -27,7 +30,7 @@ from capsella.training.recipe import Recipe
 from capsella.training.run import Run, load_run, read_config, write_config
 
 
-class TrainingDiverged(CapsellaError):
+class TrainingDivergedError(CapsellaError):
     """The loss or a gradient is no longer a finite number."""
 
 
@@ -36,7 +39,7 @@ def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Conso
 
     Raises:
         CapsellaError: a run is in `folder` already; data is missing or broken; the disk is full.
-        TrainingDiverged: NaN or infinity; the last good checkpoint stays.
+        TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
     fabric = _launch(recipe)
@@ -154,7 +157,7 @@ class Trainer:
         if what is not None:
             at = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}"
             rate = self.recipe.optimizer.rate_at(self.progress.step)
-            raise TrainingDiverged(
+            raise TrainingDivergedError(
                 f"the {what} is not finite at {at} (loss {float(loss):.4g}, learning rate {rate:.3g}); "
                 f"the last good checkpoint is in {self.folder}; a smaller learning rate or --gradient-clip may help"
             )
@@ -206,7 +209,8 @@ class Trainer:
         if self.fabric.world_size == 1:
             return self.progress.sums
         sums = asdict(self.progress.sums)
-        total = self.fabric.all_reduce(torch.tensor(list(sums.values()), dtype=torch.float64), reduce_op="sum")
+        total = torch.tensor(list(sums.values()), dtype=torch.float64)
+        total = torch.as_tensor(self.fabric.all_reduce(total, reduce_op="sum"))
         values = dict(zip(sums, total.tolist(), strict=True))
         return EpochSums(
             images=round(values["images"]),
@@ -250,7 +254,7 @@ class Trainer:
         return bool(self.fabric.is_global_zero)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
-        """A seed for the order of an epoch (stream 1) or for a step (stream 2) that no other number or run seed shares."""
+        """A seed that nothing else shares: for the order of an epoch (stream 1) or for a step (stream 2)."""
         return (self.recipe.seed * 4 + stream) * 2**40 + number
 
 

@@ -1,6 +1,7 @@
 """The named recipes of classification; a name is `paper-data`, and what follows names what differs from the paper."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from capsella.data import DataOptions
 from capsella.losses import LossOptions
@@ -32,6 +33,9 @@ CELLS = replace(
     batch_size=32,
 )
 
+# For a folder of one's own images; the data's path is the least that one gives.
+IMAGES = replace(CELLS, data=DataOptions(name="folder", path=Path("images"), size=32))
+
 RECIPES.update(
     {
         "demo": replace(
@@ -46,6 +50,8 @@ RECIPES.update(
         "sabour2017-mnist-uniform": replace(SABOUR_MNIST, model={**SABOUR_MNIST.model, "routing": UniformRouting()}),
         "sabour2017-mnist-random": replace(SABOUR_MNIST, model={**SABOUR_MNIST.model, "routing": RandomRouting()}),
         "sabour2017-mnist-cnn": SABOUR_CNN_MNIST,
+        "images-capsnet": IMAGES,
+        "images-cnn": replace(IMAGES, model=SABOUR_CNN_MNIST.model, loss=SABOUR_CNN_MNIST.loss),
         "sabour2017-cells": CELLS,
         "sabour2017-cells-cnn": replace(CELLS, model=SABOUR_CNN_MNIST.model, loss=SABOUR_CNN_MNIST.loss),
     }

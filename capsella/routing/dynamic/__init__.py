@@ -74,7 +74,7 @@ class DynamicRouting(Routing):
         return {"bias": (types, pose)} if self.bias else {}
 
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """`dynamic_routing`; the children's activations are their poses' lengths already, so they are not used again."""
+        """`dynamic_routing`; the children's activations are the lengths of their poses, so they are not used."""
         return dynamic_routing(
             votes, self.iterations, bias=parameters.get("bias"), leaky=self.leaky, backend=self.backend
         )

@@ -43,7 +43,7 @@ def _route_one(u_hat: Tensor, iterations: int, bias: Tensor | None, leaky: bool)
 
 
 def _softmax(logits: list[Tensor], leaky: bool) -> list[Tensor]:
-    """Equation 3 over the parents of one child; leaky adds a parent with logit 0 that takes its share and is dropped."""
+    """Equation 3 over the parents of one child; leaky adds a parent with logit 0 and drops its share."""
     largest = max([float(logit.detach()) for logit in logits] + ([0.0] if leaky else []))
     exponentials = [(logit - largest).exp() for logit in logits]
     total = sum(exponentials, start=torch.zeros_like(logits[0]))

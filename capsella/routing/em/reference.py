@@ -1,7 +1,7 @@
 """EM routing in plain loops, line for line with Hinton et al. 2018, Procedure 1. Slow, and meant to be read.
 
 One procedure serves both forms: children and parents are numbered, and a vote V_ij exists where the window of parent j
-holds child i. Nothing is guarded but σ², by its documented floor.
+holds child i. All parents that have a vote of a child compete for it. Nothing is guarded but σ², by its stated floor.
 """
 
 import math
@@ -14,20 +14,19 @@ from capsella.routing.convolution import Geometry
 from capsella.routing.em.settings import EMSettings
 from capsella.types import Capsules
 
-Link = tuple[int, int]
+Links = dict[tuple[int, int], Tensor]
+"""A value for every child i and parent j that are linked."""
 
 
 def em_routing_reference(
     votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings
 ) -> Routed:
-    """Procedure 1 for votes [b i j d]: every parent has a vote of every child, and all compete."""
+    """Procedure 1 for votes [b i j d]: every child has a vote for every parent."""
     _, children, parents, _ = votes.shape
-    links = [(i, j) for i in range(children) for j in range(parents)]
-    rivals = {(i, j): list(range(parents)) for i, j in links}
     results = []
     for image, a in zip(votes, activations, strict=True):
-        V = {(i, j): image[i, j] for i, j in links}
-        mu, a_out, R = _em_routing(V, list(a), list(beta_u), list(beta_a), rivals, [list(range(parents))] * parents, settings)
+        V = {(i, j): image[i, j] for i in range(children) for j in range(parents)}
+        mu, a_out, R = em_routing_of_links(V, list(a), list(beta_u), list(beta_a), [0] * parents, settings)
         couplings = torch.stack([torch.stack([R[i, j] for j in range(parents)]) for i in range(children)])
         results.append((torch.stack(mu), torch.stack(a_out), couplings))
     return Routed(*(torch.stack(parts) for parts in zip(*results, strict=True)))
@@ -44,106 +43,108 @@ def em_capsule_conv_reference(
     settings: EMSettings,
 ) -> Capsules:
     """A capsule convolution with the competition of [H]: all types at all positions whose window holds the child."""
-    batch, *_, c_in, _ = poses.shape
-    height, width = poses.shape[1:3]
-    rows, columns = geometry.grid((height, width))
-    c_out = weight.shape[3]
-    parents = [(r, c, t) for r in range(rows) for c in range(columns) for t in range(c_out)]
-    (kh, kw), (sh, sw) = geometry.kernel, geometry.stride
-    results = []
-    for image in range(batch):
-        V: dict[Link, Tensor] = {}
-        for j, (r, c, t) in enumerate(parents):
-            for y in range(kh):
-                for x in range(kw):
-                    for s in range(c_in):
-                        row, column = r * sh + y, c * sw + x
-                        W = weight[0, 0, s, t] if geometry.tied else weight[y, x, s, t]
-                        vote = _vote(poses[image, row, column, s], W)
-                        if vote_offset is not None:
-                            vote = vote + vote_offset[row, column]
-                        V[(row * width + column) * c_in + s, j] = vote
-        parents_of: dict[int, list[int]] = {}
-        for i, j in V:
-            parents_of.setdefault(i, []).append(j)
-        rivals = {(i, j): parents_of[i] for i, j in V}
-        together = [[k for k, other in enumerate(parents) if other[:2] == parent[:2]] for parent in parents]
-        types = [t for _, _, t in parents]
-        results.append(
-            _em_routing(
-                V,
-                list(activations[image].flatten()),
-                [beta_u[t] for t in types],
-                [beta_a[t] for t in types],
-                rivals,
-                together,
-                settings,
-            )[:2]
+    grid = geometry.grid((poses.shape[1], poses.shape[2]))
+    parents = [(r, c, t) for r in range(grid[0]) for c in range(grid[1]) for t in range(weight.shape[3])]
+    u, a = [], []
+    for image, active in zip(poses, activations, strict=True):
+        V = _votes_of_windows(image, weight, geometry, vote_offset, parents)
+        mu, a_out, _ = em_routing_of_links(
+            V,
+            list(active.flatten()),
+            [beta_u[t] for _, _, t in parents],
+            [beta_a[t] for _, _, t in parents],
+            [r * grid[1] + c for r, c, _ in parents],
+            settings,
         )
-    grid = (batch, rows, columns, c_out)
-    mu = torch.stack([torch.stack(poses) for poses, _ in results])
-    return Capsules(mu.reshape(*grid, -1), torch.stack([torch.stack(a) for _, a in results]).reshape(grid))
+        u.append(torch.stack(mu))
+        a.append(torch.stack(a_out))
+    shape = (len(poses), *grid, weight.shape[3])
+    return Capsules(torch.stack(u).reshape(*shape, -1), torch.stack(a).reshape(shape))
 
 
-def _vote(M: Tensor, W: Tensor) -> Tensor:
-    """V = M·W: a vector times W [p d], or a matrix pose, row by row, times W [n n]."""
-    return (M.reshape(-1, W.shape[0]) @ W).flatten()
+def _votes_of_windows(
+    poses: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None, parents: list[tuple[int, int, int]]
+) -> Links:
+    """V_ij = M_i W_ij for one image: poses [h w c_in p], children numbered in that order."""
+    _, width, c_in, _ = poses.shape
+    V: Links = {}
+    for j, (r, c, t) in enumerate(parents):
+        for y in range(geometry.kernel[0]):
+            for x in range(geometry.kernel[1]):
+                row, column = r * geometry.stride[0] + y, c * geometry.stride[1] + x
+                for s in range(c_in):
+                    W = weight[0, 0, s, t] if geometry.tied else weight[y, x, s, t]
+                    M = poses[row, column, s].reshape(-1, len(W))  # a vector is a matrix of one row
+                    vote = (M @ W).flatten()
+                    i = (row * width + column) * c_in + s
+                    V[i, j] = vote if vote_offset is None else vote + vote_offset[row, column]
+    return V
 
 
-def _em_routing(
-    V: dict[Link, Tensor],
+def em_routing_of_links(
+    V: Links,
     a_in: list[Tensor],
     beta_u: list[Tensor],
     beta_a: list[Tensor],
-    rivals: dict[Link, list[int]],
-    together: list[list[int]],
+    positions: list[int],
     settings: EMSettings,
-) -> tuple[list[Tensor], list[Tensor], dict[Link, Tensor]]:
-    """Procedure 1: μ_j, a_j and R_ij from votes V_ij.
+) -> tuple[list[Tensor], list[Tensor], Links]:
+    """Procedure "EM routing": μ_j and a_j of every parent, and R_ij of the last iteration.
 
-    rivals: the parents (j among them) that compete for child i in link (i, j). together: the parents at j's position.
+    `positions`: where each parent stands; only standardised costs ask for it.
     """
     parents = range(len(beta_u))
-    one = a_in[0].new_ones(())
-    even = {link: one / len(rivals[link]) for link in V}  # line 2: R_ij ← 1/|Ω_L+1|
-    children_of: list[list[int]] = [[i for i, k in V if k == j] for j in parents]
-    R = even
+    parents_of = {i: [k for c, k in V if c == i] for i, _ in V}
+    even = {(i, j): a_in[i].new_ones(()) / len(parents_of[i]) for i, j in V}
+    R = even  # line 2: R_ij ← 1/|Ω_L+1|
     for t in range(settings.iterations):  # line 3
-        r = {(i, j): R[i, j] * a_in[i] for i, j in V}  # M-step, line 2
-        data = [sum((r[i, j] for i in children_of[j]), start=0 * one) for j in parents]
-        mu, variance, cost = [], [], []
-        for j in parents:
-            mu.append(sum(r[i, j] * V[i, j] for i in children_of[j]) / data[j])  # line 3
-            spread = sum(r[i, j] * (V[i, j] - mu[j]) ** 2 for i in children_of[j]) / data[j]  # line 4
-            variance.append(spread.clamp(min=settings.variance_floor))
-            charged = data[j]
-            if settings.cost_scale is not None:
-                charged = charged * settings.cost_scale / sum(even[i, j] for i in children_of[j])
-            cost.append(((beta_u[j] + variance[j].sqrt().log()) * charged).sum())  # line 5, summed over h
+        gaussians = [_m_step(a_in, R, even, V, j, beta_u[j], settings) for j in parents]  # line 4
+        costs = [cost for _, _, cost in gaussians]
         if settings.standardise:
-            cost = [_standardised(cost[j], [cost[k] for k in together[j]]) for j in parents]
+            costs = [_standardised(j, costs, positions) for j in parents]
         inverse_temperature = settings.inverse_temperature_at(t)
-        a = [torch.sigmoid(inverse_temperature * (beta_a[j] - cost[j])) for j in parents]  # line 6
+        a = [torch.sigmoid(inverse_temperature * (beta_a[j] - costs[j])) for j in parents]  # M-step, line 6
         if t < settings.iterations - 1:  # the last E-step would be used by nobody
-            log_p = {(i, j): _log_density(V[i, j], mu[j], variance[j]) for i, j in V}  # E-step, line 2
-            R = {(i, j): _softmax([a[k].log() + log_p[i, k] for k in rivals[i, j]], rivals[i, j].index(j)) for i, j in V}  # line 3
-    return mu, a, R
+            R = {(i, j): r for i in parents_of for j, r in _e_step(a, V, gaussians, i, parents_of[i])}  # line 5
+    return [mu for mu, _, _ in gaussians], a, R
 
 
-def _log_density(vote: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
-    """Ln p = Σ_h ln of the normal density of V_h, with mean μ_h and variance σ²_h."""
-    return (-0.5 * (2 * math.pi * variance).log() - (vote - mu) ** 2 / (2 * variance)).sum()
+def _m_step(
+    a_in: list[Tensor], R: Links, even: Links, V: Links, j: int, beta_u: Tensor, settings: EMSettings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Procedure "M-step" for parent j: μ_j, σ²_j and Σ_h cost_j^h."""
+    children = [i for i, k in V if k == j]
+    r = {i: R[i, j] * a_in[i] for i in children}  # line 2
+    data = _sum([r[i] for i in children])
+    mu = _sum([r[i] * V[i, j] for i in children]) / data  # line 3
+    variance = _sum([r[i] * (V[i, j] - mu) ** 2 for i in children]) / data  # line 4
+    variance = variance.clamp(min=settings.variance_floor)
+    if settings.cost_scale is not None:
+        data = data * settings.cost_scale / _sum([even[i, j] for i in children])
+    cost = (beta_u + variance.sqrt().log()) * data  # line 5
+    return mu, variance, cost.sum()
 
 
-def _softmax(logits: list[Tensor], position: int) -> Tensor:
-    """One element of the softmax; the largest is subtracted first, which changes nothing but the range."""
-    largest = max(float(logit) for logit in logits)
-    exponentials = [(logit - largest).exp() for logit in logits]
-    return exponentials[position] / torch.stack(exponentials).sum()
+def _e_step(
+    a: list[Tensor], V: Links, gaussians: list[tuple[Tensor, Tensor, Tensor]], i: int, parents: list[int]
+) -> list[tuple[int, Tensor]]:
+    """Procedure "E-step" for child i: R_ij of each of its parents j."""
+    log_ap = []
+    for j in parents:
+        mu, variance, _ = gaussians[j]
+        log_p = (-0.5 * (2 * math.pi * variance).log() - (V[i, j] - mu) ** 2 / (2 * variance)).sum()  # line 2
+        log_ap.append(a[j].log() + log_p)
+    largest = max(float(value.detach()) for value in log_ap)  # subtracted from all: R stays the same, exp does not vanish
+    ap = [(value - largest).exp() for value in log_ap]
+    return [(j, value / _sum(ap)) for j, value in zip(parents, ap, strict=True)]  # line 3
 
 
-def _standardised(cost: Tensor, costs: list[Tensor]) -> Tensor:
-    """Forslöv 2018, Algorithm 2, lines 15–18, with the mean in place of its misprinted line 16."""
-    all_costs = torch.stack(costs)
-    mean = all_costs.mean()
-    return (cost - mean) / ((all_costs - mean) ** 2).mean().sqrt()
+def _standardised(j: int, costs: list[Tensor], positions: list[int]) -> Tensor:
+    """Forslöv 2018, Algorithm 2, lines 15–18, with the mean that line 16 misprints and the sign that line 18 misprints."""
+    here = torch.stack([cost for cost, position in zip(costs, positions, strict=True) if position == positions[j]])
+    mean = here.mean()
+    return (costs[j] - mean) / ((here - mean) ** 2).mean().sqrt()
+
+
+def _sum(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).sum(0)

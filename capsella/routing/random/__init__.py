@@ -23,12 +23,16 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     """
     check_votes(votes)
     batch, children, parents, _ = votes.shape
-    # Drawn on the CPU: the same couplings on every device.
-    logits = torch.randn(children, parents, generator=torch.Generator().manual_seed(seed))
-    couplings = logits.softmax(1).to(votes).expand(batch, -1, -1)
+    couplings = _draw(children, parents, seed).to(votes).expand(batch, -1, -1)
     v = squash(torch.einsum("bij,bijd->bjd", couplings, votes))
     new_trace("random").add(couplings, v)
     return Routed(v, length(v), couplings)
+
+
+@torch.compiler.assume_constant_result  # torch.compile cannot trace a generator
+def _draw(children: int, parents: int, seed: int) -> Tensor:
+    """Couplings [i j], drawn on the CPU: the same on every device."""
+    return torch.randn(children, parents, generator=torch.Generator().manual_seed(seed)).softmax(1)
 
 
 @register_routing

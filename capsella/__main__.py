@@ -1,0 +1,5 @@
+"""`python -m capsella`."""
+
+from capsella.cli import main
+
+main()

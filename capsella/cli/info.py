@@ -1,0 +1,27 @@
+"""`capsella info`."""
+
+from dataclasses import dataclass
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from capsella.data import data_root
+from capsella.routing import ROUTINGS
+from capsella.training.environment import environment
+
+
+@dataclass(frozen=True)
+class Info:
+    """Versions, hardware, and which routing backend runs and why."""
+
+
+def run(arguments: list[str]) -> None:
+    """Print it."""
+    tyro.cli(Info, args=arguments, prog="capsella info")
+    table = Table.grid(padding=(0, 2))
+    for key, value in {**environment(), "data": str(data_root())}.items():
+        table.add_row(key, str(value))
+    table.add_row("routings", ", ".join(sorted(ROUTINGS)))
+    table.add_row("backend", 'auto → "eager", the one fast backend of this version; "reference" only when asked for')
+    Console(highlight=False).print(table)

@@ -1,0 +1,62 @@
+"""Dispatch to a verb, and errors in one line instead of a stack trace."""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from capsella.errors import CapsellaError, unknown_name
+from capsella.version import __version__
+
+# Verb → what it does. Each lives in the module of its name under `capsella.cli`, as `run(arguments)`; it is imported
+# only when called, so that `capsella --help` answers at once.
+VERBS = {
+    "train": "train a recipe, evaluate it on the test images, and write a report",
+    "evaluate": "error, precision, recall, calibration and confusion matrix of a run",
+    "predict": "classify image files into a CSV table",
+    "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
+    "data": "list the image sources, or show what one holds",
+    "models": "list the networks, or show the options of one",
+    "info": "versions, hardware, and which routing backend runs",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `capsella` with `arguments` (without the program's name; default: the command line's)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console(stderr=True, highlight=False)
+    # Advice of the training framework to its own users; ours have other flags.
+    warnings.filterwarnings("ignore", module="lightning_fabric")
+    if not words or words[0] in ("-h", "--help"):
+        _print_help()
+    elif words[0] == "--version":
+        print(__version__)
+    else:
+        try:
+            _run(words[0], words[1:])
+        except (CapsellaError, ValueError) as error:
+            console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            console.print("interrupted")
+            sys.exit(130)
+
+
+def _run(verb: str, arguments: list[str]) -> None:
+    if verb not in VERBS:
+        raise unknown_name("command", verb, VERBS)
+    importlib.import_module(f"capsella.cli.{verb}").run(arguments)
+
+
+def _print_help() -> None:
+    console = Console(highlight=False)
+    console.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n\nusage: capsella COMMAND …\n")
+    table = Table.grid(padding=(0, 2))
+    for verb, does in VERBS.items():
+        table.add_row(f"  [bold]{verb}[/]", does)
+    console.print(table)
+    console.print("\n`capsella COMMAND --help` explains each. Start with: capsella train demo")

@@ -1,0 +1,110 @@
+"""`capsella train`."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from capsella.cli.flags import command, prepare
+from capsella.data import load_data
+from capsella.errors import CapsellaError
+from capsella.evaluation import evaluate
+from capsella.experiments.results import result
+from capsella.explain import write_report
+from capsella.files import write_json
+from capsella.training import RECIPES, Recipe, Run, get_recipe, new_run_folder, resume, train
+from capsella.training.spread import Spread
+
+USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
+       capsella train --resume RUN
+
+Trains a recipe, choosing the epoch by its validation images, then evaluates it once on the test images and writes
+report.html. Any field of the recipe can be overridden: `capsella train RECIPE --help` lists them.
+
+On images of your own, one sub-folder a class: capsella train images-capsnet --data.path FOLDER
+"""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one recipe. The end of a field's name is enough where it is unique: --iterations, --learning-rate."""
+
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """Folder of the run; default: runs/RECIPE, numbered where that exists."""
+    seeds: int = 1
+    """Train this many times, with seeds counted up from --seed, and report mean and standard deviation."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"seeds: must be at least 1, got {self.seeds}")
+
+
+def run(arguments: list[str]) -> None:
+    """Train, or resume."""
+    console = Console(highlight=False)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _print_help(console)
+    elif arguments[0] == "--resume":
+        if len(arguments) != 2:
+            raise ValueError("--resume: must be followed by the run's folder and nothing else; its recipe is kept")
+        _finish(resume(Path(arguments[1]), console=console), console)
+    else:
+        name, words = arguments[0], arguments[1:]
+        recipe, words = prepare(get_recipe(name), words)
+        options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
+        folder = options.out or new_run_folder(Path("runs"), name)
+        if options.seeds == 1:
+            _finish(train(options.recipe, folder, name=name, console=console), console)
+        else:
+            _train_seeds(options, folder, name, console)
+
+
+def _train_seeds(options: Train, folder: Path, name: str, console: Console) -> None:
+    """One run a seed, in sub-folders; seeds.json holds mean and spread."""
+    if folder.exists():
+        raise CapsellaError(f"{folder} exists already; choose another folder with --out")
+    errors: dict[int, float] = {}
+    for seed in range(options.recipe.seed, options.recipe.seed + options.seeds):
+        recipe = dataclasses.replace(options.recipe, seed=seed)
+        trained = train(recipe, folder / f"seed{seed}", name=name, console=console)
+        errors[seed] = _finish(trained, console)
+    spread = Spread.of(list(errors.values()))
+    write_json(folder / "seeds.json", {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
+    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {folder / 'seeds.json'}")
+
+
+def _finish(trained: Run, console: Console) -> float:
+    """Evaluate on the test images, write test.json and the report; returns the test error in per cent."""
+    splits = load_data(trained.recipe.data)
+    evaluation = evaluate(trained.model, splits.test, progress=True)
+    write_json(trained.folder / "test.json", evaluation.to_dict())
+    write_json(trained.folder / "result.json", result(trained, evaluation, command(trained.name, trained.recipe)))
+    facts = {
+        "recipe": trained.name,
+        "network": trained.model.name,
+        "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
+        "seed": str(trained.recipe.seed),
+        "versions": f"capsella {trained.environment['capsella']}, torch {trained.environment['torch']}",
+    }
+    metrics = trained.folder / "metrics.csv"
+    report = write_report(trained.folder, trained.model, evaluation, splits.test, metrics, trained.name, facts)
+    low, high = evaluation.error_interval
+    console.print(
+        f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
+        f"95 % interval {low:.2f} to {high:.2f})\nrun     {trained.folder}\nreport  {report}",
+        soft_wrap=True,
+    )
+    return evaluation.error
+
+
+def _print_help(console: Console) -> None:
+    console.print(USAGE, soft_wrap=True)
+    table = Table("recipe", "network", "data", "epochs", "batch", title="recipes", title_justify="left")
+    for name, recipe in RECIPES.items():
+        table.add_row(name, recipe.model["name"], recipe.data.name, str(recipe.epochs), str(recipe.batch_size))
+    console.print(table)

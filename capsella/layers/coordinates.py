@@ -1,0 +1,52 @@
+"""Coordinate addition: where a capsule stands in the image, told to the votes that shared weights cast (Hinton et al. 2018)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.layers.convolution import PoseKind
+
+
+def receptive_field_centres(
+    image_size: tuple[int, int], convolutions: Sequence[tuple[int, int]]
+) -> Float[Tensor, "h w 2"]:
+    """(row, column) of the centre of each grid position's receptive field, after unpadded (kernel, stride) convolutions.
+
+    In units of the image: 0 is its upper or left edge, 1 its lower or right edge, and the centre of pixel k of n is
+    (k + 1/2) / n.
+
+    >>> receptive_field_centres((4, 4), [(2, 2)])[:, 0]  # windows over pixels 0–1 and 2–3
+    tensor([[0.2500, 0.2500],
+            [0.7500, 0.2500]])
+    """
+    field, step = 1, 1  # pixels in a receptive field, and between the fields of neighbours
+    for kernel, stride in convolutions:
+        field, step = field + (kernel - 1) * step, step * stride
+    rows, columns = ((torch.arange((n - field) // step + 1) * step + field / 2) / n for n in image_size)
+    return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=2)
+
+
+def coordinate_addition(
+    centres: Float[Tensor, "h w 2"], pose_elements: int, pose: PoseKind = "matrix"
+) -> Float[Tensor, "h w d"]:
+    """What [H] adds to every vote: the scaled centre, in the first two elements of the right-most column.
+
+    A vector pose has no columns: its first two elements take the centre. As [H] writes, the addition is to the votes,
+    after W, so that the class capsule learns where the entity is within each receptive field; Forslöv 2018 §7.1.1 says
+    to the child's pose.
+
+    Raises:
+        ValueError: a matrix pose that is not square, or fewer than two elements to add to.
+    """
+    n = math.isqrt(pose_elements)
+    if pose == "matrix" and n * n != pose_elements:
+        raise ValueError(f"pose_elements: must be a square number for matrix poses, got {pose_elements}")
+    row, column = (n - 1, 2 * n - 1) if pose == "matrix" else (0, 1)
+    if column >= pose_elements:
+        raise ValueError(f"pose_elements: must have two elements for the coordinates, got {pose_elements}")
+    offset = torch.zeros(*centres.shape[:2], pose_elements)
+    offset[..., row], offset[..., column] = centres.unbind(2)
+    return offset

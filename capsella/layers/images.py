@@ -1,0 +1,49 @@
+"""What a network does to its images before the first convolution, so that every user of the network does the same."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class CropImages(nn.Module):
+    """Cut a square out of every image: at a random place in training mode, at the centre in evaluation mode.
+
+    All images of a training batch are cut at places of their own.
+
+    Shapes: [b c height width] → [b c size size].
+    """
+
+    def __init__(self, image_size: tuple[int, int], size: int) -> None:
+        super().__init__()
+        if not 1 <= size <= min(image_size):
+            raise ValueError(f"crop: must be from 1 to the image's {image_size[0]}×{image_size[1]}, got {size}")
+        self.size = size
+        self.room = (image_size[0] - size, image_size[1] - size)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
+        """Cut each image."""
+        size = self.size
+        top, left = (room // 2 for room in self.room)
+        if not self.training:
+            return images[..., top : top + size, left : left + size]
+        # [b c h w] → every possible cut as a view [b c tops lefts size size], of which each image takes one
+        cuts = images.unfold(2, size, 1).unfold(3, size, 1)
+        b = torch.arange(len(images), device=images.device)
+        tops, lefts = (torch.randint(room + 1, (len(images),), device=images.device) for room in self.room)
+        return cuts[b, :, tops, lefts]
+
+
+class StandardiseImages(nn.Module):
+    """Subtract an image's mean and divide by its standard deviation, over all pixels and channels (Hinton et al. 2018).
+
+    The deviation counts as at least 1/√pixels, as in TensorFlow's per-image standardisation, which the authors use: a
+    blank image gives zeros.
+
+    Shapes: [b c h w] → [b c h w].
+    """
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Standardise each image."""
+        pixels = images.shape[1] * images.shape[2] * images.shape[3]
+        deviation, mean = torch.std_mean(images.float(), (1, 2, 3), correction=0, keepdim=True)
+        return (images - mean) / deviation.clamp(min=pixels**-0.5)

@@ -1,0 +1,134 @@
+"""EM routing of matrix capsules (Hinton, Sabour, Frosst 2018, OpenReview HJWLfGWRb, Procedure 1)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.checks import check_shape, check_votes, choose_backend
+from capsella.routing.convolution import Geometry, capsule_votes
+from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
+from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
+from capsella.routing.em.settings import EMSettings
+from capsella.types import Capsules
+
+BACKENDS = {"eager": em_routing_eager, "reference": em_routing_reference}
+
+
+def em_routing(
+    votes: Float[Tensor, "b i j d"],
+    activations: Float[Tensor, "b i"],
+    beta_u: Float[Tensor, " j"],
+    beta_a: Float[Tensor, " j"],
+    iterations: int = 3,
+    *,
+    inverse_temperature: float = EMSettings.inverse_temperature,
+    inverse_temperature_decay: float = EMSettings.inverse_temperature_decay,
+    variance_floor: float = EMSettings.variance_floor,
+    cost_scale: float | None = None,
+    standardise: bool = False,
+    backend: str = "auto",
+) -> Routed:
+    """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
+
+    M-step: r_ij = R_ij a_i; μ_j = Σ r V / Σ r; σ²_j = Σ r (V − μ)² / Σ r; cost_j^h = (β_u + ln σ_j^h) Σ r;
+    a_j = logistic(λ_t (β_a − Σ_h cost_j^h)). E-step: R_ij = softmax over the parents of ln a_j + ln N(V_ij; μ_j, σ²_j).
+
+    Computed in float32 at least, whatever the votes' type; poses and activations come back in it. Finite, with finite
+    gradients, where a plain port of the formulas is not: no active child, identical votes, one child or one parent.
+
+    Args:
+        votes: [b i j d], child i's prediction V_ij of parent j's pose.
+        activations: [b i], a_i in [0, 1].
+        beta_u: [j], cost of describing a parent's data, per datum and pose element.
+        beta_a: [j], a parent's gain from being active.
+        iterations: at least 1; with one, every coupling is 1/j.
+        inverse_temperature: λ_final of λ_t = λ_final (1 − decay^(t+1)).
+        inverse_temperature_decay: its decay, in [0, 1).
+        variance_floor: σ² is never smaller; above it, nothing changes. (Authors' code adds 5e-4, the thesis adds ε.)
+        cost_scale: None for the paper's cost; a number scales Σ r so that an even share of fully active children counts
+            as that many.
+        standardise: the thesis's standardised cost (Forslöv 2018, Algorithm 2). Its line 16 divides where it must take
+            the mean, and its line 18 as printed raises the activation with the cost; here a higher cost lowers it.
+        backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
+
+    Returns:
+        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i.
+
+    Raises:
+        ValueError: shapes that disagree, a number out of its range, an unknown backend.
+
+    >>> routed = em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3))
+    >>> routed.poses.shape, routed.couplings.sum(2).allclose(torch.ones(2, 5))
+    (torch.Size([2, 3, 16]), True)
+    """
+    settings = EMSettings(
+        iterations, inverse_temperature, inverse_temperature_decay, variance_floor, cost_scale, standardise
+    )
+    return _route(votes, activations, beta_u, beta_a, settings, backend)
+
+
+@register_routing
+@dataclass(frozen=True)
+class EMRouting(EMSettings, Routing):
+    """Options of `em_routing` for a capsule layer."""
+
+    name: ClassVar[str] = "em"
+
+    competition: Literal["all", "types"] = "all"
+    """Who competes for a child of a convolution: every type at every position whose window holds it ([H]), or the types
+    at one position, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
+    backend: Literal["auto", "eager", "reference"] = "auto"
+    """Which implementation runs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.competition not in ("all", "types"):
+            raise ValueError(f"competition: must be 'all' or 'types', got {self.competition!r}")
+
+    def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
+        """β_u and β_a, one of each per parent type."""
+        return {"beta_u": (types,), "beta_a": (types,)}
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """`em_routing`: all parents of these votes compete."""
+        return _route(votes, activations, parameters["beta_u"], parameters["beta_a"], self, self.backend)
+
+    def capsule_conv(
+        self,
+        poses: Float[Tensor, "b h w c_in p"],
+        activations: Float[Tensor, "b h w c_in"],
+        weight: Float[Tensor, "kh kw c_in c_out q d"],
+        geometry: Geometry,
+        vote_offset: Float[Tensor, "h w d"] | None = None,
+        **parameters: Tensor,
+    ) -> Capsules:
+        """Route every window of the grid; `competition` says whether windows compete for the children they share."""
+        if self.competition == "types":
+            return super().capsule_conv(poses, activations, weight, geometry, vote_offset, **parameters)
+        beta_u, beta_a = parameters["beta_u"], parameters["beta_a"]
+        if choose_backend(self.backend, BACKENDS, auto="eager") == "reference":
+            return em_capsule_conv_reference(poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self)
+        votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
+        log_normaliser = compete_everywhere(geometry, batch, (poses.shape[1], poses.shape[2]), poses.shape[3])
+        routed = em_procedure(votes, children, beta_u, beta_a, self, log_normaliser)
+        grid = (batch, rows, columns, weight.shape[3])
+        return Capsules(routed.poses.reshape(*grid, -1), routed.activations.reshape(grid))
+
+
+def _route(
+    votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, backend: str
+) -> Routed:
+    """`em_routing` with its options in one value."""
+    check_votes(votes)
+    parents = (votes.shape[2],)
+    check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
+    check_shape("beta_u", beta_u, parents, "[j]")
+    check_shape("beta_a", beta_a, parents, "[j]")
+    run = BACKENDS[choose_backend(backend, BACKENDS, auto="eager")]
+    dtype = torch.promote_types(votes.dtype, torch.float32)
+    with torch.autocast(votes.device.type, enabled=False):
+        return run(votes.to(dtype), activations.to(dtype), beta_u.to(dtype), beta_a.to(dtype), settings)

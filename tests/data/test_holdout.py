@@ -1,0 +1,103 @@
+"""Holding out: every class on both sides, groups whole, the same for the same seed."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsella.data import ImageSet
+from capsella.data.holdout import first_per_class, hold_out
+from capsella.errors import CapsellaError
+
+
+def make_set(labels: list[int], groups: list[int] | None = None) -> ImageSet:
+    return ImageSet(
+        images=torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8),
+        labels=torch.tensor(labels),
+        classes=tuple(f"class{label}" for label in range(max(labels) + 1)),
+        metadata={"row": torch.arange(len(labels))} | ({} if groups is None else {"group": torch.tensor(groups)}),
+    )
+
+
+def rows(images: ImageSet) -> list[int]:
+    return images.metadata["row"].tolist()
+
+
+@given(
+    counts=st.lists(st.integers(2, 40), min_size=2, max_size=5),
+    share=st.floats(0.01, 0.99),
+    seed=st.integers(0, 1000),
+)
+def test_every_class_is_on_both_sides_with_its_share(counts: list[int], share: float, seed: int):
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    kept, held = hold_out(make_set(labels), share, seed)
+    assert sorted(rows(kept) + rows(held)) == list(range(len(labels)))  # disjoint, and none is lost
+    for label, count in enumerate(counts):
+        taken = int((held.labels == label).sum())
+        assert 1 <= taken <= count - 1
+        assert abs(taken - share * count) <= 1
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=2, max_size=30),
+    seed=st.integers(0, 1000),
+)
+def test_groups_of_one_class_are_never_torn(sizes: list[tuple[int, int]], seed: int):
+    sizes += [(label, 3) for label in range(3) for _ in range(2)]  # at least two groups a class
+    labels = [label for label, size in sizes for _ in range(size)]
+    groups = [group for group, (_, size) in enumerate(sizes) for _ in range(size)]
+    kept, held = hold_out(make_set(labels, groups), 0.25, seed)
+    assert not set(kept.metadata["group"].tolist()) & set(held.metadata["group"].tolist())
+    assert sorted(rows(kept) + rows(held)) == list(range(len(labels)))
+    assert len(kept.labels.unique()) == len(held.labels.unique()) == 3
+
+
+def test_patients_with_cells_of_every_class_stay_whole_near_the_share():
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.arange(40).repeat_interleave(25)
+    labels = torch.randint(0, 4, (1000,), generator=generator)
+    kept, held = hold_out(make_set(labels.tolist(), (groups * 7).tolist()), 0.2, 3)
+    assert not set(kept.metadata["group"].tolist()) & set(held.metadata["group"].tolist())
+    for label in range(4):
+        assert 0.14 <= (held.labels == label).sum() / (labels == label).sum() <= 0.26
+
+
+def test_a_big_group_stays_in_training():
+    labels = [0] * 100 + [0] * 5 + [1] * 50 + [1] * 50
+    groups = [0] * 100 + [1] * 5 + list(range(2, 102))
+    for seed in range(10):
+        _, held = hold_out(make_set(labels, groups), 0.1, seed)
+        assert int((held.labels == 0).sum()) == 5
+
+
+def test_the_seed_decides():
+    images = make_set([0, 1] * 50)
+    assert rows(hold_out(images, 0.2, 1)[1]) == rows(hold_out(images, 0.2, 1)[1])
+    assert rows(hold_out(images, 0.2, 1)[1]) != rows(hold_out(images, 0.2, 2)[1])
+    assert rows(hold_out(images, 0.2, 1)[0]) == sorted(rows(hold_out(images, 0.2, 1)[0]))
+
+
+def test_the_split_of_a_seed_is_the_same_everywhere():
+    assert rows(hold_out(make_set([0, 1, 1] * 6), 0.3, 0)[1]) == [4, 5, 6, 9, 16, 17]
+
+
+def test_what_cannot_be_parted_is_an_error():
+    with pytest.raises(CapsellaError, match="the class 'class1' has 1 image"):
+        hold_out(make_set([0, 0, 1, 0]), 0.2, 0)
+    with pytest.raises(CapsellaError, match="the class 'class1' has 1 group"):
+        hold_out(make_set([0, 0, 1, 1], [0, 1, 2, 2]), 0.2, 0)
+
+
+def test_a_class_without_images_is_no_hindrance():
+    kept, held = hold_out(make_set([0, 0, 2, 2]), 0.5, 0)
+    assert sorted(held.labels.tolist()) == [0, 2]
+    assert kept.counts() == {"class0": 1, "class1": 0, "class2": 1}
+
+
+def test_fewer_images_a_class_are_a_part_of_more():
+    images = make_set([0] * 30 + [1] * 20 + [2] * 4)
+    small, large = first_per_class(images, 5, 7), first_per_class(images, 15, 7)
+    assert list(small.counts().values()) == [5, 5, 4]
+    assert list(large.counts().values()) == [15, 15, 4]
+    assert set(rows(small)) < set(rows(large))
+    assert rows(small) != rows(first_per_class(images, 5, 8))

@@ -1,0 +1,147 @@
+"""IDX files, and downloads with mirrors and checksums."""
+
+import gzip
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capsella.data import DataOptions, data_root, idx, load_data
+from capsella.data.download import find_or_download
+from capsella.errors import CapsellaError
+
+
+def pack(values: np.ndarray) -> bytes:
+    head = bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape)
+    return gzip.compress(head + values.tobytes(), mtime=0)
+
+
+def write_mnist(folder: Path, name: str = "mnist", per_class: int = 4) -> None:
+    (folder / name).mkdir(parents=True)
+    for number, split in enumerate(("train", "t10k")):
+        labels = np.arange(10 * per_class, dtype=np.uint8) % 10
+        images = np.random.default_rng(number).integers(0, 256, (len(labels), 28, 28), dtype=np.uint8)
+        (folder / name / f"{split}-images-idx3-ubyte.gz").write_bytes(pack(images))
+        (folder / name / f"{split}-labels-idx1-ubyte.gz").write_bytes(pack(labels))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
+    """The URL of a server, the folder it serves, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_request(self, *_: object) -> None:
+            asked.append(self.path)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    served = tmp_path / "served"
+    served.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=served))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/", served, asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_images_and_labels_are_read(root: Path):
+    write_mnist(root)
+    splits = load_data(DataOptions(name="mnist", validation=0.25))
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (30, 10, 40)
+    assert splits.image_size == (28, 28)
+    expected = np.random.default_rng(1).integers(0, 256, (40, 28, 28), dtype=np.uint8)
+    assert np.array_equal(splits.test.images.numpy()[:, 0], expected)
+    assert splits.test.labels.tolist() == [*range(10)] * 4
+    assert load_data(DataOptions(name="mnist", size=32, channels=3)).test.images.shape == (40, 3, 32, 32)
+
+
+def test_the_folder_is_named_after_the_set(root: Path):
+    write_mnist(root, "kmnist")
+    assert load_data(DataOptions(name="kmnist")).classes[:2] == ("o", "ki")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"plain", "cannot be unpacked with gzip"),
+        (pack(np.zeros((5, 4, 4), np.uint8))[:-9], "cannot be unpacked with gzip"),
+        (gzip.compress(bytes((0, 0, 0x0B, 3)) + bytes(12)), "magic number 00000803, got 00000b03"),
+        (pack(np.zeros(5, np.uint8)), "magic number 00000803, got 00000801"),
+        (gzip.compress(b""), "magic number 00000803, got $"),
+        (gzip.compress(bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 4, 4) + bytes(31)), r"sizes \[2, 4, 4\], but 31 values"),
+        (gzip.compress(bytes((0, 0, 8, 3)) + bytes(5)), r"its head states sizes \[0\]"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, content: bytes, message: str):
+    (tmp_path / "x.gz").write_bytes(content)
+    with pytest.raises(CapsellaError, match=rf"x\.gz: .*{message}"):
+        idx.read_idx(tmp_path / "x.gz", 3)
+
+
+def test_labels_must_fit_the_images(root: Path):
+    write_mnist(root)
+    labels = root / "mnist/train-labels-idx1-ubyte.gz"
+    labels.write_bytes(pack(np.zeros(39, np.uint8)))
+    with pytest.raises(CapsellaError, match="do not belong together: labels: must be .* each of the 40 images"):
+        load_data(DataOptions(name="mnist"))
+    labels.write_bytes(pack(np.full(40, 10, np.uint8)))
+    with pytest.raises(CapsellaError, match="from 0 to 9 for 10 classes, got 10"):
+        load_data(DataOptions(name="mnist"))
+
+
+def test_a_set_is_downloaded_once(root: Path, server: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch):
+    url, served, asked = server
+    write_mnist(served, "mirror")
+    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (served / "mirror").iterdir()}
+    monkeypatch.setitem(idx._SHA256, "mnist", sums)
+    monkeypatch.setitem(idx._MIRRORS, "mnist", (f"{url}gone/", f"{url}mirror/"))
+    first = load_data(DataOptions(name="mnist"))
+    assert len(asked) == 8  # four files, each asked of the mirror that is gone first
+    assert len(first.test) == len(load_data(DataOptions(name="mnist")).test) == 40
+    assert len(asked) == 8
+
+
+def test_a_wrong_checksum_is_an_error_and_leaves_no_file(root: Path, server: tuple[str, Path, list[str]]):
+    url, served, _ = server
+    (served / "a.bin").write_bytes(b"what someone put there")
+    with pytest.raises(CapsellaError, match=r"could not be downloaded(.|\n)*a\.bin: .*hash .* does not match") as error:
+        find_or_download("set/a.bin", [url + "a.bin"], f"sha256:{'0' * 64}")
+    assert "CAPSELLA_DATA" in str(error.value)
+    assert not list(root.rglob("*a.bin*"))
+
+
+def test_no_mirror_is_an_error_that_lists_them(root: Path, server: tuple[str, Path, list[str]]):
+    url, _, _ = server
+    with pytest.raises(CapsellaError, match=rf"Tried:\n  {url}gone/a: 404.*\n  http://127\.0\.0\.1:9/a: "):
+        find_or_download("set/a", [url + "gone/a", "http://127.0.0.1:9/a"], f"md5:{'0' * 32}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_root_that_cannot_be_written(root: Path, server: tuple[str, Path, list[str]]):
+    url, served, _ = server
+    (served / "a").write_bytes(b"a")
+    root.mkdir(mode=0o500)
+    with pytest.raises(CapsellaError, match="Permission denied"):
+        find_or_download("a", [url + "a"], f"md5:{hashlib.md5(b'a').hexdigest()}")
+
+
+def test_the_root_is_the_cache_folder_by_default(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CAPSELLA_DATA", "~/sets")
+    assert data_root() == Path.home() / "sets"
+    monkeypatch.delenv("CAPSELLA_DATA")
+    assert data_root().name == "capsella"

@@ -1,0 +1,76 @@
+"""ImageSet and batches."""
+
+import pytest
+import torch
+
+from capsella.data import ImageSet, batches
+
+
+def make_set(number: int = 6, **changes: object) -> ImageSet:
+    images = torch.arange(number * 3 * 4 * 5).reshape(number, 3, 4, 5).remainder(256).to(torch.uint8)
+    fields: dict[str, object] = {"images": images, "labels": torch.arange(number) % 2, "classes": ("a", "b", "none")}
+    return ImageSet(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_what_a_set_tells_about_itself():
+    images = make_set(5)
+    assert (len(images), images.channels, images.image_size) == (5, 3, (4, 5))
+    assert images.counts() == {"a": 3, "b": 2, "none": 0}
+
+
+def test_subset_takes_everything_along_in_order():
+    images = make_set(4, files=("p", "q", "r", "s"), metadata={"group": torch.tensor([7, 8, 9, 7])})
+    part = images.subset(torch.tensor([3, 0]))
+    assert torch.equal(part.images, images.images[[3, 0]])
+    assert part.labels.tolist() == [1, 0]
+    assert part.files == ("s", "p")
+    assert part.metadata["group"].tolist() == [7, 7]
+    assert len(images.subset([])) == 0
+
+
+def test_a_mask_is_not_mistaken_for_positions():
+    with pytest.raises(ValueError, match="must be positions, got a mask"):
+        make_set(3).subset(torch.tensor([True, False, True]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": torch.zeros(6, 3, 4, 5)}, r"images: must be uint8 of shape \[n c h w\], got torch.float32"),
+        ({"images": torch.zeros(6, 4, 5, dtype=torch.uint8)}, r"got torch.uint8 of shape \(6, 4, 5\)"),
+        ({"images": torch.zeros(6, 2, 4, 5, dtype=torch.uint8)}, "1 channel .* or 3 .*, got 2"),
+        ({"labels": torch.zeros(5, dtype=torch.int64)}, "one for each of the 6 images, got torch.int64 of shape"),
+        ({"labels": torch.zeros(6)}, "labels: must be int64.* got torch.float32"),
+        ({"labels": torch.tensor([0, 1, 0, 3, 0, 4])}, r"0 to 2 for 3 classes, got 3 for image 3 \(2 labels"),
+        ({"labels": torch.tensor([0, 1, -1, 0, 0, 0])}, "must be from 0 to 2 for 3 classes, got -1 for image 2"),
+        ({"classes": ("a", "b", "a")}, "classes: must be different names"),
+        ({"files": ("one",)}, "files: must name every image, got 1 for 6"),
+        ({"metadata": {"group": torch.zeros(2)}}, "metadata 'group': must be one number an image"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        make_set(**changes)  # type: ignore[arg-type]
+
+
+def test_batches_are_scaled_to_one_and_leave_nothing_out():
+    images = make_set(7)
+    seen = list(batches(images, 3))
+    assert [len(labels) for _, labels in seen] == [3, 3, 1]
+    pixels = torch.cat([batch for batch, _ in seen])
+    assert pixels.dtype == torch.float32
+    assert torch.equal((pixels * 255).round().to(torch.uint8), images.images)
+    assert pixels.max() == 1.0  # 255 is among the bytes
+    assert torch.equal(torch.cat([labels for _, labels in seen]), images.labels)
+
+
+def test_batches_follow_the_order():
+    images = make_set(5)
+    ((pixels, labels),) = batches(images, 9, order=torch.tensor([4, 1, 1]))
+    assert torch.equal(pixels * 255, images.images[[4, 1, 1]].float())
+    assert labels.tolist() == [0, 1, 1]
+
+
+def test_a_batch_needs_a_size():
+    with pytest.raises(ValueError, match="size: must be at least 1, got 0"):
+        batches(make_set(), 0)

@@ -1,0 +1,173 @@
+"""The layouts of .npz files, MedMNIST's and the cells' sets among them."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data import DataOptions, load_data
+from capsella.data.medmnist import stored_size
+from capsella.errors import CapsellaError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (30, 6, 8, 3), dtype=np.uint8)
+LABELS = np.arange(30) % 3
+
+
+def write(path: Path, **arrays: object) -> DataOptions:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return DataOptions(name="npz", path=path)
+
+
+def join(pictures: np.ndarray) -> dict[str, np.ndarray]:
+    files = []
+    for picture in pictures:
+        file = BytesIO()
+        Image.fromarray(picture).save(file, "PNG")
+        files.append(file.getvalue())
+    return {
+        "image": np.frombuffer(b"".join(files), dtype=np.uint8),
+        "image_offset": np.cumsum([0, *map(len, files)]),
+    }
+
+
+def everything(options: DataOptions) -> torch.Tensor:
+    splits = load_data(options)
+    pixels = torch.cat([images.images for images in splits.named().values()])
+    return pixels.permute(0, 2, 3, 1).flatten(1).sort(dim=0).values
+
+
+@pytest.mark.parametrize("layout", ["n h w c", "n c h w", "joined", "labels n 1"])
+def test_every_layout_gives_the_same_pixels(tmp_path: Path, layout: str):
+    arrays: dict[str, object] = {"images": PIXELS, "labels": LABELS}
+    if layout == "n c h w":
+        arrays["images"] = PIXELS.transpose(0, 3, 1, 2)
+    elif layout == "joined":
+        arrays = {**join(PIXELS), "label": LABELS.astype(np.uint8)}
+    elif layout == "labels n 1":
+        arrays["labels"] = LABELS[:, None]
+    expected = torch.from_numpy(PIXELS).flatten(1).sort(dim=0).values
+    assert torch.equal(everything(write(tmp_path / "a.npz", **arrays)), expected)
+
+
+def test_grey_images_need_no_channel_axis(tmp_path: Path):
+    splits = load_data(write(tmp_path / "a.npz", images=PIXELS[..., 0], labels=LABELS, classes=["p", "q", "r"]))
+    assert (splits.name, splits.channels, splits.classes) == ("a", 1, ("p", "q", "r"))
+    assert splits.test.counts() == {"p": 2, "q": 2, "r": 2}
+
+
+def test_medmnist_keys(tmp_path: Path):
+    parts = {"train": slice(0, 18), "val": slice(18, 24), "test": slice(24, 30)}
+    arrays = {f"{split}_images": PIXELS[part] for split, part in parts.items()}
+    arrays |= {f"{split}_labels": LABELS[part, None] for split, part in parts.items()}
+    options = write(tmp_path / "a.npz", **arrays)
+    splits = load_data(options)
+    for name, images in zip(("train", "val", "test"), splits.named().values(), strict=True):
+        assert np.array_equal(images.images.permute(0, 2, 3, 1).numpy(), PIXELS[parts[name]])
+        assert images.labels.tolist() == LABELS[parts[name]].tolist()
+    with pytest.raises(ValueError, match="group: not for a file with its own splits"):
+        load_data(DataOptions(name="npz", path=options.path, group="photo"))
+    del arrays["test_images"], arrays["test_labels"]
+    with pytest.raises(CapsellaError, match="must hold train and test images where it splits them, but has no test"):
+        load_data(write(tmp_path / "b.npz", **arrays))
+
+
+def test_split_codes_file_names_and_metadata(tmp_path: Path):
+    codes = np.array([0] * 15 + [2] * 6 + [1] * 6 + [3] * 3)
+    names = np.array([f"cell{i}.png" for i in range(30)])
+    arrays = {**join(PIXELS), "label": LABELS, "split": codes, "name": names, "age": np.arange(30, dtype=np.int16)}
+    splits = load_data(write(tmp_path / "a.npz", split_names=["train", "val", "test", "spare"], **arrays))
+    assert splits.train.files == tuple(names[:15])
+    assert splits.test.metadata["age"].tolist() == [15, 16, 17, 18, 19, 20]
+    assert np.array_equal(splits.validation.images.permute(0, 2, 3, 1).numpy(), PIXELS[21:27])
+    arrays["split"] = codes + 1
+    with pytest.raises(CapsellaError, match=r"`split` must hold codes from 0 to 2 for \['train', 'val', 'test'\]"):
+        load_data(write(tmp_path / "b.npz", **arrays))
+
+
+def test_images_of_one_group_stay_together(tmp_path: Path):
+    slide = np.arange(30) // 3
+    options = write(tmp_path / "a.npz", images=PIXELS, labels=LABELS, slide=slide)
+    splits = load_data(DataOptions(name="npz", path=options.path, group="slide"))
+    sides = [set(images.metadata["slide"].tolist()) for images in splits.named().values()]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 10
+    with pytest.raises(ValueError, match=r"group: must name an array of 30 integers in .*\(it has: slide\), got 'photo'"):
+        load_data(DataOptions(name="npz", path=options.path, group="photo"))
+
+
+def test_a_group_on_two_sides_of_a_given_split_is_an_error(tmp_path: Path):
+    arrays = {"images": PIXELS, "labels": LABELS, "split": np.array([0] * 20 + [2] * 10), "slide": np.arange(30) // 3}
+    options = write(tmp_path / "a.npz", **arrays)
+    with pytest.raises(CapsellaError, match="images of one group must be in one split.* in train and in test"):
+        load_data(DataOptions(name="npz", path=options.path, group="slide"))
+
+
+def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
+    joined = join(PIXELS)
+    joined["image"] = joined["image"].copy()
+    joined["image"][joined["image_offset"][7] : joined["image_offset"][8]] = 0
+    options = write(tmp_path / "a.npz", label=LABELS, number=np.arange(30), **joined)
+    with pytest.raises(CapsellaError, match=r"a\.npz, image 7: cannot be read as an image"):
+        load_data(options)
+    splits = load_data(DataOptions(name="npz", path=options.path, skip_broken=True))
+    assert len(splits.broken) == 1
+    assert "image 7" in splits.broken[0]
+    for images in splits.named().values():
+        numbers = images.metadata["number"]
+        assert 7 not in numbers
+        assert np.array_equal(images.images.permute(0, 2, 3, 1).numpy(), PIXELS[numbers])
+        assert images.labels.tolist() == LABELS[numbers].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": PIXELS}, "must hold an array labels or label or category, got images"),
+        ({"labels": LABELS}, "must hold an array images or image, got labels"),
+        ({"images": PIXELS.astype(np.float32), "labels": LABELS}, "images must be uint8, 0 to 255, got float32"),
+        ({"images": PIXELS[..., :2], "labels": LABELS}, r"with 1 or 3 channels, got \(30, 6, 8, 2\)"),
+        ({"images": PIXELS, "labels": LABELS[:9]}, "as many images as labels, got 30 images and 9 labels"),
+        ({"images": PIXELS, "labels": LABELS / 2}, "one integer label an image, got float64"),
+        ({"images": PIXELS, "labels": np.eye(30)}, r"one integer label an image, got float64 of shape \(30, 30\)"),
+        ({"images": PIXELS, "labels": LABELS - 1}, "labels: must be from 0 to 1 for 2 classes, got -1 for image 0"),
+        ({"images": PIXELS, "labels": LABELS, "classes": ["a", "b"]}, "from 0 to 1 for 2 classes, got 2 for image 2"),
+        ({"images": PIXELS, "labels": LABELS * 0}, r"a: must have at least 2 classes, got \['0'\]"),
+        ({"images": PIXELS, "labels": LABELS, "classes": list("abcd")}, "a: the class 'd' has no image in train"),
+        ({"images": PIXELS, "labels": LABELS, "split": LABELS[:5]}, "as many split codes as labels, got 5"),
+        ({"images": PIXELS, "labels": np.array([{}] * 30)}, "a .npz file without pickled objects"),
+        ({"image": PIXELS.ravel(), "image_offset": np.arange(31)[::-1], "label": LABELS}, "`image_offset` must rise"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(tmp_path: Path, arrays: dict[str, object], message: str):
+    with pytest.raises(CapsellaError, match=message):
+        load_data(write(tmp_path / "a.npz", **arrays))
+
+
+def test_files_that_are_no_npz(tmp_path: Path):
+    path = write(tmp_path / "a.npz", images=PIXELS, labels=LABELS).path
+    assert path is not None
+    with pytest.raises(CapsellaError, match=r"gone\.npz: no such file"):
+        load_data(DataOptions(name="npz", path=tmp_path / "gone.npz"))
+    np.save(tmp_path / "one.npy", PIXELS)
+    with pytest.raises(CapsellaError, match=r"one\.npy: must be a .npz file .*single array"):
+        load_data(DataOptions(name="npz", path=tmp_path / "one.npy"))
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(CapsellaError, match=r"a\.npz: must be a \.npz file"):
+        load_data(DataOptions(name="npz", path=path))
+
+
+def test_medmnist_takes_the_file_that_need_not_be_enlarged():
+    assert [stored_size(size) for size in (None, 20, 28, 29, 64, 200, 224, 300)] == [28, 28, 28, 64, 64, 224, 224, 224]
+
+
+def test_medmnist_is_read_with_its_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    (tmp_path / "medmnist").mkdir()
+    pixels = np.zeros((8, 64, 64, 3), dtype=np.uint8)
+    arrays = {f"{split}_images": pixels for split in ("train", "val", "test")}
+    arrays |= {f"{split}_labels": np.arange(8)[:, None] for split in ("train", "val", "test")}
+    np.savez(tmp_path / "medmnist/bloodmnist_64.npz", **arrays)  # type: ignore[arg-type]
+    splits = load_data(DataOptions(name="bloodmnist", size=40))
+    assert (splits.name, splits.image_size, splits.classes[2]) == ("bloodmnist", (40, 40), "erythroblast")

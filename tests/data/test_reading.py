@@ -1,0 +1,176 @@
+"""Decoding image files: formats, modes, sizes, damage."""
+
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data import read_image, reading
+from capsella.errors import CapsellaError
+
+RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+GREY = RGB[:, :, 0]
+
+
+def save(folder: Path, name: str, image: Image.Image, **options: object) -> Path:
+    image.save(folder / name, **options)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.bmp", "a.tif", "a.TIFF"])
+def test_lossless_formats_give_the_pixels(tmp_path: Path, name: str):
+    colour = read_image(save(tmp_path, name, Image.fromarray(RGB)))
+    assert torch.equal(colour, torch.from_numpy(RGB).permute(2, 0, 1))
+    assert torch.equal(read_image(save(tmp_path, name, Image.fromarray(GREY))), torch.from_numpy(GREY)[None])
+
+
+def test_jpeg_gives_nearly_the_pixels(tmp_path: Path):
+    smooth = np.tile(np.arange(0, 240, 5, dtype=np.uint8), (48, 1))
+    pixels = read_image(save(tmp_path, "a.jpg", Image.fromarray(smooth), quality=95))
+    assert (pixels[0].int() - torch.from_numpy(smooth).int()).abs().max() <= 4
+
+
+def test_channels_are_converted(tmp_path: Path):
+    colour = save(tmp_path, "colour.png", Image.fromarray(RGB))
+    grey = save(tmp_path, "grey.png", Image.fromarray(GREY))
+    assert read_image(grey, channels=3).tolist() == [GREY.tolist()] * 3
+    luma = RGB @ np.array([0.299, 0.587, 0.114])  # Rec. 601
+    assert (read_image(colour, channels=1)[0].double() - torch.from_numpy(luma)).abs().max() <= 1
+
+
+def test_sixteen_bit_grey_keeps_its_range(tmp_path: Path):
+    values = np.array([[0, 128, 129, 257, 32768, 65535]], dtype=np.uint16)
+    for name in ("a.png", "a.tif"):
+        pixels = read_image(save(tmp_path, name, Image.fromarray(values)))
+        assert pixels.tolist() == [[[0, 0, 1, 1, 128, 255]]]
+
+
+def test_palette_one_bit_and_transparency(tmp_path: Path):
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 200, 100, 50])
+    palette.putdata([0, 1])
+    assert read_image(save(tmp_path, "p.png", palette)).flatten(1).tolist() == [[10, 200], [20, 100], [30, 50]]
+    assert read_image(save(tmp_path, "1.png", Image.fromarray(GREY > 100))).tolist() == [((GREY > 100) * 255).tolist()]
+    rgba = np.array([[[200, 100, 50, 255], [200, 100, 50, 0]]], dtype=np.uint8)
+    over_black = read_image(save(tmp_path, "a.png", Image.fromarray(rgba)))
+    assert over_black.flatten(1).tolist() == [[200, 0], [100, 0], [50, 0]]
+    grey_alpha = Image.fromarray(np.array([[[90, 255], [90, 0]]], dtype=np.uint8), "LA")
+    assert read_image(save(tmp_path, "la.png", grey_alpha)).tolist() == [[[90, 0]]]
+
+
+def test_images_are_turned_upright(tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its side: to be turned 90° clockwise
+    path = save(tmp_path, "a.tif", Image.fromarray(RGB), exif=exif)
+    assert torch.equal(read_image(path), torch.from_numpy(np.rot90(RGB, -1).copy()).permute(2, 0, 1))
+
+
+def test_resizing_crops_the_centre_and_keeps_flat_areas_flat(tmp_path: Path):
+    wide = np.zeros((20, 60), dtype=np.uint8)
+    wide[:, 20:40] = 180  # the centre square
+    path = save(tmp_path, "a.png", Image.fromarray(wide))
+    assert read_image(path, size=(10, 10))[:, :, 2:-2].unique().tolist() == [180]  # but for the filter's reach
+    assert read_image(path, size=(10, 10)).min() > 160
+    assert read_image(path, size=(5, 15)).shape == (1, 5, 15)
+    assert torch.equal(read_image(path, size=(20, 60)), torch.from_numpy(wide)[None])
+
+
+def test_resizing_is_antialiased(tmp_path: Path):
+    stripes = np.zeros((64, 64), dtype=np.uint8)
+    stripes[:, ::2] = 254
+    pixels = read_image(save(tmp_path, "a.png", Image.fromarray(stripes)), size=(8, 8))
+    assert (pixels.int() - 127).abs().max() <= 12  # without antialiasing: all 0 or all 254
+
+
+def test_arrays_are_treated_like_files(tmp_path: Path):
+    path = save(tmp_path, "a.png", Image.fromarray(RGB))
+    for size, channels in [(None, None), ((3, 3), None), ((12, 12), 1), (None, 1)]:
+        assert torch.equal(reading.resize_array(RGB[None], size, channels)[0], read_image(path, size, channels))
+
+
+def damaged(path: Path, keep: float) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.bmp", "a.tif"])
+@pytest.mark.parametrize("keep", [0.7, 0.01, 0.0])
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
+def test_a_truncated_image_is_named(tmp_path: Path, name: str, keep: float):
+    noise = np.random.default_rng(1).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    path = damaged(save(tmp_path, name, Image.fromarray(noise)), keep)
+    with pytest.raises(CapsellaError, match=f"{name}: cannot be read as an image"):
+        read_image(path)
+
+
+def test_what_is_no_image_is_named(tmp_path: Path):
+    (tmp_path / "text.png").write_text("not an image")
+    with pytest.raises(CapsellaError, match=r"text.png: cannot be read as an image"):
+        read_image(tmp_path / "text.png")
+    with pytest.raises(CapsellaError, match=r"gone.png: no such file"):
+        read_image(tmp_path / "gone.png")
+    Image.fromarray(RGB).save(tmp_path / "a.gif")
+    with pytest.raises(CapsellaError, match=r"a.gif: cannot be read as an image"):
+        read_image(tmp_path / "a.gif")
+
+
+def test_flipped_bits_in_a_png_are_noticed(tmp_path: Path):
+    path = save(tmp_path, "a.png", Image.fromarray(RGB))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(CapsellaError, match=r"a.png"):
+        read_image(path)
+
+
+def test_a_decompression_bomb_is_refused_before_it_unpacks(tmp_path: Path):
+    path = save(tmp_path, "a.bmp", Image.fromarray(GREY))
+    content = bytearray(path.read_bytes())
+    content[18:26] = struct.pack("<ii", 9_000, 9_000)
+    path.write_bytes(content)
+    with pytest.raises(CapsellaError, match="9000×9000 pixels; at most 80,000,000 are read"):
+        read_image(path)
+    content[18:26] = struct.pack("<ii", 30_000, 30_000)
+    path.write_bytes(content)
+    with pytest.raises(CapsellaError, match=r"a.bmp: cannot be read as an image .*decompression bomb"):
+        read_image(path)
+
+
+def test_pages_and_unknown_ranges_are_refused(tmp_path: Path):
+    pages = [Image.fromarray(GREY), Image.fromarray(GREY)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(CapsellaError, match=r"a.tif: .*it holds 2 pages"):
+        read_image(tmp_path / "a.tif")
+    with pytest.raises(CapsellaError, match="floating-point pixels"):
+        read_image(save(tmp_path, "f.tif", Image.fromarray(GREY.astype(np.float32))))
+    with pytest.raises(CapsellaError, match="grey values from -5 to 70000"):
+        read_image(save(tmp_path, "i.tif", Image.fromarray(np.array([[-5, 70_000]], dtype=np.int32))))
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "message"),
+    [(None, 2, "channels: must be 1, 3 or None, got 2"), ((0, 4), None, "size: must be")],
+)
+def test_arguments_are_checked(tmp_path: Path, size: tuple[int, int] | None, channels: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        read_image(tmp_path / "a.png", size, channels)
+
+
+def test_images_that_do_not_fit_in_memory_are_refused_at_the_first(monkeypatch: pytest.MonkeyPatch):
+    read: list[int] = []
+
+    def reader() -> torch.Tensor:
+        read.append(1)
+        time.sleep(0.002)
+        return torch.zeros(3, 1000, 1000, dtype=torch.uint8)
+
+    free = type("Memory", (), {"available": 50_000_000})
+    monkeypatch.setattr(reading.psutil, "virtual_memory", lambda: free)
+    with pytest.raises(CapsellaError, match=r"300 images of 1000×1000×3 need 1.7 GiB .* 0.0 GiB are free; set size"):
+        reading.read_all([reader] * 300, skip_broken=False)
+    assert len(read) < 200

@@ -1,0 +1,79 @@
+import math
+
+import pytest
+import torch
+
+from capsella.explain import coupling_entropy, dead_share, routing_diagnostics
+from capsella.models import create_model
+from capsella.routing import UniformRouting
+
+
+def test_entropy_of_even_and_of_single_couplings():
+    even, single = torch.full((2, 3, 5), 0.2), torch.eye(5).expand(2, 5, 5)
+    torch.testing.assert_close(coupling_entropy(even), torch.ones(2, 3))
+    assert coupling_entropy(single).tolist() == [[0] * 5] * 2
+
+
+def test_entropy_by_hand():
+    couplings = torch.tensor([[[0.5, 0.25, 0.25]]])
+    expected = (0.5 * math.log(2) + 0.5 * math.log(4)) / math.log(3)
+    assert coupling_entropy(couplings).item() == pytest.approx(expected)
+
+
+def test_leaky_couplings_are_divided_by_their_sum():
+    couplings = torch.tensor([[[0.5, 0.25, 0.25], [0.05, 0.025, 0.025], [0, 0, 0]]])
+    full, leaky, nothing = coupling_entropy(couplings)[0].tolist()
+    assert leaky == pytest.approx(full)
+    assert nothing == 0
+
+
+def test_dead_share_counts_types_that_never_wake():
+    activations = torch.tensor([[0.0, 0.05, 0.9, 0.0], [0.2, 0.09, 0.0, 0.0]])
+    assert dead_share(activations) == 0.5
+    assert dead_share(activations, threshold=0.5) == 0.75
+
+
+def test_couplings_start_even_and_sharpen(capsnet, image_set):
+    (layer,) = routing_diagnostics(capsnet, image_set.images.float() / 255)
+    assert layer.name == "routing layer 1 (dynamic)"
+    assert layer.parents == 3
+    assert len(layer.entropy) == 3
+    assert layer.entropy[0] == pytest.approx(1)
+    assert layer.entropy[2] < layer.entropy[1] < 1
+
+
+def test_batch_size_changes_nothing(capsnet, image_set):
+    images = image_set.images.float() / 255
+    (whole,), (parts,) = routing_diagnostics(capsnet, images, 12), routing_diagnostics(capsnet, images, 5)
+    assert parts.entropy == pytest.approx(whole.entropy)
+    assert parts.dead_share == whole.dead_share
+
+
+def test_uniform_routing_is_called_so_and_stays_even(image_set):
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=UniformRouting())
+    (layer,) = routing_diagnostics(model, image_set.images.float() / 255)
+    assert layer.name == "routing layer 1 (uniform)"
+    assert layer.entropy == pytest.approx((1,))
+
+
+def test_silent_capsules_are_dead(image_set):
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3)
+    for parameter in model.capsule_layers.parameters():
+        parameter.data.zero_()
+    (layer,) = routing_diagnostics(model, image_set.images.float() / 255)
+    assert layer.dead_share == 1
+
+
+def test_a_cnn_routes_nothing(cnn, image_set):
+    assert routing_diagnostics(cnn, image_set.images.float() / 255) == []
+
+
+def test_bad_input_is_named(capsnet):
+    with pytest.raises(ValueError, match=r"at least 2 parents j, got shape \(2, 3, 1\)"):
+        coupling_entropy(torch.ones(2, 3, 1))
+    with pytest.raises(ValueError, match=r"couplings: must not be negative, got -0\.1"):
+        coupling_entropy(torch.tensor([[[1.1, -0.1]]]))
+    with pytest.raises(ValueError, match=r"activations: must be \[n c\], at least one of each, got shape \(0, 3\)"):
+        dead_share(torch.zeros(0, 3))
+    with pytest.raises(ValueError, match="images: must hold at least one image, got none"):
+        routing_diagnostics(capsnet, torch.zeros(0, 1, 17, 17))

@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from capsella.explain import OFFSETS, dimension_tweaks
+from capsella.types import Capsules
+
+
+@pytest.fixture
+def image(capsnet):
+    return torch.rand(1, *capsnet.image_size)
+
+
+def test_offsets_are_the_papers():
+    assert [round(offset, 2) for offset in OFFSETS] == [
+        -0.25, -0.2, -0.15, -0.1, -0.05, 0, 0.05, 0.1, 0.15, 0.2, 0.25
+    ]  # fmt: skip
+
+
+def test_every_row_moves_one_element_of_the_winner(capsnet, image):
+    grid = dimension_tweaks(capsnet, image)
+    assert grid.shape == (16, 11, 1, *capsnet.image_size)
+    with torch.no_grad():
+        capsules = capsnet.encode(image.unsqueeze(0))
+        winner = capsules.activations.flatten().argmax().view(1)
+        for element, column in ((0, 0), (7, 10), (15, 3)):
+            poses = capsules.poses.clone()
+            poses[0, 0, 0, winner, element] += OFFSETS[column]
+            expected = capsnet.decode(Capsules(poses, capsules.activations), winner)[0]
+            torch.testing.assert_close(grid[element, column], expected)
+    assert not grid[0, 0].equal(grid[0, 10])
+    assert not grid[0, 0].equal(grid[1, 0])
+
+
+def test_no_offset_is_the_plain_reconstruction(capsnet, image):
+    grid = dimension_tweaks(capsnet, image)
+    plain = capsnet(image.unsqueeze(0)).reconstruction[0].detach()
+    for row in grid[:, 5]:
+        torch.testing.assert_close(row, plain)
+
+
+def test_another_class_can_be_moved(capsnet, image):
+    grids = [dimension_tweaks(capsnet, image, target, [0.0, 1.0]) for target in range(3)]
+    assert grids[0].shape[1] == 2
+    plain = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0].detach() for k in range(3)]
+    for grid, expected in zip(grids, plain, strict=True):
+        torch.testing.assert_close(grid[4, 0], expected)
+
+
+def test_model_is_left_in_its_mode(capsnet, image):
+    capsnet.train()
+    dimension_tweaks(capsnet, image)
+    assert capsnet.training
+
+
+@pytest.mark.parametrize("target", [-1, 3])
+def test_target_outside_the_classes_is_an_error(capsnet, image, target):
+    with pytest.raises(ValueError, match=f"target: must be a class index in 0…2, got {target}"):
+        dimension_tweaks(capsnet, image, target)
+
+
+def test_other_bad_input_is_named(capsnet, plain_capsnet, cnn, image):
+    with pytest.raises(ValueError, match="offsets: must hold at least one number"):
+        dimension_tweaks(capsnet, image, offsets=())
+    with pytest.raises(ValueError, match=r"images: must .*got \(1, 1, 5, 5\)"):
+        dimension_tweaks(capsnet, torch.rand(1, 5, 5))
+    for model in (plain_capsnet, cnn):
+        with pytest.raises(ValueError, match=r"model: must have a decoder for dimension tweaks, got \w+ without one"):
+            dimension_tweaks(model, image)

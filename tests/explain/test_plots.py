@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from capsella.errors import CapsellaError
+from capsella.evaluation import calibration
+from capsella.explain.plots import (
+    confusion_figure,
+    entropy_figure,
+    read_metrics,
+    reliability_figure,
+    shorten,
+    training_figure,
+    write_png,
+)
+
+HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def labels(ticks):
+    return [tick.get_text() for tick in ticks]
+
+
+def test_confusion_shows_counts_and_colours_shares(tmp_path):
+    counts = np.array([[30, 10, 0], [0, 0, 0], [1, 0, 1]])
+    figure = confusion_figure(counts, ("a", "$\\bad{", "c" * 40))
+    axes = figure.axes[0]
+    assert texts(axes) == ["30", "10", "1", "1"]
+    assert axes.images[0].get_array().tolist() == [[0.75, 0.25, 0], [0, 0, 0], [0.5, 0, 0.5]]
+    assert labels(axes.get_yticklabels()) == ["a", "$\\bad{", "c" * 21 + "…"]
+    write_png(figure, tmp_path / "confusion.png")  # an unescaped $ would be read as a formula, and fail here
+    assert Image.open(tmp_path / "confusion.png").size > (300, 300)
+
+
+def test_confusion_of_a_hundred_classes_names_them_all():
+    figure = confusion_figure(np.eye(100, dtype=int) * 1000, [f"class {k}" for k in range(100)])
+    axes = figure.axes[0]
+    assert len(texts(axes)) == 100
+    assert labels(axes.get_xticklabels())[99] == "class 99"
+    cell = 72 * figure.get_size_inches()[0] / 115  # points, generously
+    assert 4 * 0.6 * axes.texts[0].get_fontsize() < cell
+
+
+def test_confusion_of_another_shape_is_an_error():
+    with pytest.raises(ValueError, match=r"classes × classes = \(2, 2\), got \(3, 3\)"):
+        confusion_figure(np.eye(3, dtype=int), ("a", "b"))
+
+
+def test_reliability_draws_filled_bins_only():
+    curve = calibration(np.array([0.5, 0.5, 0.95]), np.array([True, False, True]))
+    upper, lower = reliability_figure(curve).axes
+    points = upper.lines[1].get_xydata()
+    np.testing.assert_allclose(points, [[0.5, 0.5], [0.95, 1]])
+    assert sum(bar.get_height() for bar in lower.patches) == 3
+    assert "0.017" in upper.get_title()
+
+
+def test_metrics_are_read_with_gaps(tmp_path):
+    (tmp_path / "metrics.csv").write_text(HEADER + "1,0.001,0.5,,\n2,0.0009,0.25,0.3,4.5\n3,0.0008")
+    metrics = read_metrics(tmp_path / "metrics.csv")
+    np.testing.assert_array_equal(metrics["train_loss"], [0.5, 0.25, np.nan])
+    np.testing.assert_array_equal(metrics["validation_error"], [np.nan, 4.5, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"metrics\.csv: there is no such file; training writes it"),
+        (HEADER, r"metrics\.csv: must hold at least one row of metrics, got none"),
+        (HEADER + "1,fast,0.5,,\n", r"metrics\.csv: every cell must be a number or empty: .*'fast'"),
+    ],
+)
+def test_bad_metrics_are_named(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "metrics.csv").write_text(text)
+    with pytest.raises(CapsellaError, match=message):
+        read_metrics(tmp_path / "metrics.csv")
+
+
+def test_training_draws_what_there_is():
+    epochs, nothing = np.array([1.0, 2.0]), np.full(2, np.nan)
+    figure = training_figure(
+        {
+            "epoch": epochs,
+            "train_loss": np.array([1, 0.5]),
+            "validation_loss": np.array([np.nan, 0.7]),
+            "seconds": epochs,
+        }
+        | {"validation_error": nothing}
+    )
+    (axes,) = figure.axes
+    assert axes.get_title() == "loss"
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert drawn == {"train loss": [[1, 1], [2, 0.5]], "validation loss": [[2, 0.7]]}
+    assert all(line.get_marker() == "o" for line in axes.lines)
+
+
+def test_training_without_curves_is_an_error():
+    with pytest.raises(ValueError, match="metrics: must hold the column epoch"):
+        training_figure({"train_loss": np.ones(1)})
+    with pytest.raises(ValueError, match="metrics: must hold a loss, an error or the learning rate"):
+        training_figure({"epoch": np.ones(1), "train_loss": np.full(1, np.nan)})
+
+
+def test_entropy_has_a_line_a_layer():
+    (axes,) = entropy_figure({"first": [1, 0.9, 0.4], "second": [1, 0.8]}).axes
+    assert [line.get_xydata().tolist() for line in axes.lines[:2]] == [[[1, 1], [2, 0.9], [3, 0.4]], [[1, 1], [2, 0.8]]]
+    with pytest.raises(ValueError, match="layers: must hold at least one routed layer"):
+        entropy_figure({})
+
+
+def test_shorten_keeps_what_fits():
+    assert shorten("twelve chars", 12) == "twelve chars"
+    assert shorten("thirteen char", 12) == "thirteen ch…"
+
+
+def test_shorten_makes_bytes_that_are_no_text_drawable():
+    assert shorten(b"caf\xe9.png".decode("utf-8", "surrogateescape")) == "caf\N{REPLACEMENT CHARACTER}.png"

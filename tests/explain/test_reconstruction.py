@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from capsella.evaluation import Evaluation
+from capsella.explain import pick_examples, reconstruct
+
+
+def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
+    images = image_set.images.float() / 255
+    shown = reconstruct(capsnet, images, image_set.labels)
+    with torch.no_grad():
+        torch.testing.assert_close(shown.from_true, capsnet(images, image_set.labels).reconstruction)
+        predicted = capsnet(images)
+    torch.testing.assert_close(shown.from_predicted, predicted.reconstruction)
+    assert shown.predictions.equal(predicted.activations.argmax(1))
+    wrong = shown.predictions != shown.labels
+    assert wrong.any()
+    assert not wrong.all()
+    torch.testing.assert_close(shown.from_true[~wrong], shown.from_predicted[~wrong])
+    assert not shown.from_true[wrong].allclose(shown.from_predicted[wrong], atol=1e-6)
+
+
+def test_bad_input_is_named(capsnet, cnn, image_set):
+    images = image_set.images.float() / 255
+    with pytest.raises(ValueError, match=r"labels: must be \[n\] = \(12,\), got \(3,\)"):
+        reconstruct(capsnet, images, image_set.labels[:3])
+    with pytest.raises(ValueError, match="must have a decoder for reconstructions, got ConvolutionalClassifier"):
+        reconstruct(cnn, images, image_set.labels)
+
+
+def evaluation_of(predictions, labels, confidence):
+    activations = torch.zeros(len(labels), 3)
+    activations[torch.arange(len(labels)), torch.tensor(predictions)] = torch.tensor(confidence)
+    return Evaluation(activations, torch.tensor(labels), ("a", "b", "c"))
+
+
+def test_examples_go_round_the_classes_then_come_the_surest_mistakes():
+    labels = [0, 0, 0, 2, 2, 1, 1, 0]
+    wrong_at = {5: 0.4, 7: 0.9}
+    predictions = [(label + 1) % 3 if index in wrong_at else label for index, label in enumerate(labels)]
+    evaluation = evaluation_of(predictions, labels, [wrong_at.get(index, 0.8) for index in range(8)])
+    assert pick_examples(evaluation, right=5, wrong=6).tolist() == [0, 6, 3, 1, 4, 7, 5]
+    assert pick_examples(evaluation, right=2, wrong=1).tolist() == [0, 6, 7]
+
+
+def test_all_right_gives_no_mistakes_and_all_wrong_no_hits():
+    assert pick_examples(evaluation_of([0, 1], [0, 1], [0.5, 0.5])).tolist() == [0, 1]
+    assert pick_examples(evaluation_of([1, 0], [0, 1], [0.5, 0.6])).tolist() == [1, 0]

@@ -1,0 +1,125 @@
+import html
+import re
+from base64 import b64decode
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from capsella.errors import CapsellaError
+from capsella.evaluation import Evaluation, evaluate
+from capsella.explain import write_report
+
+METRICS = "epoch,learning_rate,train_loss,train_error,validation_error\n1,0.001,0.5,20,22\n2,0.0009,0.2,5,6\n"
+FIGURES = {"confusion", "training", "samples", "mistakes", "reliability"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and keeps the sources of images."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.sources = [], set(), []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def report(tmp_path, image_set):
+    (tmp_path / "metrics.csv").write_text(METRICS)
+
+    def write(model, evaluation=None):
+        evaluation = evaluation or evaluate(model, image_set)
+        facts = {"recipe": "demo", "data": "<digits>"}
+        path = write_report(tmp_path, model, evaluation, image_set, tmp_path / "metrics.csv", "A <title> & more", facts)
+        assert path == tmp_path / "report.html"
+        return path.read_text(encoding="utf-8")
+
+    return write
+
+
+def test_report_of_a_capsule_network_stands_alone(report, capsnet, image_set, tmp_path):
+    text = report(capsnet)
+    page = Page(text)
+    expected = FIGURES | {"reconstructions", "dimension_tweaks", "coupling_entropy"}
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == expected
+    assert len(page.sources) == 8
+    assert "script" not in page.tags
+    for source in page.sources:
+        assert source.startswith("data:image/png;base64,")
+        assert b64decode(source.split(",")[1]).startswith(b"\x89PNG")
+    assert not re.search(r"https?://|url\(", text)
+    evaluation = evaluate(capsnet, image_set)
+    assert f"{evaluation.error:.2f} % error" in text
+    assert f"{evaluation.error_interval[0]:.2f} to {evaluation.error_interval[1]:.2f} %" in text
+
+
+def test_names_are_escaped(report, capsnet, image_set):
+    text = report(capsnet)
+    for name in ("A <title> & more", "<digits>", *image_set.classes[1:]):
+        assert html.escape(name) in text
+    mistakes = evaluate(capsnet, image_set).mistakes()
+    assert html.escape(image_set.files[mistakes[0]]) in text
+    assert not {"i", "b", "digits"} & Page(text).tags
+
+
+def test_a_cnn_says_why_pictures_are_absent(report, cnn, tmp_path):
+    text = report(cnn)
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == FIGURES
+    assert text.count("This model has no decoder, so no image can be made from what it found.") == 2
+    assert "This model has no capsules, so nothing is routed." in text
+
+
+def test_capsules_without_decoder_still_show_their_routing(report, plain_capsnet, tmp_path):
+    text = report(plain_capsnet)
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == FIGURES | {"coupling_entropy"}
+    assert text.count("This model has no decoder") == 2
+
+
+def test_no_mistakes_and_all_mistakes(report, capsnet, image_set):
+    right = torch.nn.functional.one_hot(image_set.labels, 3).float()
+    perfect = Evaluation(right, image_set.labels, image_set.classes)
+    assert "There are none: every test image was classified right." in report(capsnet, perfect)
+    hopeless = Evaluation(right.roll(1, 1), image_set.labels, image_set.classes)
+    assert "100.00 % error" in report(capsnet, hopeless)
+
+
+def test_a_class_without_images_is_noted(report, capsnet, image_set):
+    activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
+    text = report(capsnet, Evaluation(activations, image_set.labels, image_set.classes))
+    assert "Note: never predicted, so no precision: " in text
+    assert "–" in text
+
+
+def test_without_metrics_the_report_says_so(capsnet, image_set, tmp_path):
+    path = write_report(tmp_path, capsnet, evaluate(capsnet, image_set), image_set, None, "title", {})
+    assert "No training metrics were given for this model." in path.read_text(encoding="utf-8")
+
+
+def test_unreadable_metrics_leave_no_report(capsnet, image_set, tmp_path):
+    with pytest.raises(CapsellaError, match="there is no such file"):
+        write_report(tmp_path, capsnet, evaluate(capsnet, image_set), image_set, tmp_path / "m.csv", "title", {})
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_file_names_that_are_not_utf8_are_written(capsnet, image_set, tmp_path):
+    named = replace(image_set, files=("caf\udce9.png",) * 12)
+    path = write_report(tmp_path, capsnet, evaluate(capsnet, named), named, None, "title", {})
+    assert "caf\N{REPLACEMENT CHARACTER}.png" in path.read_text(encoding="utf-8")
+
+
+def test_an_evaluation_of_another_set_is_an_error(capsnet, image_set, tmp_path):
+    evaluation = evaluate(capsnet, image_set)
+    other = replace(image_set, labels=image_set.labels.flip(0))
+    with pytest.raises(ValueError, match="evaluation: must be of test_images, got one with other labels"):
+        write_report(tmp_path, capsnet, evaluation, other, None, "title", {})

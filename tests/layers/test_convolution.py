@@ -1,0 +1,128 @@
+"""Layers hold weights, functions do the work: both agree, and what a layer adds is tested here."""
+
+import pytest
+import torch
+
+from capsella.layers import CapsuleConv2d, DenseCapsules
+from capsella.routing import (
+    DynamicRouting,
+    Geometry,
+    RandomRouting,
+    Routing,
+    UniformRouting,
+    capsule_votes,
+    dynamic_routing,
+    length,
+)
+from capsella.types import Capsules
+
+ROUTINGS = [DynamicRouting(), DynamicRouting(2, bias=True, leaky=True), UniformRouting(), RandomRouting(seed=1)]
+
+
+def children(*shape: int) -> Capsules:
+    """[b h w types_in pose_in] poses of length about 1."""
+    poses = torch.randn(shape) / shape[-1] ** 0.5
+    return Capsules(poses, length(poses))
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_module_and_function_agree(routing: Routing, tied: bool) -> None:
+    layer = CapsuleConv2d(3, 4, 2, 5, kernel=(2, 3), stride=(2, 1), tied=tied, routing=routing)
+    for parameter in layer.routing_parameters.values():
+        torch.nn.init.normal_(parameter)
+    u = children(2, 5, 4, 3, 4)
+    expected = routing.capsule_conv(*u, layer.weight, Geometry((2, 3), (2, 1), tied), **layer.routing_parameters)
+    out = layer(u)
+    assert out.poses.shape == (2, 2, 2, 2, 5)
+    for ours, theirs in zip(out, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_dense_layer_routes_all_children_at_once() -> None:
+    layer = DenseCapsules((3, 2), 4, 5, types_out=6, pose_out=7)
+    u = children(2, 3, 2, 4, 5)
+    out = layer(u)
+    assert out.poses.shape == (2, 1, 1, 6, 7)
+    votes = torch.einsum("byxcp,yxcjpd->byxcjd", u.poses, layer.weight).flatten(1, 3)
+    expected = dynamic_routing(votes, iterations=3, backend="reference")
+    torch.testing.assert_close(out.poses[:, 0, 0], expected.poses)
+    torch.testing.assert_close(out.activations[:, 0, 0], expected.activations)
+
+
+def test_tied_equals_untied_with_copied_weights() -> None:
+    tied = DenseCapsules((3, 2), 4, 5, types_out=6, pose_out=7, tied=True)
+    untied = DenseCapsules((3, 2), 4, 5, types_out=6, pose_out=7)
+    assert untied.weight.numel() == 6 * tied.weight.numel()
+    with torch.no_grad():
+        untied.weight.copy_(tied.weight.expand_as(untied.weight))
+    u = children(2, 3, 2, 4, 5)
+    for ours, theirs in zip(tied(u), untied(u), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_numbers_stand_for_squares() -> None:
+    layer = CapsuleConv2d(1, 2, 3, 4, kernel=3, stride=2)
+    assert layer.geometry == Geometry((3, 3), (2, 2))
+
+
+def test_the_bias_is_learned() -> None:
+    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2, routing=DynamicRouting(bias=True))
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
+        "weight": (2, 2, 2, 4, 3, 5),
+        "routing_parameters.bias": (4, 5),
+    }
+    layer(children(2, 2, 2, 2, 3)).poses.sum().backward()
+    assert layer.routing_parameters["bias"].grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_any_batch_and_no_image_depends_on_its_neighbours(routing: Routing, batch: int) -> None:
+    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2, routing=routing)
+    u = children(batch, 3, 3, 2, 3)
+    out = layer(u)
+    assert out.poses.shape == (batch, 2, 2, 4, 5)
+    for b in range(batch):
+        alone = layer(Capsules(*(part[b : b + 1] for part in u)))
+        torch.testing.assert_close(out.poses[b : b + 1], alone.poses)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_routing_is_float32_under_autocast(routing: Routing) -> None:
+    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2, routing=routing)
+    rounded = Capsules(*(part.bfloat16() for part in children(2, 3, 3, 2, 3)))
+    expected = layer(Capsules(*(part.float() for part in rounded)))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(rounded)
+    for ours, theirs in zip(out, expected, strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, theirs)
+
+
+def test_all_children_absent() -> None:
+    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2)
+    u = Capsules(torch.zeros(1, 3, 3, 2, 3, requires_grad=True), torch.zeros(1, 3, 3, 2))
+    out = layer(u)
+    (out.poses.sum() + out.activations.sum()).backward()
+    assert torch.equal(out.poses, torch.zeros(1, 2, 2, 4, 5))
+    assert layer.weight.grad.isfinite().all()
+    assert u.poses.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_children_of_another_layer() -> None:
+    layer = CapsuleConv2d(2, 3, 4, 5, kernel=3)
+    with pytest.raises(ValueError, match="capsule grid: must be at least the kernel, 3×3, got 2×3"):
+        layer(children(1, 2, 3, 2, 3))
+    with pytest.raises(ValueError, match=r"weight: must have shape .* = \(3, 3, 7, 4, 3, 5\), got \(3, 3, 2, 4, 3, 5\)"):
+        layer(children(1, 3, 3, 7, 3))
+
+
+def test_the_layer_uses_every_vote() -> None:
+    layer = CapsuleConv2d(2, 3, 4, 5, kernel=2)
+    u = children(1, 2, 2, 2, 3)
+    votes, _, _ = capsule_votes(*u, layer.weight, layer.geometry)
+    assert votes.shape == (1, 8, 4, 5)
+    layer(u).poses.square().sum().backward()
+    assert layer.weight.grad.abs().amin((4, 5)).min() > 0

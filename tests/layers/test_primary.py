@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from capsella.layers import PrimaryCapsules
+from capsella.routing import length, squash
+
+
+@torch.no_grad()
+def copying_layer(types: int, pose: int) -> PrimaryCapsules:
+    """A 1×1 layer that passes channel k on as channel k."""
+    layer = PrimaryCapsules(types * pose, types, pose, kernel=1, stride=1)
+    layer.conv.weight.copy_(torch.eye(types * pose)[:, :, None, None])
+    layer.conv.bias.zero_()
+    return layer
+
+
+def test_a_capsule_is_made_of_channels_of_one_position() -> None:
+    """Channel t·pose + k is element k of type t at the same pixel: cutting by `view` alone would mix pixels."""
+    types, pose = 3, 2
+    features = torch.randn(2, types * pose, 4, 5)
+    poses, _ = copying_layer(types, pose)(features)
+    assert poses.shape == (2, 4, 5, types, pose)
+    for b, y, x, t in [(0, 0, 0, 0), (1, 3, 4, 2), (0, 1, 3, 1)]:
+        torch.testing.assert_close(poses[b, y, x, t], squash(features[b, t * pose : (t + 1) * pose, y, x]))
+
+
+def test_activations_are_lengths() -> None:
+    poses, activations = PrimaryCapsules(4, types=5, pose=3, kernel=3, stride=2)(torch.randn(2, 4, 7, 9))
+    assert poses.shape == (2, 3, 4, 5, 3)
+    assert torch.equal(activations, length(poses))
+    assert activations.max() <= 1
+
+
+def test_a_pixel_changes_only_the_capsules_that_see_it() -> None:
+    layer = PrimaryCapsules(1, types=2, pose=3, kernel=3, stride=2)
+    image = torch.randn(1, 1, 9, 9)
+    changed = image.clone()
+    changed[0, 0, 0, 0] += 1
+    difference = (layer(changed).poses - layer(image).poses).abs().sum((0, 3, 4))
+    assert difference[0, 0] > 0
+    assert difference.count_nonzero() == 1
+
+
+def test_relu_before_the_squash_is_an_option() -> None:
+    features = torch.randn(2, 4, 5, 5)
+    plain, relu = PrimaryCapsules(4, 2, 3, 3), PrimaryCapsules(4, 2, 3, 3, activation="relu")
+    relu.load_state_dict(plain.state_dict())
+    assert (plain(features).poses < 0).any()
+    maps = plain.conv(features).relu().unflatten(1, (2, 3)).permute(0, 3, 4, 1, 2)
+    torch.testing.assert_close(relu(features).poses, squash(maps))
+
+
+def test_capsules_are_float32_under_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        poses, activations = PrimaryCapsules(4, 2, 3, 3)(torch.randn(2, 4, 5, 5))
+    assert poses.dtype == activations.dtype == torch.float32
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_unknown_activation() -> None:
+    with pytest.raises(ValueError, match="activation: must be 'none' or 'relu', got 'tanh'"):
+        PrimaryCapsules(4, 2, 3, activation="tanh")

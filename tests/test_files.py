@@ -1,0 +1,88 @@
+import errno
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import safetensors
+
+from capsella.errors import CapsellaError
+from capsella.files import write_json, write_text, write_whole
+
+
+def test_a_new_file_in_new_folders(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "notes.txt"
+    write_text(path, "café\n")
+    assert path.read_bytes() == "café\n".encode()
+    assert os.listdir(path.parent) == ["notes.txt"]
+
+
+def test_an_old_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    write_json(path, {"seed": 1})
+    write_json(path, {"seed": 2, "names": ["β"]})
+    assert path.read_text(encoding="utf-8") == '{\n  "seed": 2,\n  "names": [\n    "\\u03b2"\n  ]\n}\n'
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError(errno.EACCES, "denied"), KeyboardInterrupt()])
+def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "model.bin"
+    path.write_text("old")
+
+    def write(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        write_whole(path, write)
+    assert caught.value is error
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["model.bin"]
+
+
+def test_not_a_number_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    write_json(path, {"error": 1.5})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"error": float("nan")})
+    assert '"error": 1.5' in path.read_text()
+
+
+def full_disk(temporary: Path) -> None:
+    """Half a file, then the kernel's own refusal."""
+    temporary.write_text("half")
+    if not os.path.exists("/dev/full"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with open("/dev/full", "w") as file:
+        file.write("rest")
+
+
+def over_quota(temporary: Path) -> None:
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+
+def in_a_library_s_words(temporary: Path) -> None:
+    raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("write", [full_disk, over_quota, in_a_library_s_words])
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, write: object) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("old")
+    with pytest.raises(CapsellaError, match=r"no space left to write .*model\.safetensors; the previous version"):
+        write_whole(path, write)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["model.safetensors"]
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(struct.pack("<i", 1))
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(struct.pack("<i", 2)[:2])
+        assert struct.unpack("<i", path.read_bytes()) == (1,)
+        temporary.write_bytes(struct.pack("<i", 2))
+
+    write_whole(path, write)
+    assert struct.unpack("<i", path.read_bytes()) == (2,)
