@@ -43,8 +43,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def _is_disk_full(error: BaseException) -> bool:
-    """True for ENOSPC and EDQUOT, also where a library passes them on in its own words only."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return "No space left on device" in str(error) or "PytorchStreamWriter failed writing" in str(error)
+def _is_disk_full(error: BaseException | None) -> bool:
+    """True for ENOSPC and EDQUOT, also where a library raised its own error from it, or passes on the words only."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if "No space left on device" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -35,7 +35,6 @@ class LossOptions:
     reconstruction_weight: float = 0.0005
     """Weight of the reconstruction: 0.0005 with sum ([S]); 0.392 with mean is the same for 784 pixels."""
 
-
     def __post_init__(self) -> None:
         if not 0 < self.spread_first <= self.spread_last <= 1:
             raise ValueError(

@@ -1,10 +1,12 @@
 import errno
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import safetensors
+import torch
 
 from capsella.errors import CapsellaError
 from capsella.files import write_json, write_text, write_whole
@@ -51,8 +53,6 @@ def test_not_a_number_is_refused(tmp_path: Path) -> None:
 def full_disk(temporary: Path) -> None:
     """Half a file, then the kernel's own refusal."""
     temporary.write_text("half")
-    if not os.path.exists("/dev/full"):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with open("/dev/full", "w") as file:
         file.write("rest")
 
@@ -65,8 +65,24 @@ def in_a_library_s_words(temporary: Path) -> None:
     raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
-@pytest.mark.parametrize("write", [full_disk, over_quota, in_a_library_s_words])
-def test_a_full_disk_is_a_clear_error(tmp_path: Path, write: object) -> None:
+def in_torch_save(temporary: Path) -> None:
+    with open("/dev/full", "wb") as file:
+        torch.save({"weight": torch.zeros(10_000)}, file)
+
+
+needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(full_disk, marks=needs_dev_full),
+        pytest.param(in_torch_save, marks=needs_dev_full),
+        over_quota,
+        in_a_library_s_words,
+    ],
+)
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("old")
     with pytest.raises(CapsellaError, match=r"no space left to write .*model\.safetensors; the previous version"):

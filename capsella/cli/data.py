@@ -1,6 +1,5 @@
 """`capsella data list` and `capsella data show NAME`."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,12 +32,12 @@ class Show:
 
 def run(arguments: list[str]) -> None:
     """List the sources, or show one."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if arguments == ["list"]:
         _list(console)
     elif len(arguments) >= 2 and arguments[0] == "show" and not arguments[1].startswith("-"):
         _show(arguments[1], arguments[2:], console)
-    elif not arguments or arguments[0] in ("-h", "--help"):
+    elif not arguments or arguments[0] in ("-h", "--help") or arguments[1:] in (["-h"], ["--help"]):
         console.print(USAGE, soft_wrap=True)
     elif arguments[0] == "show":
         tyro.cli(Show, args=arguments[1:], prog="capsella data show NAME")
@@ -63,10 +62,10 @@ def _show(name: str, words: list[str], console: Console) -> None:
     height, width = splits.image_size
     table = Table("class", "train", "validation", "test", title=f"{splits.name}: {height}×{width}×{splits.channels}")
     for row in describe(splits):
-        table.add_row(*map(str, dataclasses.astuple(row) if dataclasses.is_dataclass(row) else row))
+        table.add_row(*map(str, row))
     console.print(table)
     if splits.broken:
-        console.print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ", markup=False)
+        console.print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ", soft_wrap=True)
     out = options.out or Path(f"{name}.png")
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))

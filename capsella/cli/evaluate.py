@@ -18,7 +18,7 @@ from capsella.training import load_run
 class Evaluate:
     """Evaluate a run: a table for people, and the same numbers as JSON."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     split: Literal["test", "validation", "train"] = "test"
     """Which of its images."""
@@ -43,4 +43,4 @@ def run(arguments: list[str]) -> None:
     else:
         console = Console(highlight=False)
         console.print(evaluation.table())
-        console.print(f"written to {out}", soft_wrap=True)
+        console.print(f"written to {out}", soft_wrap=True, markup=False)

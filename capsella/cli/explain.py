@@ -15,9 +15,9 @@ from capsella.training import load_run
 class Explain:
     """For each image a picture: the input, the class activations, the reconstruction, and the dimension tweaks."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
     """Image files, or folders to look for images in."""
     out: Path | None = None
     """Folder for the pictures; default: explain/ in the run's folder."""

@@ -1,6 +1,7 @@
 """Dispatch to a verb, and errors in one line instead of a stack trace."""
 
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -38,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         try:
             _run(words[0], words[1:])
-        except (CapsellaError, ValueError) as error:
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read our output, as `head` does, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (CapsellaError, ValueError, OSError) as error:
             console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
             sys.exit(1)
         except KeyboardInterrupt:
@@ -54,7 +58,7 @@ def _run(verb: str, arguments: list[str]) -> None:
 
 def _print_help() -> None:
     console = Console(highlight=False)
-    console.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n\nusage: capsella COMMAND …\n")
+    console.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n\nusage: capsella COMMAND …\n       capsella --version\n")
     table = Table.grid(padding=(0, 2))
     for verb, does in VERBS.items():
         table.add_row(f"  [bold]{verb}[/]", does)

@@ -15,7 +15,7 @@ from capsella.models import count_parameters, create_model, list_models, model_f
 class Models:
     """List the registered networks; a full name shows what one is and what can be changed."""
 
-    pattern: Annotated[str, tyro.conf.Positional] = "*"
+    pattern: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATTERN")] = "*"
     """A shell pattern, as in 'sabour*', or a full name."""
 
 

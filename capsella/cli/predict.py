@@ -15,9 +15,9 @@ from capsella.training import load_run
 class Predict:
     """Classify images into a CSV table: file, class, and the activation of every class."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS")]
     """Image files, or folders to look for images in."""
     out: Path | None = None
     """The table; default: standard output."""
@@ -40,4 +40,4 @@ def run(arguments: list[str]) -> None:
     if broken:
         console.print(f"left out {len(broken)} broken images:", *broken, sep="\n  ", soft_wrap=True, markup=False)
     if options.out is not None:
-        console.print(f"{rows} predictions written to {options.out}", soft_wrap=True)
+        console.print(f"{rows} predictions written to {options.out}", soft_wrap=True, markup=False)

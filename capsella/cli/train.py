@@ -1,22 +1,23 @@
 """`capsella train`."""
 
 import dataclasses
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from capsella.cli.flags import command, prepare
-from capsella.data import load_data
+from capsella.cli.flags import prepare
 from capsella.errors import CapsellaError
-from capsella.evaluation import evaluate
-from capsella.experiments.results import result
+from capsella.evaluation import Evaluation
+from capsella.experiments.runs import finish_run
 from capsella.explain import write_report
 from capsella.files import write_json
-from capsella.training import RECIPES, Recipe, Run, get_recipe, new_run_folder, resume, train
+from capsella.training import RECIPES, Recipe, Run, get_recipe, is_first_process, new_run_folder, resume, train
 from capsella.training.spread import Spread
 
 USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
@@ -49,9 +50,10 @@ def run(arguments: list[str]) -> None:
     console = Console(highlight=False)
     if not arguments or arguments[0] in ("-h", "--help"):
         _print_help(console)
-    elif arguments[0] == "--resume":
-        if len(arguments) != 2:
-            raise ValueError("--resume: must be followed by the run's folder and nothing else; its recipe is kept")
+    elif "--resume" in arguments:
+        if arguments[0] != "--resume" or len(arguments) != 2:
+            got = f"capsella train {shlex.join(arguments)}"
+            raise ValueError(f"--resume: must stand alone, as in `capsella train --resume RUN`, got `{got}`")
         _finish(resume(Path(arguments[1]), console=console), console)
     else:
         name, words = arguments[0], arguments[1:]
@@ -71,19 +73,22 @@ def _train_seeds(options: Train, folder: Path, name: str, console: Console) -> N
     errors: dict[int, float] = {}
     for seed in range(options.recipe.seed, options.recipe.seed + options.seeds):
         recipe = dataclasses.replace(options.recipe, seed=seed)
-        trained = train(recipe, folder / f"seed{seed}", name=name, console=console)
-        errors[seed] = _finish(trained, console)
+        evaluation = _finish(train(recipe, folder / f"seed{seed}", name=name, console=console), console)
+        if evaluation is not None:
+            errors[seed] = evaluation.error
+    if not is_first_process():
+        return
     spread = Spread.of(list(errors.values()))
     write_json(folder / "seeds.json", {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
-    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {folder / 'seeds.json'}")
+    where = escape(str(folder / "seeds.json"))
+    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {where}", soft_wrap=True)
 
 
-def _finish(trained: Run, console: Console) -> float:
-    """Evaluate on the test images, write test.json and the report; returns the test error in per cent."""
-    splits = load_data(trained.recipe.data)
-    evaluation = evaluate(trained.model, splits.test, progress=True)
-    write_json(trained.folder / "test.json", evaluation.to_dict())
-    write_json(trained.folder / "result.json", result(trained, evaluation, command(trained.name, trained.recipe)))
+def _finish(trained: Run, console: Console) -> Evaluation | None:
+    """Evaluate on the test images, write test.json and the report; None where another process does."""
+    if not is_first_process():
+        return None
+    evaluation, splits = finish_run(trained)
     facts = {
         "recipe": trained.name,
         "network": trained.model.name,
@@ -96,10 +101,11 @@ def _finish(trained: Run, console: Console) -> float:
     low, high = evaluation.error_interval
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
-        f"95 % interval {low:.2f} to {high:.2f})\nrun     {trained.folder}\nreport  {report}",
+        f"95 % interval {low:.2f} to {high:.2f})\n"
+        f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
         soft_wrap=True,
     )
-    return evaluation.error
+    return evaluation
 
 
 def _print_help(console: Console) -> None:

@@ -11,6 +11,8 @@ from jaxtyping import Bool, Int
 from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError
 
+_TIE = 1e-9  # rounding errors must not decide between two equally good parts
+
 
 def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, ImageSet]:
     """Part a set in two, so that each class is on both sides, with about `share` of its images in the second.
@@ -75,18 +77,19 @@ def _choose_units(
     def distance(taken: Int[np.ndarray, "classes"]) -> float:
         return float(np.abs(taken[present] / total[present] - share).sum())
 
-    def may_go(unit: int) -> bool:
-        return bool((taken + counts[unit] < total)[present].all())
+    def leaves_one(taken: Int[np.ndarray, "classes"]) -> bool:
+        return bool((taken < total)[present].all())
 
     for label in np.argsort((counts > 0).sum(axis=0), kind="stable"):
         candidates = rng.permutation(np.flatnonzero((counts[:, label] > 0) & ~held))
         for unit in candidates:
             if taken[label] >= share * total[label]:
                 break
-            if may_go(unit) and distance(taken + counts[unit]) < distance(taken):
-                held[unit], taken = True, taken + counts[unit]
+            after = taken + counts[unit]
+            if leaves_one(after) and distance(after) < distance(taken) - _TIE:
+                held[unit], taken = True, after
         smallest_first = candidates[np.argsort(counts[candidates, label], kind="stable")]
         for unit in smallest_first:
-            if taken[label] == 0 and may_go(unit):
+            if taken[label] == 0 and leaves_one(taken + counts[unit]):
                 held[unit], taken = True, taken + counts[unit]
     return held

@@ -16,7 +16,6 @@ import zlib
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from capsella.data.reading import decode, read_all, resize_array, stack
 from capsella.data.source import Parts
 from capsella.errors import CapsellaError
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray]
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
@@ -176,7 +175,7 @@ def _metadata(path: Path, arrays: Arrays, group: str | None, images: int) -> Arr
     return metadata | {"group": metadata[group]}
 
 
-def _channels_last(path: Path, pixels: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "n h w c"]:
+def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c"]:
     if pixels.dtype != np.uint8:
         raise CapsellaError(f"{path}: images must be uint8, 0 to 255, got {pixels.dtype}")
     if pixels.ndim == 3:
@@ -208,7 +207,7 @@ def _decode_joined(
     return stack(images, [f"{path}, image {row}" for row in read]), read, tuple(str(error) for error in errors)
 
 
-def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray[Any, Any]:
+def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray:
     for name in names:
         if name in arrays:
             return arrays[name]

@@ -109,7 +109,7 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
 
 def resize_array(
     images: UInt8[np.ndarray, "n h w c"], size: tuple[int, int] | None, channels: int | None
-) -> UInt8[Tensor, "n c h2 w2"]:
+) -> UInt8[Tensor, "n c2 h2 w2"]:
     """Images that come as pixels, not as files: converted and resized as `read_image` does."""
     height_width, own_channels = images.shape[1:3], images.shape[3]
     if size in (None, height_width) and channels in (None, own_channels):

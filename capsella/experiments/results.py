@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation
-from capsella.training import Run
 
 HEADER = """# Results
 
@@ -21,25 +19,6 @@ Speeds are the median over epochs of a training that may have shared its process
 | result | command | test error % | 95 % interval | best epoch | images/s | peak memory MiB | hardware |
 |---|---|---:|---:|---:|---:|---:|---|
 """
-
-
-def result(run: Run, evaluation: Evaluation, command: str) -> dict[str, Any]:
-    """What a run's result.json holds; copied to results/, it is a row of docs/results.md."""
-    summary = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
-    low, high = evaluation.error_interval
-    return {
-        "command": command,
-        "seed": run.recipe.seed,
-        "environment": run.environment,
-        "recipe": run.recipe.to_dict(),
-        "test": {
-            "images": len(evaluation.labels),
-            "errors": evaluation.errors,
-            "error_percent": evaluation.error,
-            "error_interval_95_percent": [low, high],
-        },
-        "training": summary,
-    }
 
 
 def markdown(folder: Path) -> str:

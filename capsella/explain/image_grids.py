@@ -87,7 +87,7 @@ def reconstruction_figure(
         for axes, pictures in zip(column, (images, from_true, from_predicted), strict=True):
             show(axes, _channels_last(pictures[index]))
         _verdict(column[0], true_names[index], predicted_names[index], "")
-    for row, title in enumerate(("input", "from the\ntrue class", "from the\npredicted")):
+    for row, title in enumerate(("input", "from the\ntrue class", "from the\npredicted one")):
         for axes in grid[:, row, 0]:
             axes.set_ylabel(title, rotation=0, ha="right", va="center")
     return figure

@@ -114,7 +114,7 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, "rows"]]) -> Figure:
                 _curve(axes, metrics["epoch"], metrics[name], colour, style, name.replace("_", " "))
         axes.set(xlabel="epoch", title=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.dataLim.ymax or 1)
         axes.grid(alpha=0.25)
         if len(lines) > 1:
             axes.legend(fontsize=8)

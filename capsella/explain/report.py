@@ -213,8 +213,8 @@ def _entropy(model: ImageClassifier, images: ImageSet) -> Section:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
     text = (
         f"How evenly a child capsule spreads over its parents, over {len(picked)} test images: 1 is evenly (nothing is "
-        "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. A capsule type is dead if it "
-        f"stays shorter than {DEAD_BELOW} on every image. "
+        "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. A capsule type is dead if "
+        f"it stays shorter than {DEAD_BELOW} on every image. "
     )
     return Section(
         name,

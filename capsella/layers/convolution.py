@@ -40,6 +40,8 @@ class CapsuleConv2d(nn.Module):
         routing: the routing method with its options.
     """
 
+    vote_offset: Tensor | None
+
     def __init__(
         self,
         types_in: int,

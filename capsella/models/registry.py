@@ -56,8 +56,8 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
 def list_models(pattern: str = "*") -> list[str]:
     """Registered names that match a shell pattern, sorted.
 
-    >>> list_models("*_cnn")
-    ['sabour2017_cnn']
+    >>> list_models("sabour2017_*")
+    ['sabour2017_capsnet', 'sabour2017_cnn']
     """
     return sorted(fnmatch.filter(_MODELS, pattern))
 

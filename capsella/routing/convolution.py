@@ -7,7 +7,7 @@ children of one type in the window, wherever they stand.
 import math
 from dataclasses import dataclass
 
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from capsella.routing.checks import check_shape
@@ -63,7 +63,7 @@ class Geometry:
         return (*self.weight_window, c_in, c_out, n, n)
 
 
-def gather_windows(children: Float[Tensor, "b h w c *rest"], geometry: Geometry) -> Tensor:
+def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry) -> Tensor:
     """A view of the children in every window: [b h' w' kh kw c *rest], nothing copied."""
     windows = children
     for axis in (0, 1):

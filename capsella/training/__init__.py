@@ -1,6 +1,7 @@
 """Recipes, the loop that trains them, and the run folders it leaves."""
 
 from capsella.training import recipes  # noqa: F401  (importing it registers the recipes)
+from capsella.training.devices import is_first_process
 from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.recipe import RECIPES, AugmentOptions, OptimizerOptions, Recipe, get_recipe
 from capsella.training.run import Run, load_run, new_run_folder
@@ -13,6 +14,7 @@ __all__ = [
     "Run",
     "TrainingDivergedError",
     "get_recipe",
+    "is_first_process",
     "load_run",
     "new_run_folder",
     "resume",

@@ -47,7 +47,12 @@ class Progress:
 def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
     """Write weights, optimizer state and progress, whole or not at all."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
-    write_whole(path, lambda temporary: torch.save(state, temporary))
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:  # given a path, torch.save hides that the disk was full
+            torch.save(state, file)
+
+    write_whole(path, write)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
@@ -64,7 +69,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> Progr
         return Progress(**{**progress, "sums": EpochSums(**progress["sums"])})
     except FileNotFoundError as error:
         raise CapsellaError(
-            f"{path} does not exist: this training ended before its first checkpoint; start it anew"
+            f"{path} does not exist: this training never began; start it anew in another folder"
         ) from error
     except (
         RuntimeError,

@@ -4,9 +4,6 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 """
 
 import math
-import os
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -25,6 +22,7 @@ from capsella.losses import Losses, total_loss
 from capsella.models import ImageClassifier, create_model
 from capsella.training.augment import Augment
 from capsella.training.checkpoint import EpochSums, Progress, Row, load_checkpoint, save_checkpoint
+from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, load_run, read_config, write_config
@@ -42,7 +40,7 @@ def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Conso
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
-    fabric = _launch(recipe)
+    fabric = launch(recipe)
     trainer = Trainer(recipe, folder, name, fabric, console or Console())
     if fabric.is_global_zero:
         write_config(folder, name, recipe)
@@ -57,10 +55,11 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
         CapsellaError: no run, or no checkpoint, is there; and what `train` raises.
     """
     name, recipe, _ = read_config(folder)
-    fabric = _launch(recipe)
+    fabric = launch(recipe)
     trainer = Trainer(recipe, folder, name, fabric, console or Console())
     trainer.progress = load_checkpoint(folder / "last.ckpt", trainer.model, trainer.optimizer)
-    trainer.run()
+    if not trainer.is_finished:
+        trainer.run()
     return load_run(folder)
 
 
@@ -68,7 +67,8 @@ class Trainer:
     """One training: model, optimizer, data and progress, and the steps that move them on."""
 
     def __init__(self, recipe: Recipe, folder: Path, name: str, fabric: Fabric, console: Console) -> None:
-        self.recipe, self.folder, self.name, self.fabric, self.console = recipe, folder, name, fabric, console
+        self.recipe, self.folder, self.name, self.fabric = recipe, folder, name, fabric
+        self.console = console if fabric.is_global_zero else Console(quiet=True)
         self.splits: Splits = load_data(recipe.data)
         torch.manual_seed(recipe.seed)
         self.model: ImageClassifier = create_model(
@@ -85,11 +85,12 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the last epoch, or until validation has stopped getting better."""
-        started = time.monotonic()
+        if self.progress.step == 0:
+            self._save_checkpoint()  # so that from here on there is always one to resume from
         writer = SummaryWriter(str(self.folder / "events"), purge_step=self.progress.step) if self._is_first else None
         total = self.recipe.epochs * self.steps_per_epoch
         with progress_bar(self.console, self.name, total, self.progress.step) as bar:
-            while self.progress.epoch < self.recipe.epochs and not self._out_of_patience():
+            while not self._is_trained:
                 self._train_epoch(bar)
                 row = self._finish_epoch()
                 if writer is not None:
@@ -97,19 +98,19 @@ class Trainer:
                     self.console.print(epoch_line(row, self.recipe.epochs))
         if writer is not None:
             writer.close()
-            self._write_summary(time.monotonic() - started)
+            self._write_summary()
         self.fabric.barrier()
 
     def _train_epoch(self, bar: StepBar) -> None:
         self.network.train()
-        saved = started = time.monotonic()
+        saved = time.monotonic()
         for chosen in self._epoch_batches():
-            self.progress.sums.seconds += -started + (started := time.monotonic())
+            started = time.monotonic()
             bar.advance(self._train_step(chosen))
+            self.progress.sums.seconds += time.monotonic() - started
             if time.monotonic() - saved > self.recipe.checkpoint_seconds:
                 self._save_checkpoint()
                 saved = time.monotonic()
-        self.progress.sums.seconds += time.monotonic() - started
 
     def _epoch_batches(self) -> Iterator[Tensor]:
         """Indices of the batches of this epoch that are still to do; with several devices, this one's part of each."""
@@ -130,11 +131,13 @@ class Trainer:
             group["lr"] = options.rate_at(progress.step)
 
         output = self.network(images, labels)
-        losses = total_loss(output, images, labels, self.recipe.loss)
+        spread = self.recipe.loss.spread_at(progress.step, self.recipe.epochs * self.steps_per_epoch)
+        losses = total_loss(output, images, labels, self.recipe.loss, spread=spread)
         self.wrapped_optimizer.zero_grad()
         self.fabric.backward(losses.total)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.gradient_clip or math.inf)
-        self._check_finite(losses.total, norm)
+        self._check_finite("loss", float(losses.total.detach()), progress.step + 1)
+        self._check_finite("norm of the gradient", float(norm), progress.step + 1)
         self.wrapped_optimizer.step()
 
         errors = int((output.activations.argmax(1) != labels).sum())
@@ -151,21 +154,21 @@ class Trainer:
         sums.reconstruction += float(losses.reconstruction.detach()) * images
         sums.errors += errors
 
-    def _check_finite(self, loss: Tensor, norm: Tensor) -> None:
+    def _check_finite(self, what: str, value: float, step: int) -> None:
         """Stop before a bad step is taken, so that no weight ever becomes NaN."""
-        what = "loss" if not torch.isfinite(loss) else "gradient" if not torch.isfinite(norm) else None
-        if what is not None:
-            at = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}"
-            rate = self.recipe.optimizer.rate_at(self.progress.step)
+        if not math.isfinite(value):
+            rate = self.recipe.optimizer.rate_at(step - 1)
             raise TrainingDivergedError(
-                f"the {what} is not finite at {at} (loss {float(loss):.4g}, learning rate {rate:.3g}); "
-                f"the last good checkpoint is in {self.folder}; a smaller learning rate or --gradient-clip may help"
+                f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g}); "
+                f"the last checkpoint before it is {self.folder / 'last.ckpt'}; "
+                "a smaller learning rate or --gradient-clip may help"
             )
 
     def _finish_epoch(self) -> Row:
         """Validate, keep the best weights, write metrics and checkpoint."""
         progress, sums = self.progress, self._sums_over_devices()
         validation_loss, validation_error = self._validate()
+        self._check_finite("validation loss", validation_loss, progress.step)
         progress.epoch += 1
         row: Row = {
             "epoch": progress.epoch,
@@ -227,24 +230,31 @@ class Trainer:
         keys = ("validation_error", "validation_loss")
         return best is None or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
 
-    def _out_of_patience(self) -> bool:
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do, the summary included."""
+        return self._is_trained and (self.folder / "summary.json").exists()
+
+    @property
+    def _is_trained(self) -> bool:
         best, patience = self.progress.best, self.recipe.patience
-        return patience is not None and best is not None and self.progress.epoch - best["epoch"] >= patience
+        out_of_patience = patience is not None and best is not None and self.progress.epoch - best["epoch"] >= patience
+        return out_of_patience or self.progress.epoch >= self.recipe.epochs
 
     def _save_checkpoint(self) -> None:
         if self._is_first:
             save_checkpoint(self.folder / "last.ckpt", self.model, self.optimizer, self.progress)
 
-    def _write_summary(self, seconds: float) -> None:
-        """summary.json: what the run cost and where its best epoch was."""
+    def _write_summary(self) -> None:
+        """summary.json: where the best epoch was, and the cost: seconds of training without validation, memory."""
         history = self.progress.history
         speeds = sorted(row["images_per_second"] for row in history)
         summary = {
             "best": self.progress.best,
             "epochs": self.progress.epoch,
-            "seconds": seconds,
+            "seconds": sum(row["seconds"] for row in history),
             "images_per_second": speeds[len(speeds) // 2],
-            "peak_memory_mib": _peak_memory_mib(),
+            "peak_memory_mib": peak_memory_mib(),
             "broken_images": list(self.splits.broken),
         }
         write_json(self.folder / "summary.json", summary)
@@ -256,26 +266,3 @@ class Trainer:
     def _seed_of(self, number: int, *, stream: int) -> int:
         """A seed that nothing else shares: for the order of an epoch (stream 1) or for a step (stream 2)."""
         return (self.recipe.seed * 4 + stream) * 2**40 + number
-
-
-def _launch(recipe: Recipe) -> Fabric:
-    """Devices and precision; with several devices, the processes for them."""
-    if recipe.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
-    torch.use_deterministic_algorithms(recipe.deterministic)
-    fabric = Fabric(
-        accelerator=recipe.accelerator,
-        devices=recipe.devices,
-        strategy="ddp" if recipe.devices > 1 else "auto",
-        precision=recipe.precision,
-    )
-    fabric.launch()
-    return fabric
-
-
-def _peak_memory_mib() -> float:
-    """Largest resident memory of this process so far, and of the GPU where one is used."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -10,6 +10,8 @@ from capsella.errors import CapsellaError, unknown_name
 from capsella.losses import LossOptions
 from capsella.routing import Routing, routing_from_dict
 
+SEED_BITS = 22  # what the step number and the purpose of a random number leave of torch's 64 bits
+
 
 @dataclass(frozen=True)
 class AugmentOptions:
@@ -50,8 +52,10 @@ class OptimizerOptions:
                 "learning_rate, decay, decay_steps: must be above 0, "
                 f"got {self.learning_rate}, {self.decay}, {self.decay_steps}"
             )
-        if self.l2 < 0:
+        if not self.l2 >= 0:
             raise ValueError(f"l2: must not be negative, got {self.l2}")
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise ValueError(f"gradient_clip: must be above 0 or None, got {self.gradient_clip}")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -75,13 +79,13 @@ class Recipe:
     loss: LossOptions = field(default_factory=LossOptions)
     """What is minimised."""
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
-    """How."""
+    """How it is minimised."""
     epochs: int = 50
     """Passes over the training images."""
     batch_size: int = 128
     """Images a step, over all devices together."""
     patience: int | None = None
-    """Stop after this many epochs without a better validation error."""
+    """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
     seed: int = 0
     """Seed of the weights, the order of the images, augmentation and dropout."""
     deterministic: bool = False
@@ -90,17 +94,23 @@ class Recipe:
     """Where to compute."""
     devices: int = 1
     """How many of them, with distributed data parallel (DDP); on a CPU, processes."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """float32, or convolutions and dense layers in bfloat16 or float16; routing always runs in float32."""
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """float32, or convolutions and dense layers in bfloat16; routing always runs in float32."""
     checkpoint_seconds: float = 60.0
     """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
 
     def __post_init__(self) -> None:
+        if "name" not in self.model:
+            raise ValueError(f"model: must have the name of a registered network, got {self.model}")
         for name in ("epochs", "batch_size", "devices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.patience is not None and self.patience < 1:
             raise ValueError(f"patience: must be at least 1, got {self.patience}")
+        if not 0 <= self.seed < 2**SEED_BITS:
+            raise ValueError(f"seed: must be from 0 to {2**SEED_BITS - 1}, got {self.seed}")
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(f"checkpoint_seconds: must not be negative, got {self.checkpoint_seconds}")
         if self.batch_size % self.devices:
             raise ValueError(f"batch_size: must be a multiple of devices = {self.devices}, got {self.batch_size}")
 
@@ -139,7 +149,9 @@ class Recipe:
                 "optimizer": OptimizerOptions(**values["optimizer"]),
             }
             return cls(**{**values, **groups})
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
+        except (TypeError, ValueError) as error:
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
 
 

@@ -57,6 +57,8 @@ def read_config(folder: str | Path) -> tuple[str, Recipe, dict[str, Any]]:
         return config["name"], Recipe.from_dict(config["recipe"]), config["environment"]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CapsellaError(f"{folder} is not a run folder: it has no config.json") from error
+    except CapsellaError as error:
+        raise CapsellaError(f"{path}: {error}") from error
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CapsellaError(f"{path} is damaged: {error!r}") from error
 

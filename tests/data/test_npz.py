@@ -93,14 +93,16 @@ def test_images_of_one_group_stay_together(tmp_path: Path):
     splits = load_data(DataOptions(name="npz", path=options.path, group="slide"))
     sides = [set(images.metadata["slide"].tolist()) for images in splits.named().values()]
     assert sum(map(len, sides)) == len(set.union(*sides)) == 10
-    with pytest.raises(ValueError, match=r"group: must name an array of 30 integers in .*\(it has: slide\), got 'photo'"):
+    with pytest.raises(
+        ValueError, match=r"group: must name an array of 30 integers in .*\(it has: slide\), got 'photo'"
+    ):
         load_data(DataOptions(name="npz", path=options.path, group="photo"))
 
 
 def test_a_group_on_two_sides_of_a_given_split_is_an_error(tmp_path: Path):
     arrays = {"images": PIXELS, "labels": LABELS, "split": np.array([0] * 20 + [2] * 10), "slide": np.arange(30) // 3}
     options = write(tmp_path / "a.npz", **arrays)
-    with pytest.raises(CapsellaError, match="images of one group must be in one split.* in train and in test"):
+    with pytest.raises(CapsellaError, match=r"images of one group must be in one split.* in train and in test"):
         load_data(DataOptions(name="npz", path=options.path, group="slide"))
 
 

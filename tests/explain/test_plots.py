@@ -99,6 +99,12 @@ def test_training_draws_what_there_is():
     assert all(line.get_marker() == "o" for line in axes.lines)
 
 
+@pytest.mark.parametrize(("value", "top"), [(0.001, 0.00105), (0, 1)])
+def test_a_constant_curve_stays_inside_its_panel(value, top):
+    (axes,) = training_figure({"epoch": np.array([1.0, 2.0]), "learning_rate": np.full(2, value)}).axes
+    assert axes.get_ylim() == pytest.approx((0, top))
+
+
 def test_training_without_curves_is_an_error():
     with pytest.raises(ValueError, match="metrics: must hold the column epoch"):
         training_figure({"train_loss": np.ones(1)})

@@ -115,7 +115,9 @@ def test_children_of_another_layer() -> None:
     layer = CapsuleConv2d(2, 3, 4, 5, kernel=3)
     with pytest.raises(ValueError, match="capsule grid: must be at least the kernel, 3×3, got 2×3"):
         layer(children(1, 2, 3, 2, 3))
-    with pytest.raises(ValueError, match=r"weight: must have shape .* = \(3, 3, 7, 4, 3, 5\), got \(3, 3, 2, 4, 3, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"weight: must have shape .* = \(3, 3, 7, 4, 3, 5\), got \(3, 3, 2, 4, 3, 5\)"
+    ):
         layer(children(1, 3, 3, 7, 3))
 
 

@@ -37,7 +37,7 @@ def em_routing(
     M-step: r_ij = R_ij a_i; μ_j = Σ r V / Σ r; σ²_j = Σ r (V − μ)² / Σ r; cost_j^h = (β_u + ln σ_j^h) Σ r;
     a_j = logistic(λ_t (β_a − Σ_h cost_j^h)). E-step: R_ij = softmax over the parents of ln a_j + ln N(V_ij; μ_j, σ²_j).
 
-    Computed in float32 at least, whatever the votes' type; poses and activations come back in it. Finite, with finite
+    Computed in float32 at least, whatever the votes' type, and returned in that precision. Finite, with finite
     gradients, where a plain port of the formulas is not: no active child, identical votes, one child or one parent.
 
     Args:
@@ -103,7 +103,7 @@ class EMRouting(EMSettings, Routing):
         activations: Float[Tensor, "b h w c_in"],
         weight: Float[Tensor, "kh kw c_in c_out q d"],
         geometry: Geometry,
-        vote_offset: Float[Tensor, "h w d"] | None = None,
+        vote_offset: Float[Tensor, "h w d_out"] | None = None,
         **parameters: Tensor,
     ) -> Capsules:
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from capsella.routing.base import Routed
 from capsella.routing.convolution import Geometry, gather_windows
-from capsella.routing.em.settings import EMSettings
+from capsella.routing.em.moments import moments, scaled_distance
+from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings
 from capsella.routing.recording import is_recording, new_trace
 
 # A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
 # parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit.
 LEAST_ACTIVATION = 1e-12
-# Inside the square root of the standardised cost: equal costs then have a zero value and a zero gradient.
-COST_VARIANCE_EPSILON = 1e-8
 
 LogNormaliser = Callable[[Tensor], Tensor]
 
@@ -54,31 +53,32 @@ def em_procedure(
         # M-step
         R = log_R.exp()
         data = (R * a).sum(2)  # Σ_i r_ij
-        mu, squared, variance = _moments(V, _shares(log_R, a), settings.variance_floor)
+        mu, variance = moments(V, _shares(log_R, a))
+        variance = variance.clamp(min=settings.variance_floor)
         log_a = _log_activation(data, even_share, variance, beta_u, beta_a, settings, t)
-        trace.add(R.transpose(1, 2), mu, squared.sum(3).sqrt().transpose(1, 2) if is_recording() else None)
+        trace.add(R.transpose(1, 2), mu, _vote_distances(V, mu).transpose(1, 2) if is_recording() else None)
         # E-step; after the last M-step nobody would use it
         if t < settings.iterations - 1:
-            log_p = -0.5 * ((2 * math.pi * variance).log().sum(2, keepdim=True) + (squared @ (1 / variance).unsqueeze(3)).squeeze(3))
+            log_p = -0.5 * (scaled_distance(V, mu, 1 / variance) + _log_2pi_variance(variance))
             logits = log_a.unsqueeze(2) + log_p
             log_R = logits - log_normaliser(logits)
     return Routed(mu, log_a.exp(), R.transpose(1, 2))
 
 
+def _log_2pi_variance(variance: Tensor) -> Tensor:
+    """Σ_h ln(2πσ²_h) [n j 1]."""
+    return variance.log().sum(2, keepdim=True) + variance.shape[2] * math.log(2 * math.pi)
+
+
+@torch.no_grad()
+def _vote_distances(V: Tensor, mu: Tensor) -> Tensor:
+    """‖V_ij − μ_j‖ [n j i]."""
+    return scaled_distance(V, mu, torch.ones_like(mu)).sqrt()
+
+
 def _shares(log_R: Tensor, a: Tensor) -> Tensor:
     """r_ij / Σ_i r_ij [n j i], as a softmax over the children: exact also where Σ_i r_ij underflows."""
     return (log_R + a.clamp(min=LEAST_ACTIVATION).log()).softmax(2)
-
-
-def _moments(V: Tensor, shares: Tensor, variance_floor: float) -> tuple[Tensor, Tensor, Tensor]:
-    """μ [n j d], (V − μ)² [n j i d] and σ² [n j d].
-
-    σ² is the mean of (V − μ)², not of V² less μ²: the difference would lose all digits for tight clusters far from zero.
-    """
-    weights = shares.unsqueeze(2)  # [n j 1 i]
-    mu = weights @ V  # [n j 1 d]
-    squared = (V - mu).square()
-    return mu.squeeze(2), squared, (weights @ squared).squeeze(2).clamp(min=variance_floor)
 
 
 def _log_activation(
@@ -96,7 +96,7 @@ def _log_activation(
     cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data
     if settings.standardise:
         centred = cost - cost.mean(1, keepdim=True)
-        cost = centred / (centred.square().mean(1, keepdim=True) + COST_VARIANCE_EPSILON).sqrt()
+        cost = centred / (centred.square().mean(1, keepdim=True) + STANDARDISED_COST_EPSILON).sqrt()
     return torch.nn.functional.logsigmoid(settings.inverse_temperature_at(iteration) * (beta_a - cost))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capsella.routing.base import Routed
 from capsella.routing.convolution import Geometry
-from capsella.routing.em.settings import EMSettings
+from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings
 from capsella.types import Capsules
 
 Links = dict[tuple[int, int], Tensor]
@@ -143,7 +143,7 @@ def _standardised(j: int, costs: list[Tensor], positions: list[int]) -> Tensor:
     """Forslöv 2018, Algorithm 2, lines 15–18, with the mean that line 16 misprints and the sign that line 18 misprints."""
     here = torch.stack([cost for cost, position in zip(costs, positions, strict=True) if position == positions[j]])
     mean = here.mean()
-    return (costs[j] - mean) / ((here - mean) ** 2).mean().sqrt()
+    return (costs[j] - mean) / (((here - mean) ** 2).mean() + STANDARDISED_COST_EPSILON).sqrt()
 
 
 def _sum(values: list[Tensor]) -> Tensor:

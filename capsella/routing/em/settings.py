@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from capsella.routing.checks import check_iterations
 
+STANDARDISED_COST_EPSILON = 1e-8
+"""ε of the thesis's line 18, inside the square root: equal costs then have a zero value and a zero gradient."""
+
 
 @dataclass(frozen=True)
 class EMSettings:

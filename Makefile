@@ -1,0 +1,31 @@
+# make demo · make test · make lint · make results
+PYTHON ?= python3
+PIP_ARGS ?=
+BIN := .venv/bin
+
+.PHONY: demo test lint format results
+
+# Everything CI ran with; without a GPU on Linux, PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# takes PyTorch's CPU build, which is some gigabytes smaller.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/capsella train demo
+
+test: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+results: .venv/installed
+	$(BIN)/python -m capsella.experiments.results results > docs/results.md

@@ -1,0 +1,52 @@
+"""One run from recipe to test error: trained where it is not, resumed where it was interrupted, tested once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from capsella.data import Splits, load_data
+from capsella.evaluation import Evaluation, evaluate
+from capsella.files import write_json
+from capsella.training import Recipe, Run, resume, train
+from capsella.training.command import command
+
+
+def finish_run(run: Run, *, progress: bool = True) -> tuple[Evaluation, Splits]:
+    """Evaluate on the test images; writes test.json and result.json into the run's folder."""
+    splits = load_data(run.recipe.data)
+    evaluation = evaluate(run.model, splits.test, progress=progress)
+    write_json(run.folder / "test.json", evaluation.to_dict())
+    write_json(run.folder / "result.json", result(run, evaluation))
+    return evaluation, splits
+
+
+def result(run: Run, evaluation: Evaluation) -> dict[str, Any]:
+    """What a run's result.json holds; copied to results/, it is a row of docs/results.md."""
+    summary = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
+    return {
+        "command": command(run.name, run.recipe),
+        "seed": run.recipe.seed,
+        "environment": run.environment,
+        "recipe": run.recipe.to_dict(),
+        "test": {
+            "images": len(evaluation.labels),
+            "errors": evaluation.errors,
+            "error_percent": evaluation.error,
+            "error_interval_95_percent": list(evaluation.error_interval),
+        },
+        "training": summary,
+    }
+
+
+def result_of(recipe: Recipe, folder: Path, name: str, console: Console) -> dict[str, Any]:
+    """The result of `recipe` in `folder`: read where it is there, else trained, or resumed, and tested."""
+    if not (folder / "result.json").exists():
+        if (folder / "last.ckpt").exists():
+            run = resume(folder, console=console)
+        else:
+            run = train(recipe, folder, name=name, console=console)
+        finish_run(run, progress=False)
+    values: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return values

@@ -1,0 +1,99 @@
+"""A recipe as a command: the fields by the names of their flags."""
+
+import dataclasses
+import inspect
+import shlex
+from typing import Any
+
+from capsella.errors import unknown_name
+from capsella.models import model_function
+from capsella.routing import ROUTINGS, Routing
+from capsella.training.recipe import RECIPES, Recipe, get_recipe
+
+# Decided by the data, not by the user.
+FROM_DATA = ("image_size", "channels", "classes")
+
+
+def command(name: str, recipe: Recipe) -> str:
+    """The command that trains `recipe`: its registered name, and a flag for each field that differs from it.
+
+    For a recipe made in Python, whose `name` is not registered, the call of `train`.
+    """
+    if name not in RECIPES:
+        return f"capsella.training.train(recipe, folder, name={name!r})"
+    usual, recipe = get_recipe(name), complete(recipe)
+    network, routing = recipe.model["name"], recipe.model.get("routing")
+    words = [f"capsella train {name}"]
+    # These two bring defaults of their own, against which the other flags are told.
+    if network != usual.model["name"]:
+        usual = with_network(usual, network)
+        words.append(f"--model {network}")
+    usual = complete(usual)
+    if routing is not None and routing.name != usual.model["routing"].name:
+        usual = with_routing(usual, routing.name)
+        words.append(f"--routing {routing.name}")
+    before = leaves(usual)
+    return " ".join(words + [_flag(path, value) for path, value in leaves(recipe).items() if value != before[path]])
+
+
+def with_network(recipe: Recipe, name: str) -> Recipe:
+    """The recipe with the options of another network at their defaults; one without capsules trains on cross-entropy.
+
+    Raises:
+        ValueError: no network is registered under `name`.
+    """
+    recipe = dataclasses.replace(recipe, model=network_options(recipe.model, name))
+    if "routing" in recipe.model:
+        return recipe
+    return dataclasses.replace(recipe, loss=dataclasses.replace(recipe.loss, name="cross_entropy"))
+
+
+def with_routing(recipe: Recipe, name: str) -> Recipe:
+    """The recipe with another routing at its defaults.
+
+    Raises:
+        ValueError: no routing is registered under `name`, or the network has no capsules.
+    """
+    if "routing" not in recipe.model:
+        raise ValueError(f"routing: {recipe.model['name']} has no capsules to route")
+    if name not in ROUTINGS:
+        raise unknown_name("routing", name, ROUTINGS)
+    return dataclasses.replace(recipe, model={**recipe.model, "routing": ROUTINGS[name]()})
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """The recipe with every option of its network, defaults included."""
+    return dataclasses.replace(recipe, model=network_options(recipe.model))
+
+
+def _flag(path: str, value: Any) -> str:
+    group, dot, leaf = path.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return f"--{group}{dot}{'' if value else 'no-'}{leaf}"
+    return f"--{group}{dot}{leaf} {shlex.quote(str(value))}"
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Every field below `value` by the full name of its flag, as in "model.routing.iterations"."""
+    if isinstance(value, Routing):
+        return {path: value.name, **leaves(dataclasses.asdict(value), path)}
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if not isinstance(value, dict):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, below in value.items():
+        found |= leaves(below, f"{path}.{key}".strip("."))
+    return found
+
+
+def network_options(model: dict[str, Any], network: str | None = None) -> dict[str, Any]:
+    """The options in `model` and the defaults of the others; those of another network where one is named."""
+    name = model["name"] if network is None else network
+    defaults = {
+        key: parameter.default
+        for key, parameter in inspect.signature(model_function(name)).parameters.items()
+        if key not in FROM_DATA
+    }
+    given = {key: value for key, value in model.items() if key in defaults}
+    return {"name": name, **defaults, **(given if network is None or network == model["name"] else {})}

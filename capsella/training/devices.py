@@ -1,0 +1,48 @@
+"""Where a training computes: its devices, its processes, and the memory they used."""
+
+import os
+import resource
+import sys
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+from capsella.training.recipe import Recipe
+
+
+def launch(recipe: Recipe) -> Fabric:
+    """Devices and precision; with several devices, the processes for them.
+
+    Raises:
+        ValueError: this machine does not have the devices.
+    """
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
+    torch.use_deterministic_algorithms(recipe.deterministic)
+    try:
+        fabric = Fabric(
+            accelerator=recipe.accelerator,
+            devices=recipe.devices,
+            strategy="ddp" if recipe.devices > 1 else "auto",
+            precision=recipe.precision,
+        )
+    except (MisconfigurationException, RuntimeError) as error:
+        wanted = f"{recipe.devices} of {recipe.accelerator!r}"
+        raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
+    fabric.launch()
+    return fabric
+
+
+def is_first_process() -> bool:
+    """Whether this is the one process that writes and reports, of all that train together."""
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not together or torch.distributed.get_rank() == 0
+
+
+def peak_memory_mib() -> float:
+    """Largest resident memory of this process so far, or what was allocated on the GPU where one is used."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -1,0 +1,233 @@
+"""One's own images: folders, split files, groups, and everything that can be wrong with them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data import DataOptions, ImageSet, Splits, describe, load_data, write_split_file
+from capsella.errors import CapsellaError
+
+
+def save(path: Path, value: int, shape: tuple[int, ...] = (6, 6)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full(shape, value, dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    """Two classes of 20 images each from 10 patients; an image's grey value tells its class and number."""
+    folder = tmp_path / "cells"
+    for label, name in enumerate(("monocyte", "basophil")):
+        for number in range(20):
+            save(folder / name / f"patient{number // 2}_{number}.png", 100 * label + number)
+    return folder
+
+
+def options(folder: Path, **changes: object) -> DataOptions:
+    return DataOptions(name="folder", path=folder, **changes)  # type: ignore[arg-type]
+
+
+def values(images: ImageSet) -> list[int]:
+    return images.images[:, 0, 0, 0].tolist()
+
+
+def test_sub_folders_are_the_classes(cells: Path):
+    splits = load_data(options(cells))
+    assert (splits.name, splits.classes, splits.image_size) == ("cells", ("basophil", "monocyte"), (6, 6))
+    assert [tuple(row)[1:] for row in describe(splits)] == [(14, 2, 4), (14, 2, 4)]
+    every = [value for images in splits.named().values() for value in values(images)]
+    assert sorted(every) == [*range(20), *range(100, 120)]
+    for images in splits.named().values():
+        assert images.files is not None
+        for value, label, file in zip(values(images), images.labels.tolist(), images.files, strict=True):
+            assert (value >= 100) == (splits.classes[label] == "basophil") == file.startswith("basophil/")
+            assert file.endswith(f"_{value % 100}.png")
+
+
+def test_the_same_seed_gives_the_same_split(cells: Path):
+    def test_files(seed: int) -> tuple[str, ...] | None:
+        return load_data(options(cells, split_seed=seed)).test.files
+
+    assert test_files(1) == test_files(1) != test_files(2)
+
+
+def test_formats_sub_folders_and_what_is_passed_over(cells: Path):
+    for name in ("a.bmp", "b.TIF", "c.jpeg", "deep/er/d.JPG"):
+        save(cells / "monocyte" / name, 50)
+    for name in (".hidden.png", ".thumbnails/e.png"):
+        save(cells / "monocyte" / name, 51)
+    save(cells / ".git/f.png", 52)
+    (cells / "monocyte/notes.txt").write_text("not an image")
+    splits = load_data(options(cells))
+    every = [value for images in splits.named().values() for value in values(images)]
+    assert every.count(50) == 4
+    assert len(every) == 44
+
+
+def test_links_are_followed_but_not_in_circles(cells: Path, tmp_path: Path):
+    save(tmp_path / "elsewhere/more.png", 77)
+    (cells / "monocyte/linked").symlink_to(tmp_path / "elsewhere")
+    (cells / "monocyte/up").symlink_to(cells)
+    (cells / "monocyte/self").symlink_to(cells / "monocyte")
+    (cells / "monocyte/across").symlink_to(tmp_path / "across")
+    (tmp_path / "across").mkdir()
+    (tmp_path / "across/back").symlink_to(cells / "monocyte")
+    (cells / "loop").symlink_to(cells)
+    (cells / "basophil/gone.png").symlink_to(cells / "nothing")
+    splits = load_data(options(cells))
+    assert splits.classes == ("basophil", "monocyte")
+    every = [value for images in splits.named().values() for value in values(images)]
+    assert sorted(every) == [*range(20), 77, *range(100, 120)]
+
+
+def test_patients_stay_on_one_side(cells: Path):
+    splits = load_data(options(cells, group="(patient[0-9]+)_"))
+    patients = []
+    for images in splits.named().values():
+        assert images.files is not None
+        patients.append({file.split("/")[1].split("_")[0] for file in images.files})
+        assert set(images.labels.tolist()) == {0, 1}
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 10
+
+
+def test_a_pattern_must_find_a_group_in_every_path(cells: Path):
+    save(cells / "monocyte/nobody.png", 3)
+    with pytest.raises(CapsellaError, match=r"must capture a name in every path, got none in monocyte/nobody\.png"):
+        load_data(options(cells, group="(patient[0-9]+)_"))
+
+
+def test_a_split_file_brings_a_split_back(cells: Path, tmp_path: Path):
+    first = load_data(options(cells, split_seed=5))
+    write_split_file(first, tmp_path / "split.csv")
+    again = load_data(options(cells, split_seed=99, split_file=tmp_path / "split.csv"))
+    for before, after in zip(first.named().values(), again.named().values(), strict=True):
+        assert before.files == after.files
+        assert torch.equal(before.images, after.images)
+        assert torch.equal(before.labels, after.labels)
+
+
+def test_validation_is_held_out_where_a_split_file_has_none(cells: Path, tmp_path: Path):
+    rows = [
+        f"{path.relative_to(cells)},{'test' if path.stem.endswith('9') else 'train'}" for path in cells.rglob("*.png")
+    ]
+    (tmp_path / "split.csv").write_text("\ufefffile,split\r\n" + "\r\n".join(rows).replace("/", "\\"), "utf-8")
+    splits = load_data(options(cells, split_file=tmp_path / "split.csv"))
+    assert [tuple(row)[1:] for row in describe(splits)] == [(16, 2, 2), (16, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("file,split", "name,set"), r"must have the columns file and split, got \['name'"),
+        (lambda text: text.replace(",test", ",tset"), r"line \d+: split must be train, validation, test, got 'tset'"),
+        (lambda text: text + "monocyte/patient0_0.png,train\n", r"line 42: a file must be listed once, got monocyte/p"),
+        (lambda text: text + "monocyte/gone.png,train\n", r"line 42: monocyte/gone\.png is not in"),
+        (lambda text: "\n".join(text.splitlines()[:-3]), "must list every image, but 3 are not, as "),
+        (lambda text: text.replace(",test", ",train"), "the test split is empty"),
+        (lambda text: text.replace(",train", ",test"), "the train split is empty"),
+        (lambda text: text.replace("\n", "\n\0"), "columns|CSV|line 2"),
+        (lambda text: "", "must have the columns file and split, got None"),
+    ],
+)
+def test_split_files_that_do_not_fit(cells: Path, tmp_path: Path, change, message: str):
+    path = tmp_path / "split.csv"
+    write_split_file(load_data(options(cells)), path)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(CapsellaError, match=message):
+        load_data(options(cells, split_file=path))
+
+
+def test_a_split_file_that_is_not_there(cells: Path):
+    with pytest.raises(CapsellaError, match=r"gone\.csv: cannot be read as a CSV table"):
+        load_data(options(cells, split_file=cells / "gone.csv"))
+
+
+def test_a_split_file_must_not_tear_a_group(cells: Path, tmp_path: Path):
+    write_split_file(load_data(options(cells)), tmp_path / "split.csv")
+    with pytest.raises(
+        CapsellaError, match=r"images of one group must be in one split, but the group of .* is in train"
+    ):
+        load_data(options(cells, split_file=tmp_path / "split.csv", group="(patient[0-9]+)_"))
+
+
+def test_images_without_file_names_have_no_split_file(tmp_path: Path):
+    images = ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
+    with pytest.raises(ValueError, match="images must have file names"):
+        write_split_file(Splits("mine", images, images, images), tmp_path / "split.csv")
+
+
+def test_a_folder_that_is_split_already(tmp_path: Path):
+    for split, number in (("train", 10), ("val", 2), ("test", 3)):
+        for name in ("a", "b"):
+            for i in range(number):
+                save(tmp_path / split / name / f"{i}.png", i)
+    splits = load_data(options(tmp_path))
+    assert [tuple(row) for row in describe(splits)] == [("a", 10, 2, 3), ("b", 10, 2, 3)]
+    assert splits.test.files == tuple(f"test/{name}/{i}.png" for name in "ab" for i in range(3))
+    (tmp_path / "split.csv").write_text("file,split\n")
+    with pytest.raises(CapsellaError, match=r"is split already, by its sub-folders \['test', 'train', 'val'\]"):
+        load_data(options(tmp_path, split_file=tmp_path / "split.csv"))
+
+
+def test_a_broken_image_is_named_or_skipped_and_listed(cells: Path):
+    broken = cells / "monocyte/patient3_6.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    with pytest.raises(CapsellaError, match=r"monocyte/patient3_6\.png: cannot be read as an image"):
+        load_data(options(cells))
+    splits = load_data(options(cells, skip_broken=True))
+    assert len(splits.broken) == 1
+    assert str(broken) in splits.broken[0]
+    every = [value for images in splits.named().values() for value in values(images)]
+    assert sorted(every) == [*range(6), *range(7, 20), *range(100, 120)]
+
+
+def test_a_class_whose_every_image_is_broken(cells: Path):
+    for path in (cells / "monocyte").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(CapsellaError, match=r"no image of the class 'monocyte' can be read\. Left out: .*patient0_0"):
+        load_data(options(cells, skip_broken=True))
+
+
+def test_folders_that_cannot_be_classes(tmp_path: Path):
+    with pytest.raises(CapsellaError, match="gone: no such folder"):
+        load_data(options(tmp_path / "gone"))
+    save(tmp_path / "loose.png", 1)
+    with pytest.raises(CapsellaError, match="must have one sub-folder a class, 2 or more, got none"):
+        load_data(options(tmp_path))
+    save(tmp_path / "only/a.png", 1)
+    with pytest.raises(CapsellaError, match=r"must have one sub-folder a class, 2 or more, got \['only'\]"):
+        load_data(options(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/a.gif").write_bytes(b"GIF89a")
+    with pytest.raises(CapsellaError, match=r"other: a class must have images \(\.png.*\), got none among 1 files"):
+        load_data(options(tmp_path))
+
+
+def test_a_class_of_one_image_says_what_to_do(cells: Path):
+    save(cells / "lymphocyte/1.png", 1)
+    with pytest.raises(
+        CapsellaError, match=r"cells: the class 'lymphocyte' has 1 image\(s\) to part.*add images, leave"
+    ):
+        load_data(options(cells))
+
+
+def test_mixed_channels_and_sizes_name_examples(cells: Path):
+    save(cells / "monocyte/colour.png", 9, (6, 6, 3))
+    with pytest.raises(CapsellaError, match=r"numbers of channels; set channels .* 1 \(40 .*, 3 \(1 .*colour\.png\)"):
+        load_data(options(cells))
+    assert load_data(options(cells, channels=1)).channels == 1
+    assert load_data(options(cells, channels=3)).channels == 3
+    save(cells / "monocyte/wide.png", 9, (6, 12))
+    with pytest.raises(CapsellaError, match=r"different sizes .*; set size .*6×12 \(1 .*wide\.png\), 6×6 \(41 .*"):
+        load_data(options(cells, channels=1))
+    assert load_data(options(cells, channels=1, size=5)).image_size == (5, 5)
+
+
+def test_per_class_thins_out_training_only(cells: Path):
+    full, small = load_data(options(cells)), load_data(options(cells, per_class=3))
+    assert small.train.counts() == {"basophil": 3, "monocyte": 3}
+    assert set(small.train.files or ()) < set(full.train.files or ())
+    assert (small.test.files, small.validation.files) == (full.test.files, full.validation.files)

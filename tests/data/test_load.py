@@ -1,0 +1,205 @@
+"""Options, the sources by name, what is said about them, and the real sets where they are at hand."""
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import tyro
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from capsella.data import (
+    DataOptions,
+    ImageSet,
+    Splits,
+    contact_sheet,
+    describe,
+    load_data,
+    source_table,
+    write_split_file,
+)
+from capsella.data.npz import load_arrays
+from capsella.errors import CapsellaError
+
+DATA = os.environ.get("CAPSELLA_DATA", "")
+
+
+def needs(file: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (Path(DATA) / file).is_file() or not DATA, reason=f"CAPSELLA_DATA has no {file}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"validation": 0.0}, "validation: must be a share between 0 and 1, both excluded, got 0.0"),
+        ({"test": 1.0}, "test: must be a share"),
+        ({"size": 0}, "size: must be at least 1, got 0"),
+        ({"per_class": 0}, "per_class: must be at least 1, got 0"),
+        ({"channels": 4}, "channels: must be 1, 3 or None, got 4"),
+        ({"split_seed": -1}, "split_seed: must not be negative, got -1"),
+        ({"name": "mnist", "path": Path("x")}, "path: only for the source folder or npz, got x with 'mnist'"),
+        ({"name": "npz", "path": Path("x"), "split_file": Path("y")}, "split_file: only for the source folder"),
+        ({"group": "(a)"}, "group: only for the source folder or npz"),
+        ({"name": "folder"}, "path: must be given for the source 'folder'"),
+        ({"name": "folder", "path": Path("x"), "group": "("}, r"group: must be a regular expression, got '\('"),
+        ({"name": "folder", "path": Path("x"), "group": "a"}, "group: must have one capture group.* got 0 in 'a'"),
+    ],
+)
+def test_options_say_what_is_wrong(changes: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        DataOptions(**changes)  # type: ignore[arg-type]
+
+
+def test_options_are_flags(capsys: pytest.CaptureFixture[str]):
+    flags = ["--name", "npz", "--path", "x.npz", "--size", "32", "--channels", "1", "--skip-broken", "--group", "slide"]
+    expected = DataOptions(name="npz", path=Path("x.npz"), size=32, channels=1, skip_broken=True, group="slide")
+    assert tyro.cli(DataOptions, args=flags) == expected
+    with pytest.raises(SystemExit):
+        tyro.cli(DataOptions, args=["--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert all(f"--{field.name.replace('_', '-')}" in text for field in fields(DataOptions))
+    assert "Seed of the held-out shares" in text
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(ValueError, match=r"name: must be a registered name, got 'fashion'; did you mean fashion-mnist"):
+        load_data(DataOptions(name="fashion"))
+
+
+def test_digits_are_all_there_and_parted():
+    splits = load_data(DataOptions())
+    assert [len(images) for images in splits.named().values()] == [1295, 143, 359]
+    assert (splits.image_size, splits.channels, splits.classes) == ((8, 8), 1, tuple("0123456789"))
+    every = torch.cat([images.images for images in splits.named().values()]).flatten(1).double() / 255 * 16
+    source = torch.from_numpy(load_digits().data)
+    distances = torch.cdist(every, source)
+    assert distances.min(dim=1).values.max() < 0.3  # rounding to 8 bits
+    assert len(distances.argmin(dim=1).unique()) == 1797  # each image of the source once: no image is on two sides
+
+
+def test_the_test_digits_are_the_same_for_every_seed():
+    first, second = (load_data(DataOptions(split_seed=seed)) for seed in (0, 1))
+    assert torch.equal(first.test.images, second.test.images)
+    assert not torch.equal(first.validation.labels, second.validation.labels)
+
+
+def test_digits_are_resized():
+    splits = load_data(DataOptions(size=28, channels=3, per_class=2))
+    assert splits.train.images.shape == (20, 3, 28, 28)
+
+
+def test_the_table_tells_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    (tmp_path / "wbc").mkdir()
+    (tmp_path / "wbc/pbc_subset_224.npz").touch()
+    rows = {row.name: row for row in source_table()}
+    assert {"digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar10-jpeg", "pbc", "bccd"} < set(rows)
+    assert rows["pbc"].found == f"in {tmp_path / 'wbc'} (1 of 1 files)"
+    assert rows["mnist"].found == "downloaded on first use"
+    assert rows["digits"].found == "comes with scikit-learn"
+    assert (rows["digits"].images, rows["digits"].classes) == ("1,438 / – / 359", 10)
+
+
+def test_a_set_that_cannot_be_downloaded_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    with pytest.raises(CapsellaError, match=r"pbc_subset_224\.npz is not there; .*set CAPSELLA_DATA to a folder"):
+        load_data(DataOptions(name="pbc"))
+
+
+def test_splits_must_be_alike_and_hold_images():
+    def images(labels: list[int], size: int = 4, classes: tuple[str, ...] = ("a", "b")) -> ImageSet:
+        pixels = torch.zeros(len(labels), 1, size, size, dtype=torch.uint8)
+        return ImageSet(pixels, torch.tensor(labels, dtype=torch.int64), classes)
+
+    both = images([0, 1])
+    assert len(Splits("mine", both, both, images([0])).test) == 1  # a test set may lack a class
+    for changes, message in [
+        ({"test": images([])}, "mine: every split must hold images, but test is empty"),
+        ({"validation": images([])}, "validation is empty"),
+        ({"train": images([0, 0])}, "mine: the class 'b' has no image in train"),
+        ({"test": images([0, 1], size=5)}, r"image_size must be the same .* \(4, 4\) in train and \(5, 5\) in test"),
+        ({"test": images([0, 1], classes=("a", "c"))}, "classes must be the same in every split"),
+    ]:
+        with pytest.raises(CapsellaError, match=message):
+            Splits(**({"name": "mine", "train": both, "validation": both, "test": both} | changes))
+
+
+def test_a_contact_sheet_has_a_row_a_class():
+    values = torch.tensor([50, 100, 150, 200, 250], dtype=torch.uint8)
+    images = ImageSet(values[:, None, None, None].expand(5, 1, 24, 24), torch.tensor([0, 0, 0, 0, 1]), ("many", "few"))
+    sheet = np.asarray(contact_sheet(images, per_class=3))
+    assert sheet.shape[0] == 2 * (48 + 4) + 4  # enlarged to 48 pixels a side
+    pictures = [int(sheet[28, x, 0]) for x in range(sheet.shape[1] - 3 * 52 + 20, sheet.shape[1], 52)]
+    assert pictures == [50, 100, 200]  # first, middle, last of the class
+    assert int(sheet[80, sheet.shape[1] - 3 * 52 + 20, 0]) == 250
+    with pytest.raises(ValueError, match="per_class: must be at least 1, got 0"):
+        contact_sheet(images, per_class=0)
+
+
+@needs("mnist/train-images-idx3-ubyte.gz")
+def test_the_real_mnist():
+    splits = load_data(DataOptions(name="mnist"))
+    train, validation, test = (list(images.counts().values()) for images in splits.named().values())
+    whole = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert [a + b for a, b in zip(train, validation, strict=True)] == whole
+    assert test == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert [round(count / 10) for count in whole] == validation
+
+
+def thin(file: str, root: Path) -> None:
+    """Copy every tenth image of a packed set, so that tests are quick."""
+    arrays = load_arrays(Path(DATA) / file)
+    rows = np.arange(0, len(arrays["label"]), 10)
+    images = [arrays["image"][slice(*arrays["image_offset"][row : row + 2])] for row in rows]
+    arrays |= {name: values[rows] for name, values in arrays.items() if len(values) == len(arrays["label"])}
+    arrays |= {"image": np.concatenate(images), "image_offset": np.cumsum([0, *map(len, images)])}
+    (root / file).parent.mkdir(parents=True)
+    np.savez(root / file, **arrays)  # type: ignore[arg-type]
+
+
+@needs("wbc/pbc_subset_224.npz")
+def test_the_real_pbc_comes_back_from_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    thin("wbc/pbc_subset_224.npz", tmp_path)
+    packed = load_data(DataOptions(name="pbc"))
+    assert (packed.image_size, packed.channels, len(packed.train)) == ((224, 224), 3, 144)
+    for images in packed.named().values():
+        for pixels, file in zip(images.images, _in_folder(images).files or (), strict=True):
+            (tmp_path / "cells" / file).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "cells" / file)
+    named = [_in_folder(images) for images in packed.named().values()]
+    write_split_file(Splits("cells", *named), tmp_path / "split.csv")
+    unpacked = load_data(DataOptions(name="folder", path=tmp_path / "cells", split_file=tmp_path / "split.csv"))
+    for before, after in zip(named, unpacked.named().values(), strict=True):
+        order = np.argsort(before.files or ())
+        assert tuple(np.array(before.files)[order]) == after.files
+        assert torch.equal(before.images[order], after.images)
+        assert torch.equal(before.labels[order], after.labels)
+
+
+def _in_folder(images: ImageSet) -> ImageSet:
+    """The same images, called as they are in a folder of classes."""
+    files = images.files or ()
+    names = [f"{images.classes[label]}/{Path(file).stem}.png" for label, file in zip(images.labels, files, strict=True)]
+    return ImageSet(images.images, images.labels, images.classes, tuple(names))
+
+
+@needs("wbc/bccd_augmented_128x96.npz")
+def test_the_real_bccd_keeps_copies_of_a_photograph_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    thin("wbc/bccd_augmented_128x96.npz", tmp_path)
+    splits = load_data(DataOptions(name="bccd"))
+    assert (splits.image_size, splits.channels) == ((96, 128), 3)
+    sides = [set(images.metadata["photo"].tolist()) for images in splits.named().values()]
+    assert sum(map(len, sides)) == len(set.union(*sides)) > 300
+    assert all(0.05 < splits.validation.counts()[name] / splits.train.counts()[name] < 0.3 for name in splits.classes)
+
+
+@needs("wbc/segmentation_wbc_1.npz")
+def test_the_real_segmentation_set_goes_without_its_one_basophil():
+    splits = load_data(DataOptions(name="segmentation-wbc", size=32))
+    totals = {row.name: row.train + row.validation + row.test for row in describe(splits)}
+    assert totals == {"eosinophil": 22, "lymphocyte": 53, "monocyte": 48, "neutrophil": 176}

@@ -1,0 +1,142 @@
+"""One battery for every registered model: whoever registers a model gets these tests."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from capsella.losses import LossOptions, total_loss
+from capsella.models import ImageClassifier, create_model, list_models
+
+CHANNELS, CLASSES = 2, ("rod", "cone", "glia")
+every_model = pytest.mark.parametrize("name", list_models())
+
+
+@cache
+def least_size(name: str) -> int:
+    """The least image size, as the model's own error states it."""
+    with pytest.raises(ValueError, match=r"image_size: must be at least \d+×\d+") as error:
+        create_model(name, image_size=0)
+    return int(re.search(r"at least (\d+)×\1", str(error.value))[1])
+
+
+def small(name: str, **options: object) -> ImageClassifier:
+    """The model for images that are neither square nor grey nor of ten classes."""
+    height = max(least_size(name), 8)
+    return create_model(name, image_size=(height, height + 1), channels=CHANNELS, classes=CLASSES, **options)
+
+
+def images_for(model: ImageClassifier, batch: int = 2) -> torch.Tensor:
+    return torch.rand(batch, model.channels, *model.image_size)
+
+
+@every_model
+def test_forward_and_backward(name: str) -> None:
+    """Every parameter has a part in the loss."""
+    model = small(name).train()
+    images, labels = images_for(model, 4), torch.tensor([0, 2, 1, 2])
+    output = model(images, labels)
+    assert output.activations.shape == (4, len(CLASSES))
+    assert output.activations.dtype == torch.float32
+    assert output.activations.min() >= 0
+    assert output.activations.max() <= 1
+    total_loss(output, images, labels, LossOptions()).total.backward()
+    for path, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{path} has no gradient"
+        assert parameter.grad.isfinite().all(), f"the gradient of {path} is not finite"
+        assert parameter.grad.abs().max() > 0, f"the gradient of {path} is zero"
+
+
+@every_model
+def test_capsules_and_reconstructions_fit(name: str) -> None:
+    model = small(name)
+    images = images_for(model)
+    output = model(images)
+    if output.capsules is not None:
+        assert output.capsules.poses.shape[:4] == (2, 1, 1, len(CLASSES))
+        torch.testing.assert_close(output.capsules.activations[:, 0, 0], output.activations)
+        torch.testing.assert_close(model.encode(images).poses, output.capsules.poses)
+    assert model.has_decoder == (output.reconstruction is not None)
+    if output.reconstruction is not None:
+        assert output.reconstruction.shape == images.shape
+        assert 0 <= output.reconstruction.min() <= output.reconstruction.max() <= 1
+
+
+@every_model
+def test_smallest_image_and_one_below(name: str) -> None:
+    least = least_size(name)
+    model = create_model(name, image_size=least, classes=2)
+    assert model(images_for(model)).activations.shape == (2, 2)
+    with pytest.raises(
+        ValueError, match=rf"image_size: must be at least {least}×{least} .*got {least + 3}×{least - 1}"
+    ):
+        create_model(name, image_size=(least + 3, least - 1))
+
+
+@every_model
+def test_any_batch_and_no_image_depends_on_its_neighbours(name: str) -> None:
+    model = small(name).eval()
+    images = images_for(model, 3)
+    activations = model(images).activations
+    torch.testing.assert_close(model(images[1:2]).activations, activations[1:2], rtol=1e-4, atol=1e-5)
+    assert model(images[:0]).activations.shape == (0, len(CLASSES))
+
+
+@every_model
+def test_evaluation_is_deterministic(name: str) -> None:
+    model = small(name).eval()
+    images = images_for(model)
+    assert torch.equal(model(images).activations, model(images).activations)
+
+
+@every_model
+def test_bf16_autocast_stays_close(name: str) -> None:
+    model = small(name).eval()
+    images = images_for(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        activations = model(images).activations
+    assert activations.dtype == torch.float32
+    torch.testing.assert_close(activations, model(images).activations, rtol=0.1, atol=0.05)
+
+
+@every_model
+def test_save_and_load(name: str, tmp_path: Path) -> None:
+    model = small(name).eval()
+    model.save_pretrained(tmp_path / "new" / "folder")
+    loaded = ImageClassifier.from_pretrained(tmp_path / "new" / "folder").eval()
+    assert type(loaded) is type(model)
+    assert (loaded.name, loaded.options) == (model.name, model.options)
+    assert (loaded.image_size, loaded.channels, loaded.classes) == (model.image_size, CHANNELS, CLASSES)
+    weights = loaded.state_dict()
+    assert weights.keys() == model.state_dict().keys()
+    for path, tensor in model.state_dict().items():
+        assert torch.equal(weights[path], tensor), path
+    images = images_for(model)
+    assert torch.equal(loaded(images).activations, model(images).activations)
+
+
+@every_model
+@pytest.mark.usefixtures("as_users_call")
+def test_export(name: str) -> None:
+    model = small(name).eval()
+    images = images_for(model)
+    exported = torch.export.export(model, (images,)).module()
+    torch.testing.assert_close(exported(images).activations, model(images).activations)
+
+
+@every_model
+def test_images_of_another_shape(name: str) -> None:
+    model = small(name)
+    height, width = model.image_size
+    expected = re.escape(f"[b c h w] = [b, 2, {height}, {width}], got ")
+    for shape in [(2, 1, height, width), (2, 2, width, height), (2, height, width), (2, 2, height + 1, width)]:
+        with pytest.raises(ValueError, match="images: must have shape " + expected + re.escape(str(shape))):
+            model(torch.rand(shape))
+
+
+@every_model
+def test_unknown_option(name: str) -> None:
+    with pytest.raises(ValueError, match=f"option of model '{name}': .* got 'channel'; did you mean channels"):
+        create_model(name, channel=3)

@@ -1,0 +1,147 @@
+"""Eager against the reference: outputs and all gradients, float64, odd sizes, votes and capsule convolutions."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsella.routing import EMRouting, Geometry, em_routing
+from capsella.routing.em import BACKENDS
+
+# b, i, j, d
+SIZES = [(1, 1, 1, 1), (2, 5, 3, 7), (1, 11, 2, 1), (1, 3, 1, 5), (2, 1, 5, 3)]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "warm": {"inverse_temperature": 1.0, "inverse_temperature_decay": 0.5},
+    "scaled": {"cost_scale": 5.0, "inverse_temperature": 0.2},
+    "standardised": {"standardise": True, "inverse_temperature": 20.0},
+}
+# name: (grid of children, geometry)
+GEOMETRIES = {
+    "dense": ((2, 3), Geometry((2, 3))),
+    "stride 1": ((3, 4), Geometry((2, 2))),
+    "stride 2, rows left over": ((6, 4), Geometry((3, 3), (2, 2))),
+    "gaps between windows": ((4, 5), Geometry((1, 2), (3, 3))),
+    "tied": ((3, 4), Geometry((2, 2), (1, 2), tied=True)),
+    "matrix": ((4, 3), Geometry((3, 2), (1, 1), matrix=True)),
+    "matrix tied": ((3, 3), Geometry((2, 2), tied=True, matrix=True)),
+}
+C_IN, C_OUT, P = 2, 3, 4
+
+
+def inputs(size: tuple[int, int, int, int]) -> list[Tensor]:
+    """votes, activations, β_u, β_a in float64, all asking for gradients."""
+    shapes = [size, size[:2], size[2:3], size[2:3]]
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    tensors[1] = torch.rand(shapes[1], dtype=torch.float64)
+    return [tensor.requires_grad_() for tensor in tensors]
+
+
+def gradients(outputs: Any, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """Of one fixed random weighting of all outputs."""
+    generator = torch.Generator().manual_seed(1)
+    weighted = [(torch.randn(out.shape, generator=generator, dtype=out.dtype) * out).sum() for out in outputs]
+    return torch.autograd.grad(torch.stack(weighted).sum(), tensors, allow_unused=True, materialize_grads=True)
+
+
+def assert_alike(ours: Any, expected: Any) -> None:
+    for mine, theirs in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference"}))
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_outputs_and_gradients(backend: str, size: tuple[int, int, int, int], iterations: int, options: str) -> None:
+    tensors = inputs(size)
+    ours, expected = (
+        em_routing(*tensors, iterations, **OPTIONS[options], backend=name) for name in (backend, "reference")
+    )
+    assert_alike(ours, expected)
+    assert_alike(gradients(ours, tensors), gradients(expected, tensors))
+
+
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference"}))
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("competition", ["all", "types"])
+def test_capsule_convolutions(backend: str, name: str, competition: Any) -> None:
+    (height, width), geometry = GEOMETRIES[name]
+    d = P if geometry.matrix else 5
+    tensors = [
+        torch.randn(2, height, width, C_IN, P, dtype=torch.float64),
+        torch.rand(2, height, width, C_IN, dtype=torch.float64),
+        torch.randn(geometry.weight_shape(C_IN, P, C_OUT, d), dtype=torch.float64),
+        torch.randn(height, width, d, dtype=torch.float64),
+        torch.randn(C_OUT, dtype=torch.float64),
+        torch.randn(C_OUT, dtype=torch.float64),
+    ]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    poses, activations, weight, offset, beta_u, beta_a = tensors
+    ours, expected = (
+        EMRouting(
+            iterations=3, inverse_temperature=0.5, cost_scale=3.0, competition=competition, backend=run
+        ).capsule_conv(poses, activations, weight, geometry, offset, beta_u=beta_u, beta_a=beta_a)
+        for run in (backend, "reference")
+    )
+    assert_alike(ours, expected)
+    assert_alike(gradients(ours, tensors), gradients(expected, tensors))
+
+
+def test_standardised_convolution() -> None:
+    """The costs are standardised over the types at one position, also where all positions compete."""
+    geometry = Geometry((2, 2))
+    poses, activations = torch.randn(1, 3, 3, 2, 4, dtype=torch.float64), torch.rand(1, 3, 3, 2, dtype=torch.float64)
+    weight = torch.randn(geometry.weight_shape(2, 4, 3, 4), dtype=torch.float64)
+    beta_u, beta_a = torch.randn(2, 3, dtype=torch.float64)
+    ours, expected = (
+        EMRouting(standardise=True, inverse_temperature=20.0, backend=run).capsule_conv(
+            poses, activations, weight, geometry, beta_u=beta_u, beta_a=beta_a
+        )
+        for run in ("eager", "reference")
+    )
+    assert_alike(ours, expected)
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the votes are worked through in blocks; here in blocks of one window, with a last one that is short."""
+    tensors = inputs((7, 4, 3, 5))
+    whole = em_routing(*tensors)
+    expected = gradients(whole, tensors)
+    monkeypatch.setattr("capsella.routing.em.moments.BLOCK", 2 * 4 * 3 * 5)
+    in_blocks = em_routing(*tensors)
+    assert_alike(in_blocks, whole)
+    assert_alike(gradients(in_blocks, tensors), expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradcheck(backend: str) -> None:
+    assert torch.autograd.gradcheck(lambda *tensors: tuple(em_routing(*tensors, backend=backend)), inputs((1, 3, 2, 2)))
+
+
+def test_auto_is_eager() -> None:
+    tensors = inputs((2, 5, 3, 4))
+    for auto, eager in zip(em_routing(*tensors), em_routing(*tensors, backend="eager"), strict=True):
+        assert torch.equal(auto, eager)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_flow_through_every_iteration(backend: str) -> None:
+    """Couplings taken as constants give other gradients, so nothing here may detach them."""
+    tensors = inputs((2, 5, 3, 4))
+    votes, activations = tensors[:2]
+    routed = em_routing(*tensors, 3, inverse_temperature=1.0, backend=backend)
+    (ours,) = torch.autograd.grad(routed.poses.sum(), votes)
+    r = routed.couplings.detach() * activations.unsqueeze(2)
+    stopped = torch.einsum("bij,bijd->bjd", r / r.sum(1, keepdim=True), votes)
+    torch.testing.assert_close(stopped, routed.poses)
+    (detached,) = torch.autograd.grad(stopped.sum(), votes)
+    assert (ours - detached).abs().max() > 0.01
+
+
+def test_any_batch_size() -> None:
+    for batch in (0, 1):
+        routed = em_routing(torch.randn(batch, 5, 3, 4), torch.rand(batch, 5), torch.zeros(3), torch.zeros(3))
+        assert [tuple(out.shape) for out in routed] == [(batch, 3, 4), (batch, 3), (batch, 5, 3)]
