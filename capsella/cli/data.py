@@ -1,5 +1,6 @@
 """`capsella data list` and `capsella data show NAME`."""
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +20,9 @@ sheet. For your own images: capsella data show folder --path FOLDER
 """
 
 
+HELP = ("-h", "--help")
+
+
 @dataclass(frozen=True)
 class Show:
     """Count the images of each class and split, and draw a contact sheet."""
@@ -33,17 +37,18 @@ class Show:
 def run(arguments: list[str]) -> None:
     """List the sources, or show one."""
     console = Console(highlight=False, markup=False)
-    if arguments == ["list"]:
-        _list(console)
-    elif len(arguments) >= 2 and arguments[0] == "show" and not arguments[1].startswith("-"):
-        _show(arguments[1], arguments[2:], console)
-    elif not arguments or arguments[0] in ("-h", "--help") or arguments[1:] in (["-h"], ["--help"]):
+    action, words = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if action in HELP or (action == "list" and set(words) & set(HELP)):
         console.print(USAGE, soft_wrap=True)
-    elif arguments[0] == "show":
-        tyro.cli(Show, args=arguments[1:], prog="capsella data show NAME")
+    elif action == "list" and not words:
+        _list(console)
+    elif action == "show" and words and not words[0].startswith("-"):
+        _show(words[0], words[1:], console)
+    elif action == "show":
+        tyro.cli(Show, args=words, prog="capsella data show NAME")
         raise ValueError("show: must be followed by the name of a source; `capsella data list` names them")
     else:
-        raise ValueError(f"data: must be followed by list or show, got {arguments[0]!r}")
+        raise ValueError(f"data: must be followed by list or by show NAME, got {shlex.join(arguments)!r}")
 
 
 def _list(console: Console) -> None:

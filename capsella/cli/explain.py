@@ -17,7 +17,7 @@ class Explain:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES…")]
     """Image files, or folders to look for images in."""
     out: Path | None = None
     """Folder for the pictures; default: explain/ in the run's folder."""

@@ -58,7 +58,8 @@ def _run(verb: str, arguments: list[str]) -> None:
 
 def _print_help() -> None:
     console = Console(highlight=False)
-    console.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n\nusage: capsella COMMAND …\n       capsella --version\n")
+    console.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n")
+    console.print("usage: capsella COMMAND …\n       capsella --version\n")
     table = Table.grid(padding=(0, 2))
     for verb, does in VERBS.items():
         table.add_row(f"  [bold]{verb}[/]", does)

@@ -4,6 +4,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,7 @@ from capsella.models import count_parameters, create_model, list_models, model_f
 class Models:
     """List the registered networks; a full name shows what one is and what can be changed."""
 
-    pattern: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATTERN")] = "*"
+    pattern: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[PATTERN]")] = "*"
     """A shell pattern, as in 'sabour*', or a full name."""
 
 
@@ -31,17 +32,22 @@ def run(arguments: list[str]) -> None:
         return
     table = Table("network", "parameters", "what it is")
     for name in names:
-        table.add_row(name, f"{count_parameters(create_model(name)):,}", _summary(name))
+        table.add_row(name, _parameters(name), _summary(name))
     console.print(table)
 
 
 def _show(name: str, console: Console) -> None:
     function = model_function(name)
-    console.print(f"[bold]{name}[/]: {count_parameters(create_model(name)):,} parameters as published\n")
+    console.print(f"[bold]{name}[/]: {_parameters(name)} parameters as published\n")
     console.print(inspect.getdoc(function) or "", markup=False)
     console.print("\ndefaults:")
     for key, parameter in inspect.signature(function).parameters.items():
         console.print(f"  {key} = {parameter.default}", markup=False)
+
+
+def _parameters(name: str) -> str:
+    with torch.device("meta"):  # to be counted, not computed with
+        return f"{count_parameters(create_model(name)):,}"
 
 
 def _summary(name: str) -> str:

@@ -17,7 +17,7 @@ class Predict:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS")]
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS…")]
     """Image files, or folders to look for images in."""
     out: Path | None = None
     """The table; default: standard output."""

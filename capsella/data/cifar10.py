@@ -33,7 +33,7 @@ def _read_original(options: DataOptions) -> Parts:
 def _read_split(path: Path, split: str, options: DataOptions) -> ImageSet:
     """A record is one byte of label, then 32×32 bytes each of red, green and blue."""
     try:
-        with tarfile.open(path) as archive:
+        with tarfile.open(path, "r:gz") as archive:
             content = b"".join(_member(archive, f"cifar-10-batches-bin/{name}") for name in _MEMBERS[split])
     except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error) as error:
         raise CapsellaError(f"{path}: cannot be read ({error}); delete it to have it downloaded") from error

@@ -43,9 +43,7 @@ def _row(path: Path) -> str:
             f"{training['best']['epoch']} of {training['epochs']}",
             f"{training['images_per_second']:.0f}",
             f"{training['peak_memory_mib']:.0f}",
-            environment["gpu"]
-            if environment["gpu"] != "none"
-            else f"{environment['threads']} threads, {environment['cpu']}",
+            _hardware(environment),
         ]
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise CapsellaError(f"{path} is not the result of a run: {error!r}") from error

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from capsella.data.images import ImageSet
 from capsella.evaluation.accuracy import Evaluation
 from capsella.evaluation.tables import percent
-from capsella.explain.diagnostics import DEAD_BELOW, LayerDiagnostics, routing_diagnostics
+from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks
 from capsella.explain.plots import (
@@ -27,6 +27,7 @@ from capsella.explain.plots import (
 from capsella.explain.reconstruction import pick_examples, reconstruct
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.routing import DEAD_BELOW, LayerDiagnostics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 NO_DECODER = "This model has no decoder, so no image can be made from what it found."

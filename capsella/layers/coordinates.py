@@ -1,4 +1,4 @@
-"""Coordinate addition: where a capsule stands in the image, told to the votes that shared weights cast (Hinton et al. 2018)."""
+"""Coordinate addition (Hinton et al. 2018): votes cast through shared weights are told where their capsule stands."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from capsella.layers.convolution import PoseKind
 def receptive_field_centres(
     image_size: tuple[int, int], convolutions: Sequence[tuple[int, int]]
 ) -> Float[Tensor, "h w 2"]:
-    """(row, column) of the centre of each grid position's receptive field, after unpadded (kernel, stride) convolutions.
+    """(row, column) of each receptive field's centre, after unpadded convolutions given as (kernel, stride).
 
     In units of the image: 0 is its upper or left edge, 1 its lower or right edge, and the centre of pixel k of n is
     (k + 1/2) / n.

@@ -36,8 +36,8 @@ class CropImages(nn.Module):
 class StandardiseImages(nn.Module):
     """Subtract an image's mean and divide by its standard deviation, over all pixels and channels (Hinton et al. 2018).
 
-    The deviation counts as at least 1/√pixels, as in TensorFlow's per-image standardisation, which the authors use: a
-    blank image gives zeros.
+    The deviation counts as at least 1/√pixels grey levels of 1/255, as in TensorFlow's per-image standardisation, which
+    the authors use: a blank image gives zeros.
 
     Shapes: [b c h w] → [b c h w].
     """
@@ -45,5 +45,6 @@ class StandardiseImages(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Standardise each image."""
         pixels = images.shape[1] * images.shape[2] * images.shape[3]
-        deviation, mean = torch.std_mean(images.float(), (1, 2, 3), correction=0, keepdim=True)
-        return (images - mean) / deviation.clamp(min=pixels**-0.5)
+        centred = images - images.mean((1, 2, 3), keepdim=True)
+        variance = centred.square().mean((1, 2, 3), keepdim=True)
+        return centred / variance.clamp(min=255**-2 / pixels).sqrt()  # clamped first: √0 has no gradient

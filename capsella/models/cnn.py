@@ -6,7 +6,6 @@ from capsella.layers import CropImages, StandardiseImages
 from capsella.models.base import ConvolutionalClassifier
 from capsella.models.registry import register_model
 from capsella.models.shapes import grid_after
-from capsella.models.shapes import grid_after
 
 
 @register_model

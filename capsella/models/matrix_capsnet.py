@@ -35,9 +35,7 @@ def hinton2018_matrix_capsnet(
     standardise: bool = True,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
-    """The matrix capsule network of Figure 1 with A = B = C = D = 32: 316,394 parameters at one channel, 5 classes.
-
-    The paper says 310 K.
+    """The network of Figure 1, A = B = C = D = 32: 316,394 parameters at one channel, 5 classes (paper: 310 K).
 
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.

@@ -2,6 +2,7 @@
 
 from capsella.routing.base import ROUTINGS, Routed, Routing, routing_from_dict
 from capsella.routing.convolution import Geometry, capsule_votes
+from capsella.routing.diagnostics import DEAD_BELOW, LayerDiagnostics, coupling_entropy, dead_share, diagnose
 from capsella.routing.dynamic import DynamicRouting, dynamic_routing
 from capsella.routing.em import EMRouting, em_routing
 from capsella.routing.random import RandomRouting, random_routing
@@ -10,16 +11,21 @@ from capsella.routing.squash import length, squash
 from capsella.routing.uniform import UniformRouting, uniform_routing
 
 __all__ = [
+    "DEAD_BELOW",
     "ROUTINGS",
     "DynamicRouting",
     "EMRouting",
     "Geometry",
+    "LayerDiagnostics",
     "RandomRouting",
     "Routed",
     "Routing",
     "RoutingTrace",
     "UniformRouting",
     "capsule_votes",
+    "coupling_entropy",
+    "dead_share",
+    "diagnose",
     "dynamic_routing",
     "em_routing",
     "is_recording",

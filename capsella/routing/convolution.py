@@ -57,8 +57,8 @@ class Geometry:
         n = math.isqrt(p)
         if n * n != p or p != d:
             raise ValueError(
-                "pose: matrix poses must have the same square number of elements (4, 9, 16, …) in children and parents, "
-                f"got {p} and {d}"
+                "pose: matrix poses must have the same square number of elements (4, 9, 16, …) in children and "
+                f"parents, got {p} and {d}"
             )
         return (*self.weight_window, c_in, c_out, n, n)
 

@@ -21,6 +21,7 @@ class RoutingTrace:
     name: the routing method, as registered ("dynamic", "uniform", …).
     couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
     poses: per iteration, the parents' poses [b j d].
+    activations: per iteration, the parents' activations [b j].
     distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; EM routing alone
         keeps them.
     """
@@ -28,12 +29,14 @@ class RoutingTrace:
     name: str
     couplings: list[Tensor] = field(default_factory=list)
     poses: list[Tensor] = field(default_factory=list)
+    activations: list[Tensor] = field(default_factory=list)
     distances: list[Tensor] = field(default_factory=list)
 
-    def add(self, couplings: Tensor, poses: Tensor, distances: Tensor | None = None) -> None:
+    def add(self, couplings: Tensor, poses: Tensor, activations: Tensor, distances: Tensor | None = None) -> None:
         """Keep one iteration, detached from the graph."""
         self.couplings.append(couplings.detach())
         self.poses.append(poses.detach())
+        self.activations.append(activations.detach())
         if distances is not None:
             self.distances.append(distances.detach())
 

@@ -1,7 +1,6 @@
 """The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder."""
 
 import pickle
-import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,12 @@ Row = dict[str, float]
 
 
 @dataclass
-class EpochSums:
-    """What has been added up over the images of the epoch in progress."""
-
-    images: int = 0
-    loss: float = 0.0
-    classification: float = 0.0
-    reconstruction: float = 0.0
-    errors: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
 class Progress:
     """How far a training has come.
 
     epoch: complete epochs. batch: complete batches of the next one. step: optimizer steps in all.
-    history: one row of metrics a complete epoch. best: the row of the best epoch by validation. sums: of this epoch.
+    history: one row of metrics a complete epoch. best: the row of the best epoch by validation.
+    sums: what has been added up over the epoch in progress.
     """
 
     epoch: int = 0
@@ -41,7 +29,7 @@ class Progress:
     step: int = 0
     history: list[Row] = field(default_factory=list)
     best: Row | None = None
-    sums: EpochSums = field(default_factory=EpochSums)
+    sums: dict[str, float] = field(default_factory=dict)
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
@@ -65,19 +53,16 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> Progr
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        progress = dict(state["progress"])
-        return Progress(**{**progress, "sums": EpochSums(**progress["sums"])})
+        return Progress(**state["progress"])
     except FileNotFoundError as error:
         raise CapsellaError(
             f"{path} does not exist: this training never began; start it anew in another folder"
         ) from error
-    except (
-        RuntimeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise CapsellaError(f"{path} is damaged or belongs to another model: {error}") from error
+    except (OSError, MemoryError):
+        raise
+    except pickle.UnpicklingError as error:  # whose text advises to run what the file holds
+        raise CapsellaError(f"{path} is damaged, or holds more than a checkpoint's tensors and numbers") from error
+    except Exception as error:  # damaged bytes make the unpickler raise errors of every kind
+        raise CapsellaError(
+            f"{path} is damaged or belongs to another model: {error or type(error).__name__}"
+        ) from error

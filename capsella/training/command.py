@@ -37,15 +37,17 @@ def command(name: str, recipe: Recipe) -> str:
 
 
 def with_network(recipe: Recipe, name: str) -> Recipe:
-    """The recipe with the options of another network at their defaults; one without capsules trains on cross-entropy.
+    """The recipe with another network at its defaults: a CNN brings cross-entropy, capsules after a CNN margin loss.
 
     Raises:
         ValueError: no network is registered under `name`.
     """
-    recipe = dataclasses.replace(recipe, model=network_options(recipe.model, name))
-    if "routing" in recipe.model:
-        return recipe
-    return dataclasses.replace(recipe, loss=dataclasses.replace(recipe.loss, name="cross_entropy"))
+    model = network_options(recipe.model, name)
+    had_capsules, has_capsules = "routing" in network_options(recipe.model), "routing" in model
+    loss = recipe.loss
+    if had_capsules != has_capsules:
+        loss = dataclasses.replace(loss, name="margin" if has_capsules else "cross_entropy")
+    return dataclasses.replace(recipe, model=model, loss=loss)
 
 
 def with_routing(recipe: Recipe, name: str) -> Recipe:

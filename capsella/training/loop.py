@@ -6,7 +6,6 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -18,14 +17,19 @@ from torch.utils.tensorboard import SummaryWriter
 from capsella.data import Splits, batches, load_data
 from capsella.errors import CapsellaError
 from capsella.files import write_json
-from capsella.losses import Losses, total_loss
+from capsella.losses import total_loss
 from capsella.models import ImageClassifier, create_model
+from capsella.routing import diagnose, record
 from capsella.training.augment import Augment
-from capsella.training.checkpoint import EpochSums, Progress, Row, load_checkpoint, save_checkpoint
+from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib
+from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, load_run, read_config, write_config
+
+# Validation images, evenly spread, that the routing diagnostics of an epoch look at.
+DIAGNOSED = 32
 
 
 class TrainingDivergedError(CapsellaError):
@@ -107,7 +111,7 @@ class Trainer:
         for chosen in self._epoch_batches():
             started = time.monotonic()
             bar.advance(self._train_step(chosen))
-            self.progress.sums.seconds += time.monotonic() - started
+            self._add(seconds=time.monotonic() - started)
             if time.monotonic() - saved > self.recipe.checkpoint_seconds:
                 self._save_checkpoint()
                 saved = time.monotonic()
@@ -135,24 +139,25 @@ class Trainer:
         losses = total_loss(output, images, labels, self.recipe.loss, spread=spread)
         self.wrapped_optimizer.zero_grad()
         self.fabric.backward(losses.total)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.gradient_clip or math.inf)
+        norms = gradient_norms(self.model)
+        norm = torch.linalg.vector_norm(torch.stack(list(norms.values())))
         self._check_finite("loss", float(losses.total.detach()), progress.step + 1)
         self._check_finite("norm of the gradient", float(norm), progress.step + 1)
+        if options.gradient_clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.gradient_clip, norm)
         self.wrapped_optimizer.step()
 
-        errors = int((output.activations.argmax(1) != labels).sum())
-        self._add(losses, errors, len(labels))
+        self._add(images=len(labels), errors=int((output.activations.argmax(1) != labels).sum()))
+        self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
+        self._add(**{f"gradient_{layer}": float(value) for layer, value in norms.items()})
         progress.batch += 1
         progress.step += 1
         return f"loss {float(losses.total.detach()):.4f}"
 
-    def _add(self, losses: Losses, errors: int, images: int) -> None:
+    def _add(self, **amounts: float) -> None:
         sums = self.progress.sums
-        sums.images += images
-        sums.loss += float(losses.total.detach()) * images
-        sums.classification += float(losses.classification.detach()) * images
-        sums.reconstruction += float(losses.reconstruction.detach()) * images
-        sums.errors += errors
+        for name, amount in amounts.items():
+            sums[name] = sums.get(name, 0.0) + amount
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Stop before a bad step is taken, so that no weight ever becomes NaN."""
@@ -173,20 +178,22 @@ class Trainer:
         row: Row = {
             "epoch": progress.epoch,
             "step": progress.step,
-            "images_seen": sum(int(row["train_images"]) for row in progress.history) + sums.images,
-            "train_images": sums.images,
+            "images_seen": sum(row["train_images"] for row in progress.history) + sums["images"],
+            "train_images": sums["images"],
             "learning_rate": self.recipe.optimizer.rate_at(progress.step - 1),
-            "train_loss": sums.loss / sums.images,
-            "train_classification": sums.classification / sums.images,
-            "train_reconstruction": sums.reconstruction / sums.images,
-            "train_error": 100 * sums.errors / sums.images,
+            "train_loss": sums["total"] / sums["images"],
+            "train_classification": sums["classification"] / sums["images"],
+            "train_reconstruction": sums["reconstruction"] / sums["images"],
+            "train_error": 100 * sums["errors"] / sums["images"],
             "validation_loss": validation_loss,
             "validation_error": validation_error,
-            "images_per_second": sums.images / sums.seconds,
-            "seconds": sums.seconds,
+            "images_per_second": sums["images"] / sums["seconds"],
+            "seconds": sums["seconds"],
+            **self._routing_row(),
+            **{name: total / progress.batch for name, total in sums.items() if name.startswith("gradient_")},
         }
         progress.history.append(row)
-        progress.batch, progress.sums = 0, EpochSums()
+        progress.batch, progress.sums = 0, {}
         if self._is_better(row):
             progress.best = row
             if self._is_first:
@@ -208,21 +215,31 @@ class Trainer:
         count = len(self.splits.validation)
         return loss / count, 100 * errors / count
 
-    def _sums_over_devices(self) -> EpochSums:
-        if self.fabric.world_size == 1:
-            return self.progress.sums
-        sums = asdict(self.progress.sums)
+    @torch.no_grad()
+    def _routing_row(self) -> Row:
+        """Coupling entropy after the last iteration and dead capsules of each routed layer, on validation images."""
+        validation = self.splits.validation
+        spread = torch.linspace(0, len(validation) - 1, min(DIAGNOSED, len(validation))).long()
+        images, _ = next(batches(validation, len(spread), order=spread, device=self.fabric.device))
+        with record() as traces:
+            self.model(images)
+        row: Row = {}
+        for number, layer in enumerate(diagnose([traces]), 1):
+            row |= {f"entropy_{number}": layer.entropy[-1], f"dead_{number}": layer.dead_share}
+        return row
+
+    def _sums_over_devices(self) -> dict[str, float]:
+        """Images, errors and losses added up; seconds and gradients, which every device has whole, averaged."""
+        sums, world = self.progress.sums, self.fabric.world_size
+        if world == 1:
+            return sums
         total = torch.tensor(list(sums.values()), dtype=torch.float64)
         total = torch.as_tensor(self.fabric.all_reduce(total, reduce_op="sum"))
-        values = dict(zip(sums, total.tolist(), strict=True))
-        return EpochSums(
-            images=round(values["images"]),
-            loss=values["loss"],
-            classification=values["classification"],
-            reconstruction=values["reconstruction"],
-            errors=round(values["errors"]),
-            seconds=values["seconds"] / self.fabric.world_size,
-        )
+        added = dict(zip(sums, total.tolist(), strict=True))
+        return {
+            name: value / world if name == "seconds" or name.startswith("gradient_") else value
+            for name, value in added.items()
+        }
 
     def _is_better(self, row: Row) -> bool:
         """Lower validation error; at the same error, lower validation loss."""

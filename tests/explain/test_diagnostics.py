@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from capsella.explain import coupling_entropy, dead_share, routing_diagnostics
+from capsella.explain import routing_diagnostics
 from capsella.models import create_model
-from capsella.routing import UniformRouting
+from capsella.routing import UniformRouting, coupling_entropy, dead_share
 
 
 def test_entropy_of_even_and_of_single_couplings():

@@ -31,6 +31,16 @@ def test_every_row_moves_one_element_of_the_winner(capsnet, image):
     assert not grid[0, 0].equal(grid[1, 0])
 
 
+@pytest.mark.parametrize("places", [0, 1, 2])
+def test_the_winner_is_moved_wherever_it_stands(capsnet, image, monkeypatch, places):
+    with torch.no_grad():
+        poses, activations = capsnet.encode(image.unsqueeze(0))
+        rolled = Capsules(poses.roll(places, 3), activations.roll(places, 3))
+        expected = capsnet.decode(rolled, rolled.activations.flatten().argmax().view(1))[0]
+    monkeypatch.setattr(capsnet, "encode", lambda images: rolled)
+    torch.testing.assert_close(dimension_tweaks(capsnet, image, offsets=[0.0])[3, 0], expected)
+
+
 def test_no_offset_is_the_plain_reconstruction(capsnet, image):
     grid = dimension_tweaks(capsnet, image)
     plain = capsnet(image.unsqueeze(0)).reconstruction[0].detach()

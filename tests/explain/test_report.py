@@ -48,7 +48,7 @@ def report(tmp_path, image_set):
     return write
 
 
-def test_report_of_a_capsule_network_stands_alone(report, capsnet, image_set, tmp_path):
+def test_report_of_a_capsule_network_stands_alone_and_escapes_names(report, capsnet, image_set, tmp_path):
     text = report(capsnet)
     page = Page(text)
     expected = FIGURES | {"reconstructions", "dimension_tweaks", "coupling_entropy"}
@@ -62,15 +62,10 @@ def test_report_of_a_capsule_network_stands_alone(report, capsnet, image_set, tm
     evaluation = evaluate(capsnet, image_set)
     assert f"{evaluation.error:.2f} % error" in text
     assert f"{evaluation.error_interval[0]:.2f} to {evaluation.error_interval[1]:.2f} %" in text
-
-
-def test_names_are_escaped(report, capsnet, image_set):
-    text = report(capsnet)
     for name in ("A <title> & more", "<digits>", *image_set.classes[1:]):
         assert html.escape(name) in text
-    mistakes = evaluate(capsnet, image_set).mistakes()
-    assert html.escape(image_set.files[mistakes[0]]) in text
-    assert not {"i", "b", "digits"} & Page(text).tags
+    assert html.escape(image_set.files[evaluation.mistakes()[0]]) in text
+    assert not {"i", "b", "digits"} & page.tags
 
 
 def test_a_cnn_says_why_pictures_are_absent(report, cnn, tmp_path):
@@ -86,36 +81,32 @@ def test_capsules_without_decoder_still_show_their_routing(report, plain_capsnet
     assert text.count("This model has no decoder") == 2
 
 
-def test_no_mistakes_and_all_mistakes(report, capsnet, image_set):
+def test_no_mistakes_and_all_mistakes(report, cnn, image_set):
     right = torch.nn.functional.one_hot(image_set.labels, 3).float()
     perfect = Evaluation(right, image_set.labels, image_set.classes)
-    assert "There are none: every test image was classified right." in report(capsnet, perfect)
+    assert "There are none: every test image was classified right." in report(cnn, perfect)
     hopeless = Evaluation(right.roll(1, 1), image_set.labels, image_set.classes)
-    assert "100.00 % error" in report(capsnet, hopeless)
+    assert "100.00 % error" in report(cnn, hopeless)
 
 
-def test_a_class_without_images_is_noted(report, capsnet, image_set):
+def test_a_class_that_is_never_predicted_is_noted(report, cnn, image_set):
     activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
-    text = report(capsnet, Evaluation(activations, image_set.labels, image_set.classes))
+    text = report(cnn, Evaluation(activations, image_set.labels, image_set.classes))
     assert "Note: never predicted, so no precision: " in text
     assert "–" in text
 
 
-def test_without_metrics_the_report_says_so(capsnet, image_set, tmp_path):
-    path = write_report(tmp_path, capsnet, evaluate(capsnet, image_set), image_set, None, "title", {})
-    assert "No training metrics were given for this model." in path.read_text(encoding="utf-8")
-
-
-def test_unreadable_metrics_leave_no_report(capsnet, image_set, tmp_path):
-    with pytest.raises(CapsellaError, match="there is no such file"):
-        write_report(tmp_path, capsnet, evaluate(capsnet, image_set), image_set, tmp_path / "m.csv", "title", {})
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_file_names_that_are_not_utf8_are_written(capsnet, image_set, tmp_path):
+def test_without_metrics_and_with_file_names_that_are_not_utf8(cnn, image_set, tmp_path):
     named = replace(image_set, files=("caf\udce9.png",) * 12)
-    path = write_report(tmp_path, capsnet, evaluate(capsnet, named), named, None, "title", {})
-    assert "caf\N{REPLACEMENT CHARACTER}.png" in path.read_text(encoding="utf-8")
+    text = write_report(tmp_path, cnn, evaluate(cnn, named), named, None, "title", {}).read_text(encoding="utf-8")
+    assert "No training metrics were given for this model." in text
+    assert "caf\N{REPLACEMENT CHARACTER}.png" in text
+
+
+def test_unreadable_metrics_leave_no_report(cnn, image_set, tmp_path):
+    with pytest.raises(CapsellaError, match="there is no such file"):
+        write_report(tmp_path, cnn, evaluate(cnn, image_set), image_set, tmp_path / "m.csv", "title", {})
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_an_evaluation_of_another_set_is_an_error(capsnet, image_set, tmp_path):

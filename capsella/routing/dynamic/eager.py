@@ -17,10 +17,11 @@ def dynamic_routing_eager(votes: Tensor, iterations: int, bias: Tensor | None, l
         couplings = _softmax_over_parents(logits, leaky)
         s = (couplings.unsqueeze(2) @ V).squeeze(2)  # [b j d]
         v = squash(s if bias is None else s + bias)
-        trace.add(couplings.transpose(1, 2), v)
+        activations = length(v)
+        trace.add(couplings.transpose(1, 2), v, activations)
         if iteration < iterations - 1:
             logits = logits + (V @ v.unsqueeze(3)).squeeze(3)
-    return Routed(v, length(v), couplings.transpose(1, 2))
+    return Routed(v, activations, couplings.transpose(1, 2))
 
 
 def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:

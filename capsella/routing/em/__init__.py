@@ -29,7 +29,7 @@ def em_routing(
     inverse_temperature_decay: float = EMSettings.inverse_temperature_decay,
     variance_floor: float = EMSettings.variance_floor,
     cost_scale: float | None = None,
-    standardise: bool = False,
+    standardise_costs: bool = False,
     backend: str = "auto",
 ) -> Routed:
     """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
@@ -37,36 +37,25 @@ def em_routing(
     M-step: r_ij = R_ij a_i; μ_j = Σ r V / Σ r; σ²_j = Σ r (V − μ)² / Σ r; cost_j^h = (β_u + ln σ_j^h) Σ r;
     a_j = logistic(λ_t (β_a − Σ_h cost_j^h)). E-step: R_ij = softmax over the parents of ln a_j + ln N(V_ij; μ_j, σ²_j).
 
-    Computed in float32 at least, whatever the votes' type, and returned in that precision. Finite, with finite
-    gradients, where a plain port of the formulas is not: no active child, identical votes, one child or one parent.
-
     Args:
-        votes: [b i j d], child i's prediction V_ij of parent j's pose.
-        activations: [b i], a_i in [0, 1].
+        votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
         beta_u: [j], cost of describing a parent's data, per datum and pose element.
         beta_a: [j], a parent's gain from being active.
-        iterations: at least 1; with one, every coupling is 1/j.
-        inverse_temperature: λ_final of λ_t = λ_final (1 − decay^(t+1)).
-        inverse_temperature_decay: its decay, in [0, 1).
-        variance_floor: σ² is never smaller; above it, nothing changes. (Authors' code adds 5e-4, the thesis adds ε.)
-        cost_scale: None for the paper's cost; a number scales Σ r so that an even share of fully active children counts
-            as that many.
-        standardise: the thesis's standardised cost (Forslöv 2018, Algorithm 2). Its line 16 divides where it must take
-            the mean, and its line 18 as printed raises the activation with the cost; here a higher cost lowers it.
+        iterations: at least 1. For it and the other options see `EMSettings`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i.
+        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; in
+        float32 at least, and finite, where a plain port is not, with no active child or no variance.
 
     Raises:
         ValueError: shapes that disagree, a number out of its range, an unknown backend.
 
-    >>> routed = em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3))
-    >>> routed.poses.shape, routed.couplings.sum(2).allclose(torch.ones(2, 5))
-    (torch.Size([2, 3, 16]), True)
+    >>> em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3)).poses.shape
+    torch.Size([2, 3, 16])
     """
     settings = EMSettings(
-        iterations, inverse_temperature, inverse_temperature_decay, variance_floor, cost_scale, standardise
+        iterations, inverse_temperature, inverse_temperature_decay, variance_floor, cost_scale, standardise_costs
     )
     return _route(votes, activations, beta_u, beta_a, settings, backend)
 
@@ -116,7 +105,7 @@ class EMRouting(EMSettings, Routing):
         log_normaliser = compete_everywhere(geometry, batch, (poses.shape[1], poses.shape[2]), poses.shape[3])
         routed = em_procedure(votes, children, beta_u, beta_a, self, log_normaliser)
         grid = (batch, rows, columns, weight.shape[3])
-        return Capsules(routed.poses.reshape(*grid, -1), routed.activations.reshape(grid))
+        return Capsules(routed.poses.reshape(*grid, routed.poses.shape[2]), routed.activations.reshape(grid))
 
 
 def _route(

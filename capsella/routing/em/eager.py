@@ -56,7 +56,9 @@ def em_procedure(
         mu, variance = moments(V, _shares(log_R, a))
         variance = variance.clamp(min=settings.variance_floor)
         log_a = _log_activation(data, even_share, variance, beta_u, beta_a, settings, t)
-        trace.add(R.transpose(1, 2), mu, _vote_distances(V, mu).transpose(1, 2) if is_recording() else None)
+        trace.add(
+            R.transpose(1, 2), mu, log_a.exp(), _vote_distances(V, mu).transpose(1, 2) if is_recording() else None
+        )
         # E-step; after the last M-step nobody would use it
         if t < settings.iterations - 1:
             log_p = -0.5 * (scaled_distance(V, mu, 1 / variance) + _log_2pi_variance(variance))
@@ -94,7 +96,7 @@ def _log_activation(
     if settings.cost_scale is not None:
         data = data * settings.cost_scale / even_share
     cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data
-    if settings.standardise:
+    if settings.standardise_costs:
         centred = cost - cost.mean(1, keepdim=True)
         cost = centred / (centred.square().mean(1, keepdim=True) + STANDARDISED_COST_EPSILON).sqrt()
     return torch.nn.functional.logsigmoid(settings.inverse_temperature_at(iteration) * (beta_a - cost))
@@ -112,6 +114,6 @@ def compete_everywhere(geometry: Geometry, batch: int, size: tuple[int, int], c_
         index = here[None, :, None].expand_as(types)
         largest = grid.scatter_reduce(1, index, types.detach(), "amax", include_self=False)[:, here]
         total = grid.index_add(1, here, (types - largest).exp())[:, here]
-        return (largest + total.log()).reshape(len(logits), 1, -1)
+        return (largest + total.log()).reshape(len(logits), 1, logits.shape[2])
 
     return log_normaliser

@@ -100,7 +100,7 @@ def em_routing_of_links(
     for t in range(settings.iterations):  # line 3
         gaussians = [_m_step(a_in, R, even, V, j, beta_u[j], settings) for j in parents]  # line 4
         costs = [cost for _, _, cost in gaussians]
-        if settings.standardise:
+        if settings.standardise_costs:
             costs = [_standardised(j, costs, positions) for j in parents]
         inverse_temperature = settings.inverse_temperature_at(t)
         a = [torch.sigmoid(inverse_temperature * (beta_a[j] - costs[j])) for j in parents]  # M-step, line 6
@@ -134,13 +134,15 @@ def _e_step(
         mu, variance, _ = gaussians[j]
         log_p = (-0.5 * (2 * math.pi * variance).log() - (V[i, j] - mu) ** 2 / (2 * variance)).sum()  # line 2
         log_ap.append(a[j].log() + log_p)
-    largest = max(float(value.detach()) for value in log_ap)  # subtracted from all: R stays the same, exp does not vanish
+    largest = max(
+        float(value.detach()) for value in log_ap
+    )  # subtracted from all: R stays the same, exp does not vanish
     ap = [(value - largest).exp() for value in log_ap]
     return [(j, value / _sum(ap)) for j, value in zip(parents, ap, strict=True)]  # line 3
 
 
 def _standardised(j: int, costs: list[Tensor], positions: list[int]) -> Tensor:
-    """Forslöv 2018, Algorithm 2, lines 15–18, with the mean that line 16 misprints and the sign that line 18 misprints."""
+    """Forslöv 2018, Algorithm 2, lines 15–18, with line 16's mean and line 18's sign put right."""
     here = torch.stack([cost for cost, position in zip(costs, positions, strict=True) if position == positions[j]])
     mean = here.mean()
     return (costs[j] - mean) / (((here - mean) ** 2).mean() + STANDARDISED_COST_EPSILON).sqrt()

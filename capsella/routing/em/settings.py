@@ -23,13 +23,15 @@ class EMSettings:
     inverse_temperature_decay: float = 0.95
     """Decay of that schedule; 0 keeps λ at λ_final in every iteration."""
     variance_floor: float = 1e-4
-    """σ² is never smaller. Variances above it are left exactly as they are."""
+    """σ² is never smaller; above it nothing changes. (Authors' code adds 5e-4 to every σ², the thesis ε.)"""
     cost_scale: float | None = None
     """None charges a parent for the data it receives, as [H]. A number scales these data so that an even share of fully
     active children counts as that many, whatever the layer's numbers of children and parents (public code: 100)."""
-    standardise: bool = False
+    standardise_costs: bool = False
     """Standardise the costs over the types at a position before the logistic (Forslöv 2018, Algorithm 2, lines 15–18).
-    Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85, suits them."""
+    Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
+    here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
+    suits them."""
 
     def __post_init__(self) -> None:
         check_iterations(self.iterations)

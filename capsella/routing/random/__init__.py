@@ -25,8 +25,9 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     batch, children, parents, _ = votes.shape
     couplings = _draw(children, parents, seed).to(votes).expand(batch, -1, -1)
     v = squash(torch.einsum("bij,bijd->bjd", couplings, votes))
-    new_trace("random").add(couplings, v)
-    return Routed(v, length(v), couplings)
+    activations = length(v)
+    new_trace("random").add(couplings, v, activations)
+    return Routed(v, activations, couplings)
 
 
 @torch.compiler.assume_constant_result  # torch.compile cannot trace a generator

@@ -24,8 +24,9 @@ def uniform_routing(votes: Float[Tensor, "b i j d"]) -> Routed:
     parents = votes.shape[2]
     v = squash(votes.sum(1) / parents)
     couplings = votes.new_full(votes.shape[:3], 1 / parents)
-    new_trace("uniform").add(couplings, v)
-    return Routed(v, length(v), couplings)
+    activations = length(v)
+    new_trace("uniform").add(couplings, v, activations)
+    return Routed(v, activations, couplings)
 
 
 @register_routing

@@ -15,7 +15,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "warm": {"inverse_temperature": 1.0, "inverse_temperature_decay": 0.5},
     "scaled": {"cost_scale": 5.0, "inverse_temperature": 0.2},
-    "standardised": {"standardise": True, "inverse_temperature": 20.0},
+    "standardised": {"standardise_costs": True, "inverse_temperature": 20.0},
 }
 # name: (grid of children, geometry)
 GEOMETRIES = {
@@ -97,7 +97,7 @@ def test_standardised_convolution() -> None:
     weight = torch.randn(geometry.weight_shape(2, 4, 3, 4), dtype=torch.float64)
     beta_u, beta_a = torch.randn(2, 3, dtype=torch.float64)
     ours, expected = (
-        EMRouting(standardise=True, inverse_temperature=20.0, backend=run).capsule_conv(
+        EMRouting(standardise_costs=True, inverse_temperature=20.0, backend=run).capsule_conv(
             poses, activations, weight, geometry, beta_u=beta_u, beta_a=beta_a
         )
         for run in ("eager", "reference")

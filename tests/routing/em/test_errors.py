@@ -68,5 +68,5 @@ def test_vote_offset_of_another_grid(competition: Any) -> None:
 
 
 def test_options_survive_the_journey_through_json() -> None:
-    routing = EMRouting(iterations=2, competition="types", cost_scale=100.0, standardise=True)
+    routing = EMRouting(iterations=2, competition="types", cost_scale=100.0, standardise_costs=True)
     assert routing_from_dict(routing.to_dict()) == routing

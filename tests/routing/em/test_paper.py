@@ -117,7 +117,7 @@ def test_a_higher_cost_lowers_the_activation(standardise: bool) -> None:
     """Of two parents, the one whose votes scatter more is described at a higher cost."""
     votes = torch.randn(1, 8, 1, 4).expand(1, 8, 2, 4) * torch.tensor([0.5, 2.0])[:, None]
     tight, loose = em_routing(
-        votes, torch.ones(1, 8), torch.zeros(2), torch.zeros(2), standardise=standardise
+        votes, torch.ones(1, 8), torch.zeros(2), torch.zeros(2), standardise_costs=standardise
     ).activations[0]
     assert tight > 0.5 > loose or (not standardise and tight > loose)
 
@@ -126,12 +126,14 @@ def test_standardised_activation_by_hand() -> None:
     """Costs c_0 and c_1 standardise to ∓1, so that the activations are logistic(±λ)."""
     votes = torch.randn(1, 8, 1, 4).expand(1, 8, 2, 4) * torch.tensor([0.5, 2.0])[:, None]
     betas = torch.zeros(2)
-    a = em_routing(votes, torch.ones(1, 8), betas, betas, 1, standardise=True, inverse_temperature=20.0).activations
+    a = em_routing(
+        votes, torch.ones(1, 8), betas, betas, 1, standardise_costs=True, inverse_temperature=20.0
+    ).activations
     torch.testing.assert_close(a, torch.tensor([[1.0, -1.0]]).sigmoid())
 
 
 def test_cost_scale_makes_layers_alike() -> None:
-    """With one iteration and active children, data count as `cost_scale` whatever the numbers of children and parents."""
+    """With one iteration and active children, data count as `cost_scale` whatever the layer's size."""
     vote = torch.randn(1, 4, 1, 3)
     few = em_routing(vote, torch.ones(1, 4), torch.zeros(1), torch.zeros(1), 1, cost_scale=7.0)
     many = em_routing(vote.repeat(1, 5, 6, 1), torch.ones(1, 20), torch.zeros(6), torch.zeros(6), 1, cost_scale=7.0)

@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, float | bool]] = {
     "paper": {},
     "cold": {"inverse_temperature": 100.0},
     "scaled": {"cost_scale": 100.0},
-    "standardised": {"standardise": True, "inverse_temperature": 20.0},
+    "standardised": {"standardise_costs": True, "inverse_temperature": 20.0},
 }
 
 

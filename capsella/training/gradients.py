@@ -1,0 +1,16 @@
+"""The norm of each layer's gradient: where in the network training acts."""
+
+import torch
+from torch import Tensor, nn
+
+
+def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
+    """The Euclidean norm of the gradient of each module's own parameters, by the module's name.
+
+    The norm of these norms is the norm of the whole gradient. Parameters without a gradient count as zero.
+    """
+    norms: dict[str, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            norms.setdefault(name.rpartition(".")[0], []).append(torch.linalg.vector_norm(parameter.grad))
+    return {layer: torch.linalg.vector_norm(torch.stack(parts)) for layer, parts in norms.items()}

@@ -1,0 +1,149 @@
+import dataclasses
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from capsella.cli.flags import prepare
+from capsella.cli.train import Train
+from capsella.models import list_models
+from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
+from capsella.training import RECIPES, get_recipe
+from capsella.training.command import command, complete, with_network, with_routing
+
+
+def parse(line: str) -> Train:
+    """What `capsella train …` would train."""
+    _, _, name, *words = shlex.split(line)
+    recipe, words = prepare(get_recipe(name), words)
+    return tyro.cli(Train, default=Train(recipe), args=words)
+
+
+def parsed(flags: str, name: str = "demo"):
+    return parse(f"capsella train {name} {flags}").recipe
+
+
+def test_the_end_of_a_name_is_enough_where_it_is_unique():
+    assert parsed("--iterations 1").model["routing"].iterations == 1
+    assert parsed("--iterations=1").model["routing"].iterations == 1
+    assert parsed("--routing.iterations 1").model["routing"].iterations == 1
+    assert parsed("--model.routing.iterations 1").model["routing"].iterations == 1
+    assert parsed("--learning-rate 0.5").optimizer.learning_rate == 0.5
+    assert parsed("--learning_rate 0.5").optimizer.learning_rate == 0.5
+    assert parsed("--optimizer.learning-rate 0.5").optimizer.learning_rate == 0.5
+    assert parsed("--per-class 7 --shift 0").data.per_class == 7
+    assert parsed("--leaky").model["routing"].leaky is True
+    assert parsed("--no-flip", "images-capsnet").augment.flip is False
+
+
+def test_flags_that_are_no_fields_of_the_recipe():
+    options = parse("capsella train demo --out my/run --seeds 3 --seed 5")
+    assert (options.out, options.seeds, options.recipe.seed) == (Path("my/run"), 3, 5)
+
+
+def test_a_switch_and_a_field_of_the_same_name():
+    assert parsed("--no-reconstruction").model["reconstruction"] is False
+    with pytest.raises(ValueError, match=r"--reconstruction: must name one field, but could be --model\.reconstruction"):
+        parsed("--reconstruction sum")
+    assert parsed("--loss.reconstruction mean").loss.reconstruction == "mean"
+
+
+def test_a_group_stands_for_its_name():
+    assert parsed("--loss spread").loss.name == "spread"
+    assert parsed("--data mnist").data.name == "mnist"
+
+
+def test_another_network_brings_its_options_and_its_loss():
+    recipe = parsed("--model sabour2017_cnn --dropout 0.25")
+    assert recipe.model == {"name": "sabour2017_cnn", "dropout": 0.25}
+    assert recipe.loss.name == "cross_entropy"
+    assert parsed("--model sabour2017_cnn --loss margin").loss.name == "margin"
+    back = parsed("--model sabour2017_capsnet", "images-cnn")
+    assert back.loss.name == "margin"
+    assert back.model["routing"] == DynamicRouting(iterations=3)
+    assert parsed("--model sabour2017_capsnet --loss.name spread").loss.name == "spread"
+
+
+def test_another_routing_brings_its_options():
+    assert parsed("--routing uniform").model["routing"] == UniformRouting()
+    assert parsed("--model.routing=uniform").model["routing"] == UniformRouting()
+    assert parsed("--iterations 5 --routing dynamic").model["routing"] == DynamicRouting(iterations=5)
+    with pytest.raises(ValueError, match="--iterations"):
+        parsed("--routing uniform --iterations 2")
+
+
+def test_the_command_tells_what_differs():
+    recipe = get_recipe("demo")
+    assert command("demo", recipe) == "capsella train demo"
+    recipe = dataclasses.replace(recipe, epochs=3, model={**recipe.model, "reconstruction": False})
+    assert command("demo", recipe) == "capsella train demo --model.no-reconstruction --epochs 3"
+    recipe = with_routing(complete(recipe), "uniform")
+    assert command("demo", recipe).startswith("capsella train demo --routing uniform --model.no-reconstruction")
+    assert command("mine", recipe) == "capsella.training.train(recipe, folder, name='mine')"
+
+
+def test_a_network_whose_default_differs_from_the_recipes_value():
+    """The demo reconstructs and the matrix network does not; the command must say that this one does."""
+    recipe = with_network(get_recipe("demo"), "hinton2018_matrix_capsnet_small")
+    recipe = dataclasses.replace(recipe, model={**recipe.model, "reconstruction": True})
+    assert parse(command("demo", recipe)).recipe == recipe
+
+
+texts = st.text(st.sampled_from("ab1 '\"$(-)=.é"), min_size=1).filter(lambda text: not text.startswith("-"))
+overrides = st.fixed_dictionaries(
+    {},
+    optional={
+        "epochs": st.integers(1, 99),
+        "batch_size": st.integers(1, 99),
+        "patience": st.none() | st.integers(1, 9),
+        "seed": st.integers(0, 2**22 - 1),
+        "deterministic": st.booleans(),
+        "precision": st.sampled_from(["32-true", "bf16-mixed"]),
+        "checkpoint_seconds": st.floats(0, 1e9),
+        "loss.name": st.sampled_from(["margin", "spread", "cross_entropy"]),
+        "loss.reconstruction": st.sampled_from(["sum", "mean"]),
+        "optimizer.learning_rate": st.floats(1e-9, 1e9),
+        "optimizer.gradient_clip": st.none() | st.floats(1e-9, 1e9),
+        "augment.shift": st.integers(0, 9),
+        "augment.flip": st.booleans(),
+        "data.size": st.none() | st.integers(1, 99),
+        "data.channels": st.sampled_from([None, 1, 3]),
+        "data.path": texts.map(Path),
+    },
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from(sorted(RECIPES)),
+    network=st.none() | st.sampled_from(list_models()),
+    routing=st.none() | st.sampled_from(sorted(ROUTINGS)),
+    reconstruction=st.none() | st.booleans(),
+    changes=overrides,
+)
+def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstruction, changes):
+    recipe = complete(get_recipe(name))
+    if network is not None:
+        recipe = with_network(recipe, network)
+    if routing is not None and "routing" in recipe.model:
+        recipe = with_routing(recipe, routing)
+    if reconstruction is not None and "reconstruction" in recipe.model:
+        recipe = dataclasses.replace(recipe, model={**recipe.model, "reconstruction": reconstruction})
+    for path, value in changes.items():
+        group, _, field = path.rpartition(".")
+        if path == "data.path":  # only these two sources read one
+            recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name="folder", path=value))
+        elif group:
+            recipe = dataclasses.replace(recipe, **{group: dataclasses.replace(getattr(recipe, group), **{field: value})})
+        else:
+            recipe = dataclasses.replace(recipe, **{field: value})
+    assert parse(command(name, recipe)).recipe == recipe
+
+
+def test_a_path_taken_away():
+    recipe = get_recipe("images-capsnet")
+    recipe = complete(dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name="digits", path=None)))
+    assert parse(command("images-capsnet", recipe)).recipe == recipe

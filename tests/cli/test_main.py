@@ -1,0 +1,135 @@
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from capsella.cli import info, main
+from capsella.errors import CapsellaError
+
+VERBS = ("train", "evaluate", "predict", "explain", "data", "models", "info")
+
+
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
+def test_help_names_every_command(cli, words):
+    answer = cli(*words)
+    assert answer.code == 0
+    assert all(f"  {verb} " in answer.out for verb in VERBS)
+    assert "capsella train demo" in answer.out
+    assert answer.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "mentions"),
+    [
+        (["train"], ["--resume RUN", "--seeds N", "demo", "sabour2017-mnist", "images-capsnet --data.path FOLDER"]),
+        (["train", "demo"], ["--out", "--seeds", "--epochs", "--model.routing.iterations", "--data.path", "--seed"]),
+        (["train", "demo", "--model", "sabour2017_cnn"], ["--model.dropout", "default: cross_entropy"]),
+        (["evaluate"], ["RUN", "--split", "--json", "--out"]),
+        (["predict"], ["RUN PATHS…", "--skip-broken", "--out", "standard output"]),
+        (["explain"], ["RUN IMAGES…", "--out"]),
+        (["data"], ["data list", "data show NAME"]),
+        (["data", "list"], ["data list", "data show NAME"]),
+        (["data", "show"], ["--path", "--size", "--group", "--out"]),
+        (["data", "show", "digits"], ["--per-class", "--split"]),
+        (["models"], ["[PATTERN]"]),
+        (["info"], ["backend"]),
+    ],
+)
+def test_help_at_every_level(cli, words, mentions):
+    answer = cli(*words, "--help")
+    assert answer.code == 0
+    assert [text for text in mentions if text not in answer.out] == []
+
+
+def test_help_of_a_recipe_shows_its_own_values(cli):
+    out = cli("train", "demo", "--help").out
+    assert "Passes over the training images. (default: 12)" in out
+    assert "--model.dropout" not in out
+
+
+def test_version(cli):
+    assert cli("--version").out == "0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["tran", "demo"], "did you mean train?"),
+        (["train", "dmo"], "recipe: must be a registered name, got 'dmo'; did you mean demo?"),
+        (["train", "demo", "--epoch", "3"], "got '--epoch'; did you mean --epochs"),
+        (["train", "demo", "--learning-rat", "1"], "did you mean --learning-rate"),
+        (["train", "demo", "--model", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
+        (["train", "demo", "--routing", "dynamc"], "did you mean dynamic?"),
+        (["train", "demo", "--data.name", "digts"], "did you mean digits?"),
+        (["train", "demo", "--model"], "--model: must be followed by a value"),
+        (["train", "sabour2017-mnist-cnn", "--routing", "uniform"], "sabour2017_cnn has no capsules to route"),
+        (["train", "demo", "--epochs", "0"], "epochs: must be at least 1, got 0"),
+        (["train", "demo", "--epochs", "x"], "invalid literal for int() with base 10: 'x'"),
+        (["train", "demo", "--seeds", "0"], "seeds: must be at least 1, got 0"),
+        (["train", "demo", "--learning-rate", "-1"], "must be above 0, got -1.0"),
+        (["train", "demo", "--precision", "fp8"], "'32-true', 'bf16-mixed'"),
+        (["train", "demo", "--size", "16"], "image_size: must be at least 17×17 for these kernels, got 16×16"),
+        (["train", "demo", "--name", "x"], "must name one field, but could be --model.name or --data.name"),
+        (["train", "images-capsnet", "--path", "missing"], "missing: no such folder"),
+        (["train", "demo", "--data.name", "folder"], "path: must be given for the source 'folder'"),
+        (["train", "--resume"], "--resume: must stand alone, as in `capsella train --resume RUN`"),
+        (["train", "demo", "--resume", "x"], "got `capsella train demo --resume x`"),
+        (["train", "--resume", "missing"], "missing is not a run folder: it has no config.json"),
+        (["evaluate"], "RUN"),
+        (["evaluate", "missing"], "missing is not a run folder: it has no config.json"),
+        (["evaluate", "missing", "--split", "tst"], "'test', 'validation', 'train'"),
+        (["predict", "missing"], "paths: must name at least one image or folder"),
+        (["predict", "missing", "x.png"], "missing is not a run folder"),
+        (["explain", "missing"], "images: must name at least one image or folder"),
+        (["data", "lst"], "data: must be followed by list or by show NAME, got 'lst'"),
+        (["data", "list", "x"], "got 'list x'"),
+        (["data", "show"], "`capsella data list` names them"),
+        (["data", "show", "digts"], "did you mean digits?"),
+        (["data", "show", "digits", "--sze", "3"], "--size"),
+        (["models", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
+    ],
+)
+def test_bad_input_ends_in_a_sentence_not_in_a_stack_trace(cli, words, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = cli(*words)
+    assert answer.code in (1, 2)
+    assert text in answer.err
+    assert answer.out.strip() == ""
+    assert "Traceback" not in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (CapsellaError("a [red]file[/] is broken"), 1, "error: a [red]file[/] is broken"),
+        (ValueError("size: must be"), 1, "error: size: must be"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 1, "Permission denied: 'runs'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr(info, "run", fail)
+    answer = cli("info")
+    assert answer.code == code
+    assert text in answer.err
+
+
+def test_a_bug_shows_its_stack_trace(monkeypatch):
+    monkeypatch.setattr(info, "run", lambda arguments: {}["missing"])
+    with pytest.raises(KeyError):
+        main(["info"])
+
+
+def test_a_reader_who_leaves_early_is_no_error():
+    """As in `capsella models | head -1`; here the reader is gone before the first line."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run([sys.executable, "-m", "capsella", "models"], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert process.stderr == b""

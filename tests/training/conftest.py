@@ -1,0 +1,79 @@
+"""A capsule network and a data set so small that a whole training takes a fraction of a second."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from capsella.data import DataOptions
+from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
+from capsella.models.base import CapsuleClassifier
+from capsella.models.registry import register_model
+from capsella.models.shapes import grid_after
+from capsella.routing import DynamicRouting, Routing
+from capsella.training import AugmentOptions, Recipe, Run, train
+
+SIZE = 12
+
+
+def tiny_capsnet(
+    *,
+    image_size: tuple[int, int] = (SIZE, SIZE),
+    channels: int = 1,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = DynamicRouting(),
+) -> CapsuleClassifier:
+    """A CapsNet for 12×12 images, with dropout, whose randomness a resumed run must repeat."""
+    grid = grid_after(image_size, [(5, 1), (3, 2)])
+    return CapsuleClassifier(
+        backbone=nn.Sequential(nn.Conv2d(channels, 8, 5), nn.ReLU(), nn.Dropout(0.1)),
+        primary=PrimaryCapsules(8, types=4, pose=4, kernel=3, stride=2),
+        capsule_layers=nn.Sequential(DenseCapsules(grid, 4, 4, len(classes), 8, routing=routing)),
+        decoder=DenseDecoder(len(classes), 8, (channels, *image_size), hidden=(32,)),
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _tiny_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsella.models.registry._MODELS", {})
+    register_model(tiny_capsnet)
+
+
+@pytest.fixture(autouse=True)
+def _determinism_ends_with_the_test():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Recipe]:
+    """A recipe of 7 steps an epoch: 50 training images and 29 to validate, of scikit-learn's digits."""
+
+    def recipe(**fields: Any) -> Recipe:
+        data = DataOptions(name="digits", size=SIZE, per_class=5, validation=0.02)
+        usual = {"augment": AugmentOptions(shift=1), "epochs": 2, "batch_size": 8, "accelerator": "cpu"}
+        return Recipe(model={"name": "tiny_capsnet"}, data=data, **{**usual, **fields})
+
+    return recipe
+
+
+@pytest.fixture
+def quiet_train(tmp_path: Path) -> Callable[..., Run]:
+    """`train` without a word, into a folder of the test's."""
+
+    def run(recipe: Recipe, name: str = "run") -> Run:
+        return train(recipe, tmp_path / name, name="tiny", console=Console(quiet=True))
+
+    return run
+
+
+@pytest.fixture
+def last_checkpoint() -> Callable[[Path], dict[str, Any]]:
+    return lambda folder: torch.load(folder / "last.ckpt", weights_only=True)

@@ -1,0 +1,130 @@
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from capsella.data import DataOptions
+from capsella.errors import CapsellaError
+from capsella.models import create_model
+from capsella.models.registry import _MODELS
+from capsella.routing import EMRouting, UniformRouting
+from capsella.training import RECIPES, AugmentOptions, OptimizerOptions, Recipe, get_recipe
+
+NETWORKS = dict(_MODELS)
+DIGITS = {"model": {"name": "sabour2017_capsnet"}, "data": DataOptions()}
+
+
+@pytest.fixture(autouse=True)
+def _registered_networks(monkeypatch, _tiny_network):
+    monkeypatch.setattr("capsella.models.registry._MODELS", NETWORKS)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_json(name):
+    recipe = get_recipe(name)
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_paths_routings_and_options_survive_json():
+    recipe = Recipe(
+        model={"name": "hinton2018_matrix_capsnet", "routing": EMRouting(iterations=2)},
+        data=DataOptions(name="folder", path=Path("my cells"), split_file=Path("split.csv"), group="(p[0-9]+)"),
+        augment=AugmentOptions(shift=3, rotation=10.0, flip=True),
+        optimizer=OptimizerOptions(learning_rate=3e-4, gradient_clip=1.0),
+        patience=4,
+    )
+    read = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
+    assert read == recipe
+    assert isinstance(read.data.path, Path)
+    assert isinstance(read.model["routing"], EMRouting)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_network_of_a_recipe_can_be_made(name):
+    recipe = get_recipe(name)
+    size = {} if recipe.data.size is None else {"image_size": recipe.data.size}
+    with torch.device("meta"):
+        model = create_model(**recipe.model, **size)
+    assert model.name == recipe.model["name"]
+
+
+def test_an_unknown_recipe_suggests_the_nearest():
+    with pytest.raises(ValueError, match=r"recipe: must be a registered name, got 'dmo'; did you mean demo\?"):
+        get_recipe("dmo")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"epochs": 0}, "epochs: must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size: must be at least 1, got 0"),
+        ({"devices": 0}, "devices: must be at least 1, got 0"),
+        ({"patience": 0}, "patience: must be at least 1, got 0"),
+        ({"batch_size": 10, "devices": 4}, "batch_size: must be a multiple of devices = 4, got 10"),
+        ({"seed": -1}, "seed: must be from 0 to 4194303, got -1"),
+        ({"seed": 4194304}, "seed: must be from 0 to 4194303, got 4194304"),
+        ({"checkpoint_seconds": -1.0}, "checkpoint_seconds: must not be negative, got -1.0"),
+        ({"model": {}}, "model: must have the name of a registered network, got {}"),
+    ],
+)
+def test_a_recipe_checks_its_fields(fields, text):
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        Recipe(**{**DIGITS, **fields})
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "text"),
+    [
+        (AugmentOptions, {"shift": -1}, "shift: must not be negative, got -1"),
+        (AugmentOptions, {"rotation": 181.0}, "rotation: must be from 0 to 180 degrees, got 181.0"),
+        (AugmentOptions, {"rotation": -1.0}, "rotation: must be from 0 to 180 degrees, got -1.0"),
+        (OptimizerOptions, {"learning_rate": 0.0}, "must be above 0, got 0.0, 0.96, 2000"),
+        (OptimizerOptions, {"learning_rate": math.nan}, "must be above 0, got nan, 0.96, 2000"),
+        (OptimizerOptions, {"decay": 0.0}, "must be above 0, got 0.001, 0.0, 2000"),
+        (OptimizerOptions, {"decay_steps": 0}, "must be above 0, got 0.001, 0.96, 0"),
+        (OptimizerOptions, {"l2": -0.1}, "l2: must not be negative, got -0.1"),
+        (OptimizerOptions, {"gradient_clip": 0.0}, "gradient_clip: must be above 0 or None, got 0.0"),
+        (OptimizerOptions, {"gradient_clip": -1.0}, "gradient_clip: must be above 0 or None, got -1.0"),
+    ],
+)
+def test_options_check_their_fields(options, fields, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        options(**fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda values: values.pop("data"), "the field 'data' is missing"),
+        (lambda values: values.update(colour="red"), "colour"),
+        (lambda values: values.update(epochs=0), "epochs: must be at least 1, got 0"),
+        (lambda values: values.update(augment=3), "not a recipe of this version of capsella"),
+        (lambda values: values["loss"].update(weight=1), "weight"),
+        (lambda values: values["model"]["routing"].update(name="dynamc"), "did you mean dynamic?"),
+        (lambda values: values["model"]["routing"].update(iteration=2), "did you mean iterations?"),
+        (lambda values: values["data"].update(size=-1), "size: must be at least 1, got -1"),
+    ],
+)
+def test_a_damaged_recipe_is_named(change, text):
+    values = get_recipe("demo").to_dict()
+    change(values)
+    with pytest.raises(CapsellaError) as error:
+        Recipe.from_dict(values)
+    assert text in str(error.value)
+    assert str(error.value).startswith("not a recipe of this version of capsella: ")
+
+
+def test_the_learning_rate_decays_smoothly():
+    options = OptimizerOptions(learning_rate=0.5, decay=0.25, decay_steps=10)
+    assert [options.rate_at(step) for step in (0, 5, 10, 20)] == pytest.approx([0.5, 0.25, 0.125, 0.03125])
+    assert OptimizerOptions(learning_rate=0.5, decay=1.0).rate_at(10**6) == 0.5
+
+
+def test_a_recipe_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        get_recipe("demo").epochs = 1
+    assert dataclasses.replace(get_recipe("demo"), model={"name": "x", "routing": UniformRouting()}).epochs == 12

@@ -1,0 +1,123 @@
+"""Interruptions inside one process; tests/cli has the kill -9."""
+
+import csv
+import dataclasses
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from capsella.routing import RandomRouting
+from capsella.training import OptimizerOptions, TrainingDivergedError, load_run, resume
+from capsella.training.augment import Augment
+
+TIMES = ("images_per_second", "seconds")
+
+
+def metrics(folder):
+    with open(folder / "metrics.csv", newline="") as file:
+        return [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]
+
+
+def poison_step(monkeypatch, step):
+    """The images of one training step become NaN; steps count from 1."""
+    usual, calls = Augment.forward, iter(range(1, 10**6))
+
+    def forward(self, images):
+        return usual(self, images) * (math.nan if next(calls) == step else 1)
+
+    monkeypatch.setattr(Augment, "forward", forward)
+
+
+def finite(state):
+    return all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def assert_equal_states(first, second):
+    assert first.keys() == second.keys() == {"model", "optimizer", "progress"}
+    assert all(torch.equal(first["model"][name], second["model"][name]) for name in second["model"])
+    for number, moments in second["optimizer"]["state"].items():
+        assert all(torch.equal(first["optimizer"]["state"][number][key], value) for key, value in moments.items())
+    assert first["optimizer"]["param_groups"] == second["optimizer"]["param_groups"]
+
+
+@pytest.mark.parametrize("step", [3, 7, 10, 14])  # in mid-epoch, at the end of an epoch, and in the second one
+def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(step, tiny, quiet_train, last_checkpoint, monkeypatch):
+    recipe = tiny(deterministic=True, checkpoint_seconds=0.0)
+    unbroken = quiet_train(recipe, "unbroken").folder
+    with monkeypatch.context() as patch:
+        poison_step(patch, step)
+        with pytest.raises(TrainingDivergedError) as error:
+            quiet_train(recipe, "broken")
+    broken = unbroken.parent / "broken"
+    assert f"the loss is nan at epoch {(step + 6) // 7}, step {step} (learning rate 0.001)" in str(error.value)
+    assert str(broken / "last.ckpt") in str(error.value)
+
+    state = last_checkpoint(broken)
+    assert state["progress"]["step"] == step - 1
+    assert finite(state)
+    resumed = resume(broken, console=Console(quiet=True))
+    assert (broken / "model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
+    assert_equal_states(last_checkpoint(broken), last_checkpoint(unbroken))
+    assert metrics(broken) == metrics(unbroken)
+    assert resumed.recipe == recipe
+
+
+def test_random_routing_resumes_too(tiny, quiet_train, monkeypatch):
+    recipe = tiny(epochs=1, checkpoint_seconds=0.0)
+    recipe = dataclasses.replace(recipe, model={**recipe.model, "routing": RandomRouting()})
+    unbroken = quiet_train(recipe, "unbroken").folder
+    with monkeypatch.context() as patch:
+        poison_step(patch, 4)
+        with pytest.raises(TrainingDivergedError):
+            quiet_train(recipe, "broken")
+    resume(unbroken.parent / "broken", console=Console(quiet=True))
+    assert metrics(unbroken.parent / "broken") == metrics(unbroken)
+
+
+def test_without_a_timed_checkpoint_a_run_resumes_from_its_start(tiny, quiet_train, last_checkpoint, monkeypatch):
+    recipe = tiny(checkpoint_seconds=1e9)
+    unbroken = quiet_train(recipe, "unbroken").folder
+    with monkeypatch.context() as patch:
+        poison_step(patch, 3)
+        with pytest.raises(TrainingDivergedError):
+            quiet_train(recipe, "broken")
+    broken = unbroken.parent / "broken"
+    assert last_checkpoint(broken)["progress"]["step"] == 0
+    resume(broken, console=Console(quiet=True))
+    assert metrics(broken) == metrics(unbroken)
+
+
+def test_a_learning_rate_far_too_high(tiny, quiet_train, last_checkpoint, tmp_path):
+    with pytest.raises(TrainingDivergedError, match=r"at epoch 1, step [23] \(learning rate 1e\+30\).*--gradient-clip"):
+        quiet_train(tiny(optimizer=OptimizerOptions(learning_rate=1e30)))
+    assert finite(last_checkpoint(tmp_path / "run"))
+
+
+def test_nan_that_only_validation_sees(tiny, quiet_train, last_checkpoint, tmp_path):
+    """One step an epoch: the weights it leaves are finite but useless, and must not become the best."""
+    recipe = tiny(epochs=1, batch_size=50, optimizer=OptimizerOptions(learning_rate=1e30))
+    with pytest.raises(TrainingDivergedError, match=r"the validation loss is (nan|inf) at epoch 1, step 1 "):
+        quiet_train(recipe)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert last_checkpoint(tmp_path / "run")["progress"]["step"] == 0
+
+
+def test_a_finished_run_is_returned_untouched(tiny, quiet_train):
+    run = quiet_train(tiny())
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.folder.rglob("*") if path.is_file()}
+    resumed = resume(run.folder, console=Console(quiet=True))
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == {**before}
+    assert {path for path in run.folder.rglob("*") if path.is_file()} == set(before)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), run.model.parameters(), strict=True))
+
+
+def test_a_run_that_ended_before_its_summary_gets_one(tiny, quiet_train):
+    run = quiet_train(tiny())
+    (run.folder / "summary.json").unlink()
+    weights = (run.folder / "model.safetensors").read_bytes()
+    resume(run.folder, console=Console(quiet=True))
+    assert (run.folder / "summary.json").exists()
+    assert (run.folder / "model.safetensors").read_bytes() == weights
+    assert load_run(run.folder).recipe == run.recipe

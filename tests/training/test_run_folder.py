@@ -1,0 +1,171 @@
+"""Run folders that are half written, damaged, malicious, or on a disk that is full."""
+
+import errno
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.training import load_run, new_run_folder, resume
+from capsella.training.run import read_config
+
+
+@pytest.fixture
+def run(tiny, quiet_train):
+    return quiet_train(tiny(epochs=1)).folder
+
+
+def cut(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def message_of(function, *arguments, **options):
+    with pytest.raises(CapsellaError) as error:
+        function(*arguments, **options)
+    return str(error.value)
+
+
+def test_no_run_at_all(tmp_path):
+    missing = tmp_path / "nowhere"
+    for function in (load_run, resume):
+        assert message_of(function, missing) == f"{missing} is not a run folder: it has no config.json"
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "is not a run folder" in message_of(load_run, file)
+
+
+def test_only_the_config_is_there(run):
+    for path in run.iterdir():
+        if path.name != "config.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert str(run / "model.json") in message_of(load_run, run)
+    assert message_of(resume, run) == (
+        f"{run / 'last.ckpt'} does not exist: this training never began; start it anew in another folder"
+    )
+
+
+def test_weights_that_are_missing_or_cut_off(run):
+    cut(run / "model.safetensors")
+    assert f"{run / 'model.safetensors'} is no readable .safetensors file" in message_of(load_run, run)
+    (run / "model.safetensors").unlink()
+    assert f"{run / 'model.safetensors'} does not exist" in message_of(load_run, run)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "x", "recipe": {}, "environment": 1}', "\xff"])
+def test_a_damaged_config(run, text):
+    (run / "config.json").write_text(text, encoding="latin-1")
+    for function in (load_run, resume):
+        assert message_of(function, run).startswith(str(run / "config.json"))
+
+
+def test_a_config_cut_off(run):
+    cut(run / "config.json")
+    assert message_of(read_config, run).startswith(f"{run / 'config.json'} is damaged: JSONDecodeError")
+
+
+def test_a_recipe_of_another_version(run):
+    path = run / "config.json"
+    path.write_text(path.read_text().replace('"epochs"', '"rounds"'))
+    assert message_of(load_run, run).startswith(f"{path}: not a recipe of this version of capsella: ")
+
+
+@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"text")])
+def test_a_damaged_checkpoint(run, damage):
+    (run / "summary.json").unlink()
+    damage(run / "last.ckpt")
+    assert message_of(resume, run).startswith(f"{run / 'last.ckpt'} is damaged")
+
+
+def test_a_checkpoint_of_another_model(run, tiny, quiet_train):
+    state = torch.load(run / "last.ckpt", weights_only=True)
+    for change in (
+        lambda: state["model"].pop("primary.conv.weight"),
+        lambda: state.update(model={}),
+        lambda: state.pop("progress"),
+    ):
+        change()
+        torch.save(state, run / "last.ckpt")
+        assert f"{run / 'last.ckpt'} is damaged or belongs to another model" in message_of(resume, run)
+
+
+class Trap:
+    """What unpickling this would do."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def pickle_to(state, path):
+    path.write_bytes(pickle.dumps(state, protocol=2))
+
+
+@pytest.mark.parametrize(
+    ("write", "unsafe_read"),
+    [(pickle_to, lambda path: pickle.loads(path.read_bytes())), (torch.save, partial(torch.load, weights_only=False))],
+    ids=["pickle", "torch.save"],
+)
+def test_code_in_a_checkpoint_is_not_run(run, tmp_path, write, unsafe_read):
+    write({"model": Trap(tmp_path / "trapped")}, run / "last.ckpt")
+    text = f"{run / 'last.ckpt'} is damaged, or holds more than a checkpoint's tensors and numbers"
+    assert message_of(resume, run) == text
+    assert not (tmp_path / "trapped").exists()
+    unsafe_read(run / "last.ckpt")
+    assert (tmp_path / "trapped").exists()  # the trap does work
+
+
+def test_a_full_disk_keeps_the_older_checkpoint(tiny, quiet_train, tmp_path, monkeypatch, last_checkpoint):
+    usual, calls = torch.save, iter(range(10))
+
+    def save(state, file):
+        if next(calls) == 3:
+            file.write(b"some bytes")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        usual(state, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    text = message_of(quiet_train, tiny(checkpoint_seconds=0.0))
+    path = tmp_path / "run" / "last.ckpt"
+    assert text == f"no space left to write {path}; the previous version, if any, is untouched"
+    assert last_checkpoint(path.parent)["progress"]["step"] == 2
+    assert not list(path.parent.glob(".*part"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 256 KiB: room for a checkpoint of the fresh weights, not for one with Adam's moments beside it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder]
+    may_mount = sys.platform == "linux" and shutil.which("mount") and os.geteuid() == 0
+    if not may_mount or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a small disk needs the rights of root on Linux")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_really_full(tiny, tmp_path, small_disk, last_checkpoint, quiet_train):
+    text = message_of(quiet_train, tiny(), "disk/run")
+    path = small_disk / "run" / "last.ckpt"
+    assert text == f"no space left to write {path}; the previous version, if any, is untouched"
+    assert last_checkpoint(path.parent)["progress"]["step"] == 0
+    shutil.copytree(path.parent, tmp_path / "larger")
+    assert resume(tmp_path / "larger", console=Console(quiet=True)).recipe == tiny()
+
+
+def test_new_run_folders_are_numbered(tmp_path):
+    names = []
+    for _ in range(3):
+        names.append(new_run_folder(tmp_path, "demo"))
+        names[-1].mkdir()
+    assert [path.name for path in names] == ["demo", "demo-2", "demo-3"]
