@@ -66,7 +66,7 @@ def in_a_library_s_words(temporary: Path) -> None:
 
 
 def in_torch_save(temporary: Path) -> None:
-    with open("/dev/full", "wb") as file:
+    with open("/dev/full", "wb", buffering=0) as file:  # unbuffered, so that torch.save wraps the error in its own
         torch.save({"weight": torch.zeros(10_000)}, file)
 
 

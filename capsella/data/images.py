@@ -44,7 +44,7 @@ class ImageSet:
 
     @property
     def channels(self) -> int:
-        """Number of channels: 1 for grey, 3 for colour."""
+        """Number of channels: 1 for grey, 2 for a grey stereo pair, 3 for colour."""
         return self.images.shape[1]
 
     @property
@@ -80,8 +80,10 @@ class ImageSet:
 def _check_images(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ValueError(f"images: must be uint8 of shape [n c h w], got {images.dtype} of shape {tuple(images.shape)}")
-    if images.shape[1] not in (1, 3):
-        raise ValueError(f"images: must have 1 channel (grey) or 3 (colour), got {images.shape[1]}")
+    if images.shape[1] not in (1, 2, 3):
+        raise ValueError(
+            f"images: must have 1 channel (grey), 2 (a grey stereo pair) or 3 (colour), got {images.shape[1]}"
+        )
 
 
 def _check_labels(labels: Tensor, classes: tuple[str, ...], images: int) -> None:

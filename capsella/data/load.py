@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from capsella.data import cells, cifar10, digits, idx, medmnist
+from capsella.data import cells, cifar10, digits, idx, medmnist, smallnorb, toys
 from capsella.data.download import data_root
 from capsella.data.folder import read_folder
 from capsella.data.holdout import first_per_class, hold_out
@@ -14,7 +14,9 @@ from capsella.data.splits import Splits
 from capsella.errors import CapsellaError, unknown_name
 
 _SOURCES: dict[str, Source] = {
-    source.name: source for module in (digits, idx, cifar10, cells, medmnist) for source in module.SOURCES
+    source.name: source
+    for module in (digits, idx, cifar10, cells, smallnorb, toys, medmnist)
+    for source in module.SOURCES
 }
 
 

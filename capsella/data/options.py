@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+STEREO = ("smallnorb", "smallnorb-jpeg")
+VIEWED = (*STEREO, "toys")
+
 
 @dataclass(frozen=True)
 class DataOptions:
@@ -37,7 +40,17 @@ class DataOptions:
 
     group: str | None = None
     """Images of one group stay on one side of every split. For `folder`: a regular expression whose one capture group,
-    found in the relative path, names the patient or slide; for `npz`: the name of an array of integers."""
+    found in the relative path, names the patient or slide; for `npz`: the name of an array of integers; for toys and
+    smallNORB: `instance`."""
+
+    camera: Literal["left", "right", "both"] = "left"
+    """Which images of smallNORB's stereo pairs; both become two channels."""
+
+    viewpoints: Literal["all", "azimuth", "elevation"] = "all"
+    """Only for toys and smallNORB: train on a third of the azimuths or elevations, and test on the novel rest."""
+
+    test_viewpoints: Literal["novel", "familiar"] = "novel"
+    """With `viewpoints`: test on the novel ones, or on those trained on, for comparison."""
 
     split_seed: int = 0
     """Seed of the held-out shares and of `per_class`: the same seed gives the same split on every machine."""
@@ -60,8 +73,16 @@ class DataOptions:
         if self.split_seed < 0:
             raise ValueError(f"split_seed: must not be negative, got {self.split_seed}")
         self._check_belongs("path", ("folder", "npz"))
-        self._check_belongs("group", ("folder", "npz"))
+        self._check_belongs("group", ("folder", "npz", *VIEWED))
         self._check_belongs("split_file", ("folder",))
+        if self.camera != "left" and self.name not in STEREO:
+            raise ValueError(
+                f"camera: only for the source {' or '.join(STEREO)}, got {self.camera!r} with {self.name!r}"
+            )
+        if self.viewpoints != "all" and self.name not in VIEWED:
+            raise ValueError(
+                f"viewpoints: only for the source {' or '.join(VIEWED)}, got {self.viewpoints!r} with {self.name!r}"
+            )
         if self.name in ("folder", "npz") and self.path is None:
             raise ValueError(f"path: must be given for the source {self.name!r}")
         if self.name == "folder" and self.group is not None:

@@ -60,5 +60,6 @@ def _spread(images: ImageSet, label: int, number: int) -> list[int]:
 
 
 def _picture(images: ImageSet, index: int) -> Image.Image:
-    pixels = images.images[index].permute(1, 2, 0).numpy()
-    return Image.fromarray(pixels.squeeze(-1) if images.channels == 1 else pixels)
+    if images.channels < 3:  # of a stereo pair, the left image
+        return Image.fromarray(images.images[index, 0].numpy())
+    return Image.fromarray(images.images[index].permute(1, 2, 0).numpy())

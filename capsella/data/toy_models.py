@@ -38,7 +38,9 @@ def _human(dice: Dice) -> list[Solid]:
         Solid("box", (0, 0, 0.1), (0.12, broad, tall), grey),
         Solid("ellipsoid", (0, 0, 0.28 + tall), (0.14, 0.14, dice(0.15, 0.19)), dice(0.6, 0.95)),
         *(
-            Solid("box", (side * spread, side * broad * 0.55, 0.1 - tall - legs / 2), (0.08, 0.08, legs / 2), grey * 0.8)
+            Solid(
+                "box", (side * spread, side * broad * 0.55, 0.1 - tall - legs / 2), (0.08, 0.08, legs / 2), grey * 0.8
+            )
             for side in (-1, 1)
         ),
         *(
@@ -58,7 +60,10 @@ def _airplane(dice: Dice) -> list[Solid]:
         Solid("box", (sweep, 0, height), (chord, span, 0.03), grey),
         Solid("box", (-0.85 * long, 0, 0.02), (chord * 0.6, span * 0.4, 0.025), grey),
         Solid("box", (-0.85 * long, 0, 0.16), (chord * 0.6, 0.025, dice(0.14, 0.2)), grey * 0.9, tilt=-0.2),
-        *(Solid("ellipsoid", (sweep, side * engine, height - 0.08), (0.17, 0.06, 0.06), grey * 0.8) for side in (-1, 1)),
+        *(
+            Solid("ellipsoid", (sweep, side * engine, height - 0.08), (0.17, 0.06, 0.06), grey * 0.8)
+            for side in (-1, 1)
+        ),
     ]
 
 

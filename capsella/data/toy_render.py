@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 OVERSAMPLING = 2  # rays a pixel, along each axis
-VIEW = 1.15  # the camera sees from −VIEW to VIEW, in the toys' units
+VIEW = 1.05  # the camera sees from −VIEW to VIEW, in the toys' units
 BACKGROUND = 0.55
 
 
@@ -59,9 +59,7 @@ def render(
     """One toy from one side under each light; angles in degrees, rows from the top."""
     view = _view(np.deg2rad(azimuth), np.deg2rad(elevation), size * OVERSAMPLING)
     rays = len(view.x)
-    surface = Surface(
-        np.full(rays, -np.inf, np.float32), np.zeros((rays, 3), np.float32), np.zeros(rays, np.float32)
-    )
+    surface = Surface(np.full(rays, -np.inf, np.float32), np.zeros((rays, 3), np.float32), np.zeros(rays, np.float32))
     for solid in solids:
         _cast(solid, view, surface)
     toy = surface.depth > -np.inf
@@ -96,8 +94,8 @@ def _cast(solid: Solid, view: View, surface: Surface) -> None:
 
     # A ray's points there: q + depth · e.
     center = np.asarray(solid.center, np.float32)
-    near = np.abs(view.x - center @ view.right) + np.abs(view.y - center @ view.up) < 2 * np.linalg.norm(size)
-    rays = np.flatnonzero(near)
+    reach = size.max() if solid.kind == "ellipsoid" else np.linalg.norm(size)
+    rays = np.flatnonzero((view.x - center @ view.right) ** 2 + (view.y - center @ view.up) ** 2 <= reach**2)
     q = view.x[rays, None] * to_unit(view.right) + view.y[rays, None] * to_unit(view.up) - to_unit(center)
     e = to_unit(view.towards)
     depth, normal = (_meet_ball if solid.kind == "ellipsoid" else _meet_cube)(q, e)

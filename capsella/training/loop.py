@@ -91,6 +91,10 @@ class Trainer:
         """Train until the last epoch, or until validation has stopped getting better."""
         if self.progress.step == 0:
             self._save_checkpoint()  # so that from here on there is always one to resume from
+        if broken := self.splits.broken:
+            self.console.print(
+                f"left out {len(broken)} broken images:", *broken, sep="\n  ", markup=False, soft_wrap=True
+            )
         writer = SummaryWriter(str(self.folder / "events"), purge_step=self.progress.step) if self._is_first else None
         total = self.recipe.epochs * self.steps_per_epoch
         with progress_bar(self.console, self.name, total, self.progress.step) as bar:

@@ -46,7 +46,9 @@ def test_flags_that_are_no_fields_of_the_recipe():
 
 def test_a_switch_and_a_field_of_the_same_name():
     assert parsed("--no-reconstruction").model["reconstruction"] is False
-    with pytest.raises(ValueError, match=r"--reconstruction: must name one field, but could be --model\.reconstruction"):
+    with pytest.raises(
+        ValueError, match=r"--reconstruction: must name one field, but could be --model\.reconstruction"
+    ):
         parsed("--reconstruction sum")
     assert parsed("--loss.reconstruction mean").loss.reconstruction == "mean"
 
@@ -116,7 +118,7 @@ overrides = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(sorted(RECIPES)),
     network=st.none() | st.sampled_from(list_models()),
@@ -137,7 +139,9 @@ def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstr
         if path == "data.path":  # only these two sources read one
             recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name="folder", path=value))
         elif group:
-            recipe = dataclasses.replace(recipe, **{group: dataclasses.replace(getattr(recipe, group), **{field: value})})
+            recipe = dataclasses.replace(
+                recipe, **{group: dataclasses.replace(getattr(recipe, group), **{field: value})}
+            )
         else:
             recipe = dataclasses.replace(recipe, **{field: value})
     assert parse(command(name, recipe)).recipe == recipe

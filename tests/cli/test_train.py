@@ -34,7 +34,7 @@ def test_a_run_leaves_everything_a_user_needs(trained):
     assert names >= {"test.json", "result.json", "report.html", "figures", "events"}
     assert not [name for name in names if name.endswith(".part")]
     test = json.loads((trained / "test.json").read_text())
-    assert test["images"] == 9
+    assert test["images"] == 6
     assert [score["name"] for score in test["classes"]] == ["columns", "rings", "rows"]
     assert json.loads((trained / "result.json").read_text())["test"]["errors"] == test["errors"]
 
@@ -190,7 +190,7 @@ class TestBadImages:
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert len(summary["broken_images"]) == 1
         assert summary["broken_images"][0].startswith(str(broken))
-        assert "left out 1 broken image" in answer.out
+        assert "left out 1 broken images:" in answer.out
         assert str(broken) in answer.out
 
     def test_a_class_without_images(self, refused, folder):

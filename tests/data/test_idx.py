@@ -88,6 +88,7 @@ def test_the_folder_is_named_after_the_set(root: Path):
         ),
         (gzip.compress(bytes((0, 0, 8, 3)) + bytes(5)), r"its head states sizes \[0\]"),
     ],
+    ids=["not gzip", "cut short", "of integers", "of one dimension", "empty", "too few values", "head cut short"],
 )
 def test_damaged_files_are_named(tmp_path: Path, content: bytes, message: str):
     (tmp_path / "x.gz").write_bytes(content)

@@ -62,10 +62,11 @@ def test_palette_one_bit_and_transparency(tmp_path: Path):
     assert read_image(save(tmp_path, "la.png", grey_alpha)).tolist() == [[[90, 0]]]
 
 
-def test_images_are_turned_upright(tmp_path: Path):
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_images_are_turned_upright(tmp_path: Path, name: str):
     exif = Image.Exif()
     exif[0x0112] = 6  # stored lying on its side: to be turned 90° clockwise
-    path = save(tmp_path, "a.tif", Image.fromarray(RGB), exif=exif)
+    path = save(tmp_path, name, Image.fromarray(RGB), exif=exif)
     assert torch.equal(read_image(path), torch.from_numpy(np.rot90(RGB, -1).copy()).permute(2, 0, 1))
 
 

@@ -1,0 +1,68 @@
+"""Splits by viewpoint and by instance, for sets that know from where each toy was seen (Hinton et al. 2018, §5.1)."""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from capsella.data.images import ImageSet
+from capsella.data.options import DataOptions
+from capsella.data.source import Parts
+from capsella.errors import CapsellaError
+
+ELEVATIONS = tuple(range(30, 75, 5))
+"""Degrees above the horizon, as smallNORB's nine cameras stand."""
+AZIMUTHS = tuple(range(0, 360, 20))
+"""Degrees around the toy, as smallNORB's turntable stops."""
+FAMILIAR = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}
+"""A third of each, which [H] trains on; the rest are novel."""
+
+
+def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[Tensor, "n"]:
+    """Which images are seen from the viewpoints that [H] trains on, by `FAMILIAR`.
+
+    Raises:
+        CapsellaError: the images have no such metadata.
+    """
+    if by not in images.metadata:
+        known = ", ".join(sorted(images.metadata)) or "nothing"
+        raise CapsellaError(f"viewpoints: the images must have their {by} as metadata; they have {known}")
+    return torch.isin(images.metadata[by], torch.tensor(FAMILIAR[by]))
+
+
+def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
+    """What `options.viewpoints`, `test_viewpoints` and `group` ask of a source that brings train and test along.
+
+    With viewpoints by azimuth or elevation, only familiar ones are trained on, and the test is on novel ones, or on
+    familiar ones for comparison. With `group="instance"`, images of one toy stay on one side of every split.
+
+    Raises:
+        ValueError: `group` is something else.
+        CapsellaError: the images do not have what is asked for.
+    """
+    train, test = parts.train, parts.test
+    if options.viewpoints != "all":
+        try:
+            train = _chosen(train, is_familiar(train, options.viewpoints))
+            if test is not None:
+                familiar = is_familiar(test, options.viewpoints)
+                test = _chosen(test, familiar if options.test_viewpoints == "familiar" else ~familiar)
+        except CapsellaError as error:
+            raise CapsellaError(f"{parts.name}: {error}") from error
+    if options.group is not None:
+        if options.group != "instance":
+            raise ValueError(f"group: must be 'instance' for {parts.name}, got {options.group!r}")
+        train, test = _grouped_by_toy(train), None if test is None else _grouped_by_toy(test)
+    return replace(parts, train=train, test=test)
+
+
+def _chosen(images: ImageSet, mask: Bool[Tensor, "n"]) -> ImageSet:
+    return images.subset(mask.nonzero().flatten())
+
+
+def _grouped_by_toy(images: ImageSet) -> ImageSet:
+    """A toy is an instance of a category; instance numbers begin anew in each."""
+    toys = images.metadata["instance"] * len(images.classes) + images.labels
+    return replace(images, metadata={**images.metadata, "group": toys})
