@@ -1,0 +1,104 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import capsella
+from capsella.data import DataOptions
+from capsella.errors import CapsellaError
+from capsella.experiments import runs
+from capsella.experiments.results import HEADER, markdown
+from capsella.training import Recipe
+
+ROOT = Path(capsella.__file__).parents[1]
+RESULT = {
+    "command": "capsella train demo --epochs 3",
+    "seed": 0,
+    "environment": {"gpu": "none", "threads": 2, "cpu": "A processor"},
+    "recipe": {},
+    "test": {"images": 359, "errors": 7, "error_percent": 1.9499, "error_interval_95_percent": [0.9474, 3.9706]},
+    "training": {"best": {"epoch": 2}, "epochs": 3, "images_per_second": 123.456, "peak_memory_mib": 800.4},
+}
+
+
+def test_a_result_is_a_row(tmp_path):
+    on_gpu = {**RESULT, "environment": {"gpu": "A GPU", "threads": 2, "cpu": "A processor"}}
+    (tmp_path / "second.json").write_text(json.dumps(on_gpu))
+    (tmp_path / "first.json").write_text(json.dumps(RESULT))
+    (tmp_path / "notes.txt").write_text("no result")
+    row = "`capsella train demo --epochs 3` | 1.95 | 0.95–3.97 | 2 of 3 | 123 | 800"
+    text = markdown(tmp_path)
+    assert text == f"{HEADER}| first | {row} | 2 threads, A processor |\n| second | {row} | A GPU |\n"
+    columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert columns == {9}
+
+
+def test_no_results_yet(tmp_path):
+    assert markdown(tmp_path) == HEADER
+
+
+@pytest.mark.parametrize("missing", ["test", "training", "environment", "command"])
+def test_a_file_that_lacks_a_field_is_named(tmp_path, missing):
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({key: value for key, value in RESULT.items() if key != missing}))
+    with pytest.raises(CapsellaError) as error:
+        markdown(tmp_path)
+    assert str(error.value) == f"{path} is not the result of a run: KeyError('{missing}')"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"test": 1, "training": 1, "environment": 1, "command": 1}'])
+def test_a_damaged_file_is_named(tmp_path, text):
+    path = tmp_path / "damaged.json"
+    path.write_text(text)
+    with pytest.raises(CapsellaError, match="is not the result of a run: ") as error:
+        markdown(tmp_path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_the_committed_page_is_what_the_committed_results_make():
+    page = ROOT / "docs" / "results.md"
+    assert page.read_text(encoding="utf-8") == markdown(ROOT / "results"), "run `make results`"
+
+
+def test_the_command_of_the_makefile_prints_the_page():
+    command = [sys.executable, "-m", "capsella.experiments.results", str(ROOT / "results")]
+    printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
+    assert printed.decode("utf-8") == markdown(ROOT / "results")
+
+
+@pytest.fixture
+def recipe():
+    """CapsNet for one epoch on 20 images."""
+    data = DataOptions(name="digits", size=17, per_class=2, validation=0.01)
+    return Recipe(model={"name": "sabour2017_capsnet"}, data=data, epochs=1, batch_size=10, accelerator="cpu")
+
+
+def test_a_run_is_trained_once_and_then_read(recipe, tmp_path, monkeypatch):
+    quiet, folder = Console(quiet=True), tmp_path / "run"
+    values = runs.result_of(recipe, folder, "mine", quiet)
+    assert values == json.loads((folder / "result.json").read_text())
+    assert values["test"]["images"] == 359
+    assert values["test"]["error_percent"] == pytest.approx(100 * values["test"]["errors"] / 359)
+    assert values["command"] == "capsella.training.train(recipe, folder, name='mine')"
+    assert Recipe.from_dict(values["recipe"]) == recipe
+    assert values["training"]["epochs"] == 1
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mine.json").write_bytes((folder / "result.json").read_bytes())
+    assert markdown(tmp_path / "results").splitlines()[-1].startswith("| mine | `capsella.training.train(")
+
+    monkeypatch.setattr(runs, "train", None)  # neither is called again
+    monkeypatch.setattr(runs, "resume", None)
+    assert runs.result_of(recipe, folder, "mine", quiet) == values
+
+
+def test_a_run_that_was_not_tested_yet_is_resumed(recipe, tmp_path, monkeypatch):
+    quiet, folder = Console(quiet=True), tmp_path / "run"
+    monkeypatch.setattr(runs, "finish_run", lambda run, progress: {}["interrupted"])
+    with pytest.raises(KeyError, match="interrupted"):
+        runs.result_of(recipe, folder, "mine", quiet)
+    monkeypatch.undo()
+    monkeypatch.setattr(runs, "train", None)
+    assert runs.result_of(recipe, folder, "mine", quiet)["test"]["images"] == 359
