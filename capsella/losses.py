@@ -1,20 +1,24 @@
 """Losses. Every function returns the mean over the batch of one number an image."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from capsella.errors import unknown_name
 from capsella.types import Output
+
+Classification = Literal["margin", "spread", "cross_entropy"]
+Reduction = Literal["sum", "mean"]
 
 
 @dataclass(frozen=True)
 class LossOptions:
     """Which losses are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
 
-    name: Literal["margin", "spread", "cross_entropy"] = "margin"
+    name: Classification = "margin"
     """The loss on the class activations (or the logits of a CNN, for cross_entropy)."""
     positive_margin: float = 0.9
     """m⁺: no loss for a present class that is longer."""
@@ -30,12 +34,15 @@ class LossOptions:
     """The margin that it reaches and keeps; validation always uses it, so that epochs compare."""
     spread_steps: int | None = None
     """Steps until the last margin (linear; None: the whole training), or of one stair (None: 3,000, the thesis's)."""
-    reconstruction: Literal["sum", "mean"] = "sum"
+    reconstruction: Reduction = "sum"
     """Add up squared differences over an image's pixels ([S]), or average them (Forslöv's thesis)."""
     reconstruction_weight: float = 0.0005
     """Weight of the reconstruction: 0.0005 with sum ([S]); 0.392 with mean is the same for 784 pixels."""
 
     def __post_init__(self) -> None:
+        for field, allowed in (("name", get_args(Classification)), ("reconstruction", get_args(Reduction))):
+            if getattr(self, field) not in allowed:
+                raise unknown_name(f"loss {field}", getattr(self, field), allowed)
         if not 0 < self.spread_first <= self.spread_last <= 1:
             raise ValueError(
                 f"spread_first, spread_last: must rise within (0, 1], got {self.spread_first}, {self.spread_last}"
@@ -123,7 +130,7 @@ def spread_loss(
 def reconstruction_loss(
     reconstruction: Float[Tensor, "b c h w"],
     images: Float[Tensor, "b c h w"],
-    reduction: Literal["sum", "mean"] = "sum",
+    reduction: Reduction = "sum",
 ) -> Float[Tensor, ""]:
     """Squared differences of an image's pixels, summed (Sabour et al. 2017, §4.1) or averaged (Forslöv 2018).
 

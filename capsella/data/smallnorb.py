@@ -4,6 +4,7 @@ import gzip
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ _SHA256 = {
         "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"
     ),
 }
-_MAGIC = {
+_MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C51: np.dtype("<f4"),
     0x1E3D4C53: np.dtype("<f8"),
     0x1E3D4C54: np.dtype("<i4"),
@@ -69,24 +70,24 @@ def read_norb_matrix(path: Path) -> np.ndarray:
         raise CapsellaError(f"{path}: cannot be read ({error})") from error
     if len(content) < 20:
         raise CapsellaError(f"{path}: must begin with 20 bytes of header, got {len(content)} bytes")
-    magic, dimensions = np.frombuffer(content, "<u4", 2).tolist()
+    magic, dimensions = np.frombuffer(content, dtype="<u4", count=2).tolist()
     if magic not in _MAGIC:
         known = ", ".join(f"0x{number:08X}" for number in _MAGIC)
         raise CapsellaError(f"{path}: the magic number must be one of {known}, got 0x{magic:08X}")
     header = 8 + 4 * max(3, dimensions)
     if not 1 <= dimensions <= 8 or len(content) < header:
         raise CapsellaError(f"{path}: must have 1 to 8 dimensions with a size each, got {dimensions}")
-    shape = np.frombuffer(content, "<u4", dimensions, 8).tolist()
+    shape = np.frombuffer(content, dtype="<u4", count=dimensions, offset=8).tolist()
     dtype = _MAGIC[magic]
     expected = header + dtype.itemsize * int(np.prod(shape, dtype=object))
     if len(content) != expected:
         raise CapsellaError(f"{path}: must have {expected} bytes for shape {tuple(shape)}, got {len(content)}")
-    return np.frombuffer(content, dtype, offset=header).reshape(shape)
+    return np.frombuffer(content, dtype=dtype, offset=header).reshape(shape)
 
 
 def _read_original(options: DataOptions) -> Parts:
     sets = {split: _read_split(stem, options) for split, stem in _STEM.items()}
-    return arrange_viewpoints(Parts("smallnorb", **sets), options)
+    return arrange_viewpoints(Parts("smallnorb", train=sets["train"], test=sets["test"]), options)
 
 
 def _read_split(stem: str, options: DataOptions) -> ImageSet:
@@ -101,13 +102,8 @@ def _read_split(stem: str, options: DataOptions) -> ImageSet:
     cameras = [
         resize_array(dat[:, camera, :, :, None], options.height_width, options.channels) for camera in _cameras(options)
     ]
-    info = torch.from_numpy(info.astype(np.int64))
-    metadata = {
-        "instance": info[:, 0],
-        "elevation": 30 + 5 * info[:, 1],  # degrees
-        "azimuth": 10 * info[:, 2],  # degrees
-        "lighting": info[:, 3],
-    }
+    instance, elevation, azimuth, lighting = torch.from_numpy(info.astype(np.int64)).unbind(1)
+    metadata = {"instance": instance, "elevation": 30 + 5 * elevation, "azimuth": 10 * azimuth, "lighting": lighting}
     try:
         return ImageSet(torch.cat(cameras, 1), torch.from_numpy(cat.astype(np.int64)), CLASSES, None, metadata)
     except ValueError as error:

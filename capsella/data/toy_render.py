@@ -79,7 +79,7 @@ def _view(azimuth: float, elevation: float, side: int) -> View:
     axes = np.array([[-sa, ca, 0], [-se * ca, -se * sa, ce], [ce * ca, ce * sa, se]], np.float32)
     steps = ((np.arange(side) + 0.5) / side * 2 - 1).astype(np.float32) * np.float32(VIEW)
     y, x = np.meshgrid(-steps, steps, indexing="ij")
-    return View(*axes, x.ravel(), y.ravel())
+    return View(axes[0], axes[1], axes[2], x.ravel(), y.ravel())
 
 
 def _cast(solid: Solid, view: View, surface: Surface) -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from capsella.experiments.tables import PaperTable, Row
-from capsella.routing import EMRouting
 from capsella.training import Recipe, get_recipe
 
 Budget = Literal["small", "full"]
@@ -41,7 +40,12 @@ def small(recipe: Recipe) -> Recipe:
 
 
 def _row(
-    recipe: Recipe, iterations: int, pose: str, loss: Literal["spread", "margin", "cross_entropy"], coordinates: bool, paper: float
+    recipe: Recipe,
+    iterations: int,
+    pose: str,
+    loss: Literal["spread", "margin", "cross_entropy"],
+    coordinates: bool,
+    paper: float,
 ) -> Row:
     model: dict[str, Any] = {
         **recipe.model,

@@ -5,14 +5,19 @@ from capsella.explain.images import explain_images
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks
 from capsella.explain.reconstruction import Reconstructions, pick_examples, reconstruct
 from capsella.explain.report import write_report
+from capsella.explain.vote_distances import VoteDistances, class_vote_distances, vote_distances, vote_distances_figure
 
 __all__ = [
     "OFFSETS",
     "Reconstructions",
+    "VoteDistances",
+    "class_vote_distances",
     "dimension_tweaks",
     "explain_images",
     "pick_examples",
     "reconstruct",
     "routing_diagnostics",
+    "vote_distances",
+    "vote_distances_figure",
     "write_report",
 ]

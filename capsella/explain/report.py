@@ -1,7 +1,7 @@
 """A trained model's own pictures on one page: an HTML file that needs nothing beside it, and each figure as PNG."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,19 @@ def write_report(
         for section in sections
         if section.figure is not None
     }
+    path = folder / "report.html"
+    write_text(path, _page(title, facts, evaluation, sections, pictures))
+    return path
+
+
+def _page(
+    title: str,
+    facts: Mapping[str, str],
+    evaluation: Evaluation,
+    sections: Sequence[Section],
+    pictures: Mapping[str, bytes],
+) -> str:
+    """The HTML, with the figures' PNG inside."""
     environment = Environment(
         loader=PackageLoader("capsella.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -86,9 +99,7 @@ def write_report(
         sections=sections,
         pictures={name: base64.b64encode(picture).decode() for name, picture in pictures.items()},
     )
-    path = folder / "report.html"
-    write_text(path, printable(page))
-    return path
+    return printable(page)
 
 
 def _sections(

@@ -157,7 +157,8 @@ class ConvolutionalClassifier(ImageClassifier):
         for module in network.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
         """Softmax activations and the logits they come from; `labels` are for decoders, of which there is none."""

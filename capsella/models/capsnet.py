@@ -35,9 +35,7 @@ def sabour2017_capsnet(
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
     return CapsuleClassifier(
         backbone=nn.Sequential(nn.Conv2d(channels, 256, 9), nn.ReLU()),
-        primary=PrimaryCapsules(
-            256, types=32, pose=8, kernel=9, stride=2, activation=activation
-        ),
+        primary=PrimaryCapsules(256, types=32, pose=8, kernel=9, stride=2, activation=activation),
         capsule_layers=nn.Sequential(DenseCapsules(grid, 32, 8, len(classes), 16, routing=routing)),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,
         image_size=image_size,

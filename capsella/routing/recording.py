@@ -59,8 +59,8 @@ def record() -> Iterator[list[RoutingTrace]]:
 
 
 def is_recording() -> bool:
-    """Whether `record()` is open, for what is only worth computing then."""
-    return _active.get() is not None
+    """Whether `record()` is open, for what is only worth computing then; never in a compiled model."""
+    return not torch.compiler.is_compiling() and _active.get() is not None
 
 
 def new_trace(name: str) -> RoutingTrace:

@@ -26,7 +26,7 @@ from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
 from capsella.training.recipe import Recipe
-from capsella.training.run import Run, load_run, read_config, write_config
+from capsella.training.run import Run, check_unused, load_run, read_config, write_config
 
 # Validation images, evenly spread, that the routing diagnostics of an epoch look at.
 DIAGNOSED = 32
@@ -44,6 +44,7 @@ def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Conso
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
+    check_unused(folder)
     fabric = launch(recipe)
     trainer = Trainer(recipe, folder, name, fabric, console or Console())
     if fabric.is_global_zero:
@@ -89,12 +90,8 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the last epoch, or until validation has stopped getting better."""
-        if self.progress.step == 0:
-            self._save_checkpoint()  # so that from here on there is always one to resume from
-        if broken := self.splits.broken:
-            self.console.print(
-                f"left out {len(broken)} broken images:", *broken, sep="\n  ", markup=False, soft_wrap=True
-            )
+        if self._is_first:
+            self._begin()
         writer = SummaryWriter(str(self.folder / "events"), purge_step=self.progress.step) if self._is_first else None
         total = self.recipe.epochs * self.steps_per_epoch
         with progress_bar(self.console, self.name, total, self.progress.step) as bar:
@@ -103,11 +100,22 @@ class Trainer:
                 row = self._finish_epoch()
                 if writer is not None:
                     write_events(writer, row)
-                    self.console.print(epoch_line(row, self.recipe.epochs))
+                    self.console.print(epoch_line(row, self.recipe.epochs), soft_wrap=True)
         if writer is not None:
             writer.close()
             self._write_summary()
         self.fabric.barrier()
+
+    def _begin(self) -> None:
+        """Leave a checkpoint to resume from, remove what a kill left half written, name the images left out."""
+        for part in self.folder.glob(".*.part"):
+            part.unlink()
+        if self.progress.step == 0:
+            self._save_checkpoint()
+        if broken := self.splits.broken:
+            self.console.print(
+                f"left out {len(broken)} broken images:", *broken, sep="\n  ", markup=False, soft_wrap=True
+            )
 
     def _train_epoch(self, bar: StepBar) -> None:
         self.network.train()
@@ -182,8 +190,8 @@ class Trainer:
         row: Row = {
             "epoch": progress.epoch,
             "step": progress.step,
-            "images_seen": sum(row["train_images"] for row in progress.history) + sums["images"],
-            "train_images": sums["images"],
+            "images_seen": int(sum(row["train_images"] for row in progress.history) + sums["images"]),
+            "train_images": int(sums["images"]),
             "learning_rate": self.recipe.optimizer.rate_at(progress.step - 1),
             "train_loss": sums["total"] / sums["images"],
             "train_classification": sums["classification"] / sums["images"],

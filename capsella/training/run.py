@@ -34,14 +34,18 @@ def new_run_folder(runs: Path, name: str) -> Path:
     return folder
 
 
-def write_config(folder: Path, name: str, recipe: Recipe) -> None:
-    """config.json: the complete recipe, and what it ran on.
+def check_unused(folder: Path) -> None:
+    """No run is lost.
 
     Raises:
         CapsellaError: a run is there already.
     """
     if (folder / "config.json").exists():
         raise CapsellaError(f"{folder} holds a run already; continue it with --resume, or choose another folder")
+
+
+def write_config(folder: Path, name: str, recipe: Recipe) -> None:
+    """config.json: the complete recipe, and what it ran on."""
     write_json(folder / "config.json", {"name": name, "recipe": recipe.to_dict(), "environment": environment()})
 
 

@@ -84,9 +84,11 @@ def test_without_a_timed_checkpoint_a_run_resumes_from_its_start(tiny, quiet_tra
         with pytest.raises(TrainingDivergedError):
             quiet_train(recipe, "broken")
     broken = unbroken.parent / "broken"
+    (broken / ".last.ckpt.123.part").write_bytes(b"what a killed process was about to write")
     assert last_checkpoint(broken)["progress"]["step"] == 0
     resume(broken, console=Console(quiet=True))
     assert metrics(broken) == metrics(unbroken)
+    assert not list(broken.glob(".*"))
 
 
 def test_a_learning_rate_far_too_high(tiny, quiet_train, last_checkpoint, tmp_path):

@@ -92,7 +92,7 @@ def _log_activation(
     settings: EMSettings,
     iteration: int,
 ) -> Tensor:
-    """Ln a_j [n j] = ln logistic(λ_t (β_a − Σ_h (β_u + ln σ_h) Σ_i r_ij)), with the options of `EMSettings`."""
+    """Returns ln a_j [n j] = ln logistic(λ_t (β_a − Σ_h (β_u + ln σ_h) Σ_i r_ij)), with the options of `EMSettings`."""
     if settings.cost_scale is not None:
         data = data * settings.cost_scale / even_share
     cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data

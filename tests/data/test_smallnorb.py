@@ -1,0 +1,183 @@
+"""smallNORB: the original binary matrices, and the JPEG copy."""
+
+import gzip
+import os
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from capsella.data import DataOptions, load_data
+from capsella.data.smallnorb import _read_jpeg_split, read_norb_matrix
+from capsella.data.viewpoints import ELEVATIONS
+from capsella.errors import CapsellaError
+
+STEMS = {
+    "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
+}
+BYTE, INT = 0x1E3D4C55, 0x1E3D4C54
+
+
+def matrix(magic: int, values: np.ndarray) -> bytes:
+    """The format as its authors describe it: at least three sizes, unused ones being 1."""
+    sizes = [*values.shape, 1, 1][: max(3, values.ndim)]
+    return np.array([magic, values.ndim, *sizes], "<u4").tobytes() + values.tobytes()
+
+
+@pytest.fixture
+def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
+    """Two toys a class and split, 30 pairs of 6×6 images of each split; `dat` of test is packed, the rest is not."""
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    rng = np.random.default_rng(0)
+    (tmp_path / "smallnorb").mkdir()
+    arrays = {}
+    for split, stem in STEMS.items():
+        arrays[f"{split}-dat"] = rng.integers(0, 256, (30, 2, 6, 6), dtype=np.uint8)
+        arrays[f"{split}-cat"] = np.repeat(np.arange(5, dtype="<i4"), 6)
+        instances = {"train": (4, 9), "test": (0, 5)}[split]
+        info = [[instances[k % 2], k % 9, 2 * ((7 * k) % 18), k % 6] for k in range(30)]
+        arrays[f"{split}-info"] = np.array(info, "<i4")
+        for part in ("dat", "cat", "info"):
+            content = matrix(BYTE if part == "dat" else INT, arrays[f"{split}-{part}"])
+            if (split, part) == ("test", "dat"):
+                (tmp_path / f"smallnorb/{stem}-{part}.mat.gz").write_bytes(gzip.compress(content))
+            else:
+                (tmp_path / f"smallnorb/{stem}-{part}.mat").write_bytes(content)
+    return arrays
+
+
+def test_original_files(original: dict[str, np.ndarray]) -> None:
+    splits = load_data(DataOptions(name="smallnorb", validation=0.2))
+    assert splits.name == "smallnorb"
+    assert splits.classes == ("animal", "human", "airplane", "truck", "car")
+    assert np.array_equal(splits.test.images[:, 0].numpy(), original["test-dat"][:, 0])
+    assert splits.test.labels.tolist() == original["test-cat"].tolist()
+    info = original["test-info"]
+    assert splits.test.metadata["instance"].tolist() == info[:, 0].tolist()
+    assert splits.test.metadata["elevation"].tolist() == (30 + 5 * info[:, 1]).tolist()
+    assert splits.test.metadata["azimuth"].tolist() == (10 * info[:, 2]).tolist()
+    assert splits.test.metadata["lighting"].tolist() == info[:, 3].tolist()
+
+
+@pytest.mark.parametrize(("camera", "taken"), [("left", [0]), ("right", [1]), ("both", [0, 1])])
+def test_cameras(original: dict[str, np.ndarray], camera: str, taken: list[int]) -> None:
+    splits = load_data(DataOptions(name="smallnorb", camera=camera))
+    assert np.array_equal(splits.test.images.numpy(), original["test-dat"][:, taken])
+    smaller = load_data(DataOptions(name="smallnorb", camera=camera, size=3))
+    assert smaller.test.images.shape == (30, len(taken), 3, 3)
+
+
+def test_channels_with_both_cameras(original: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match="channels: must be left out with camera 'both', which has two, got 1"):
+        load_data(DataOptions(name="smallnorb", camera="both", channels=1))
+
+
+def test_validation_by_instance(original: dict[str, np.ndarray]) -> None:
+    splits = load_data(DataOptions(name="smallnorb", group="instance"))
+    seen, held = splits.train, splits.validation
+    for label in range(5):
+        instances = [set(part.metadata["instance"][part.labels == label].tolist()) for part in (seen, held)]
+        assert sorted(map(len, instances)) == [1, 1]
+        assert instances[0] | instances[1] == {4, 9}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: b"\x01" + content[1:], "the magic number must be one of 0x1E3D4C51, .*, got 0x1E3D4C01"),
+        (lambda content: content[:100], r"must have 2184 bytes for shape \(30, 2, 6, 6\), got 100"),
+        (lambda content: content + b"\0", r"must have 2184 bytes .*, got 2185"),
+        (lambda content: content[:10], "must begin with 20 bytes of header, got 10 bytes"),
+        (lambda content: content[:4] + b"\x09" + content[5:], "must have 1 to 8 dimensions with a size each, got 9"),
+    ],
+)
+def test_damaged_matrices(tmp_path: Path, damage: object, message: str) -> None:
+    content = matrix(BYTE, np.zeros((30, 2, 6, 6), np.uint8))
+    path = tmp_path / "x-dat.mat"
+    path.write_bytes(damage(content))
+    with pytest.raises(CapsellaError, match=rf"x-dat\.mat: {message}"):
+        read_norb_matrix(path)
+
+
+def test_damaged_gzip_and_missing_file(tmp_path: Path) -> None:
+    packed = tmp_path / "x.mat.gz"
+    packed.write_bytes(gzip.compress(matrix(BYTE, np.zeros((3, 2, 6, 6), np.uint8)))[:-9])
+    with pytest.raises(CapsellaError, match=r"x\.mat\.gz: cannot be read"):
+        read_norb_matrix(packed)
+    with pytest.raises(CapsellaError, match=r"gone\.mat: cannot be read"):
+        read_norb_matrix(tmp_path / "gone.mat")
+
+
+@pytest.mark.parametrize("kind", [np.dtype("<f4"), np.dtype("<f8"), np.dtype("<i2"), np.dtype("<i4"), np.dtype("u1")])
+def test_every_type_of_matrix(tmp_path: Path, kind: np.dtype) -> None:
+    magic = {"<f4": 0x1E3D4C51, "<f8": 0x1E3D4C53, "<i2": 0x1E3D4C56, "<i4": INT, "|u1": BYTE}[kind.str]
+    values = np.arange(6).reshape(2, 3).astype(kind)
+    path = tmp_path / "x.mat"
+    path.write_bytes(matrix(magic, values))
+    read = read_norb_matrix(path)
+    assert read.dtype == kind
+    assert np.array_equal(read, values)
+
+
+def test_files_that_do_not_belong_together(tmp_path: Path, original: dict[str, np.ndarray]) -> None:
+    (tmp_path / f"smallnorb/{STEMS['train']}-cat.mat").write_bytes(matrix(INT, np.zeros(29, "<i4")))
+    with pytest.raises(CapsellaError, match=r"training-dat\.mat: must hold \[n 2 h w\] images .* got .*\(29,\)"):
+        load_data(DataOptions(name="smallnorb"))
+    (tmp_path / f"smallnorb/{STEMS['train']}-cat.mat").write_bytes(matrix(INT, np.full(30, 5, "<i4")))
+    with pytest.raises(CapsellaError, match=r"training-cat\.mat: labels: must be from 0 to 4 .* got 5"):
+        load_data(DataOptions(name="smallnorb"))
+
+
+@pytest.fixture
+def jpeg_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Ten pairs of each split, as joined PNG files: pair i is file 2i (grey 10·i) and 2i + 1 (grey 10·i + 5)."""
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    (tmp_path / "smallnorb").mkdir()
+    grey = np.arange(20, dtype=np.uint8) * 5
+    files = []
+    for value in grey:
+        file = BytesIO()
+        Image.fromarray(np.full((4, 4), value, np.uint8)).save(file, "PNG")
+        files.append(file.getvalue())
+    arrays = {
+        "image": np.frombuffer(b"".join(files), np.uint8),
+        "image_offset": np.cumsum([0, *map(len, files)]),
+        "category": np.arange(10) % 5,
+        "classes": np.array(["animal", "human", "airplane", "truck", "car"]),
+    }
+    np.savez(tmp_path / "smallnorb/smallnorb_train.npz", **arrays, instance=4 + np.arange(10) // 5)
+    np.savez(
+        tmp_path / "smallnorb/smallnorb_test.npz", **arrays, instance=np.arange(10) // 5, elevation=np.arange(10) % 9
+    )
+    return grey
+
+
+def test_jpeg_copy_says_so_and_pairs_its_files(jpeg_copy: np.ndarray) -> None:
+    by_camera = {name: load_data(DataOptions(name="smallnorb-jpeg", camera=name)) for name in ("left", "right", "both")}
+    assert by_camera["left"].name == "smallNORB (JPEG copy)"
+    assert by_camera["left"].test.images[:, 0, 0, 0].tolist() == jpeg_copy[::2].tolist()
+    assert by_camera["right"].test.images[:, 0, 0, 0].tolist() == jpeg_copy[1::2].tolist()
+    assert by_camera["both"].test.images[:, :, 0, 0].flatten().tolist() == jpeg_copy.tolist()
+    assert by_camera["both"].test.labels.tolist() == [0, 1, 2, 3, 4] * 2
+    assert by_camera["both"].test.metadata["elevation"].tolist() == [30, 35, 40, 45, 50, 55, 60, 65, 70, 30]
+
+
+def test_jpeg_copy_has_no_viewpoints_to_train_by(jpeg_copy: np.ndarray) -> None:
+    with pytest.raises(CapsellaError, match=r"smallNORB \(JPEG copy\): viewpoints: the images must have their azimuth"):
+        load_data(DataOptions(name="smallnorb-jpeg", viewpoints="azimuth"))
+
+
+@pytest.mark.skipif(
+    not (Path(os.environ.get("CAPSELLA_DATA", "")) / "smallnorb/smallnorb_test.npz").is_file(),
+    reason="CAPSELLA_DATA names no folder with the JPEG copy of smallNORB",
+)
+def test_the_real_jpeg_copy() -> None:
+    path = Path(os.environ["CAPSELLA_DATA"]) / "smallnorb/smallnorb_test.npz"
+    test, broken = _read_jpeg_split(path, DataOptions(name="smallnorb-jpeg", size=12))
+    assert not broken
+    assert set(test.counts().values()) == {4_860}
+    assert set(test.metadata["instance"].tolist()) == {0, 1, 2, 3, 5}
+    assert set(test.metadata["elevation"].tolist()) == set(ELEVATIONS)

@@ -1,0 +1,134 @@
+"""The rendered toys, their ray caster, and splits by viewpoint and instance."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.data import DataOptions, ImageSet, load_data
+from capsella.data.source import Parts
+from capsella.data.toy_models import TOYS, toy
+from capsella.data.toy_render import VIEW, Light, Solid, render
+from capsella.data.toys import LIGHTS, render_toys
+from capsella.data.viewpoints import AZIMUTHS, ELEVATIONS, FAMILIAR, arrange_viewpoints
+from capsella.errors import CapsellaError
+
+HEAD_ON = [Light((0, 0, 1), 1.0, 0.0)]
+
+
+def bright(image: np.ndarray) -> np.ndarray:
+    """Where the solid is: lit from the camera on a background that is lit by half."""
+    return image != np.uint8(round(0.55 * 0.5 * 255))
+
+
+def test_a_ball_is_round_and_lit_as_lambert_says() -> None:
+    size = 64
+    ball = [Solid("ellipsoid", (0, 0, 0), (0.5, 0.5, 0.5), 1.0)]
+    for azimuth, elevation in [(0, 0), (130, 40)]:
+        image = render(ball, azimuth, elevation, HEAD_ON, size)[0]
+        steps = ((np.arange(size) + 0.5) / size * 2 - 1) * VIEW
+        squared = steps[:, None] ** 2 + steps[None, :] ** 2
+        inside = squared < 0.44**2
+        assert np.abs(image[inside] / 255 - np.sqrt(1 - squared[inside] / 0.25)).max() < 0.03
+        assert not bright(image)[squared > 0.56**2].any()
+
+
+def test_a_box_from_above_and_from_the_front() -> None:
+    """Half edges 0.8 forward, 0.4 to the side, 0.2 up: from above 2·0.8 by 2·0.4, from the front 2·0.2 by 2·0.4."""
+    box, size = [Solid("box", (0, 0, 0), (0.8, 0.4, 0.2), 1.0)], 105
+    for elevation, expected in [(90, (1.6, 0.8)), (0, (0.4, 0.8))]:
+        seen = bright(render(box, 0, elevation, HEAD_ON, size)[0])
+        height, width = (np.ptp(where) + 1 for where in np.nonzero(seen))
+        assert np.allclose(np.array([height, width]) / size * 2 * VIEW, expected, atol=0.05)
+
+
+def test_what_is_nearer_hides_what_is_behind() -> None:
+    dark, light = (
+        Solid("box", (0.5, 0, 0), (0.1, 0.2, 0.2), 0.3),
+        Solid("ellipsoid", (-0.5, 0, 0), (0.2, 0.2, 0.2), 1.0),
+    )
+    for solids in ([dark, light], [light, dark]):
+        assert render(solids, 0, 0, HEAD_ON, 32)[0, 16, 16] == round(0.3 * 255)  # the camera stands at +x
+        assert render(solids, 180, 0, HEAD_ON, 32)[0, 16, 16] > 200
+
+
+def test_azimuth_turns_counter_clockwise_and_up_is_up() -> None:
+    nose = [Solid("ellipsoid", (0.7, 0, 0), (0.1, 0.1, 0.1), 1.0)]  # points along +x
+    rows, columns = np.nonzero(bright(render(nose, 90, 0, HEAD_ON, 32)[0]))  # seen from +y, x is to the left
+    assert columns.mean() < 8
+    rows, _ = np.nonzero(bright(render([Solid("box", (0, 0, 0.7), (0.1, 0.1, 0.1), 1.0)], 0, 0, HEAD_ON, 32)[0]))
+    assert rows.mean() < 8
+
+
+def test_images_are_ordered_deterministic_and_all_different() -> None:
+    toys = render_toys((0, 3), (30, 60), (0, 40, 200), size=16)
+    assert len(toys) == 5 * 2 * 2 * 3 * 6
+    assert toys.classes == tuple(TOYS) == ("animal", "human", "airplane", "truck", "car")
+    again = render_toys((3,), (60,), (200,), size=16)
+    chosen = (toys.metadata["instance"] == 3) & (toys.metadata["elevation"] == 60) & (toys.metadata["azimuth"] == 200)
+    assert torch.equal(toys.images[chosen], again.images)
+    assert again.labels.tolist() == [label for label in range(5) for _ in LIGHTS]
+    assert again.metadata["lighting"].tolist() == list(range(6)) * 5
+    assert len(toys.images.flatten(1).unique(dim=0)) == len(toys)
+
+
+def test_every_toy_fits_into_the_picture() -> None:
+    for category in TOYS:
+        for instance in range(5):
+            for azimuth in (0, 60, 130):
+                seen = bright(render(toy(category, instance), azimuth, 35, HEAD_ON, 24)[0])
+                assert 0.04 < seen.mean() < 0.6
+                edge = np.concatenate([seen[[0, -1]].ravel(), seen[:, [0, -1]].ravel()])
+                assert not edge.any(), (category, instance)
+
+
+@pytest.fixture
+def few_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve of the 162 viewpoints, so that loading takes no time."""
+    fewer = partial(render_toys, elevations=(30, 70), azimuths=(0, 60, 120, 180, 300, 320), size=16)
+    monkeypatch.setattr("capsella.data.toys.render_toys", fewer)
+
+
+@pytest.mark.usefixtures("few_views")
+def test_the_source() -> None:
+    splits = load_data(DataOptions(name="toys", size=12, group="instance"))
+    assert splits.train.images.shape[1:] == (1, 12, 12)
+    assert [len(images) for images in splits.named().values()] == [5 * 2 * 72, 5 * 72, 5 * 2 * 72]
+    assert set(splits.test.metadata["instance"].tolist()) == {0, 1}
+    toys = [{*zip(s.labels.tolist(), s.metadata["instance"].tolist(), strict=True)} for s in splits.named().values()]
+    assert sum(map(len, toys)) == len(set.union(*toys))
+
+
+@pytest.mark.usefixtures("few_views")
+@pytest.mark.parametrize("by", ["azimuth", "elevation"])
+def test_viewpoint_splits(by: str) -> None:
+    novel = load_data(DataOptions(name="toys", viewpoints=by))
+    familiar = load_data(DataOptions(name="toys", viewpoints=by, test_viewpoints="familiar"))
+    trained = {"azimuth": {0, 300, 320}, "elevation": {30}}[by]
+    unseen = {"azimuth": {60, 120, 180}, "elevation": {70}}[by]
+    for images in (novel.train, novel.validation, familiar.train, familiar.test):
+        assert set(images.metadata[by].tolist()) == trained
+    assert set(novel.test.metadata[by].tolist()) == unseen
+    assert len(novel.test) + len(familiar.test) == len(load_data(DataOptions(name="toys")).test)
+
+
+def test_viewpoints_of_the_paper() -> None:
+    assert set(AZIMUTHS) - set(FAMILIAR["azimuth"]) == set(range(60, 300, 20))
+    assert len(FAMILIAR["azimuth"]) * 3 == len(AZIMUTHS) == 18
+    assert len(FAMILIAR["elevation"]) * 3 == len(ELEVATIONS) == 9
+    assert max(FAMILIAR["elevation"]) < min(set(ELEVATIONS) - set(FAMILIAR["elevation"]))
+
+
+def test_errors() -> None:
+    images = ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
+    with pytest.raises(
+        CapsellaError, match=r"mine: viewpoints: the images must have their azimuth .* they have nothing"
+    ):
+        arrange_viewpoints(Parts("mine", images), DataOptions(name="toys", viewpoints="azimuth"))
+    with pytest.raises(ValueError, match="group: must be 'instance' for mine, got 'lighting'"):
+        arrange_viewpoints(Parts("mine", images), DataOptions(name="toys", group="lighting"))
+    with pytest.raises(ValueError, match="viewpoints: only for the source smallnorb or smallnorb-jpeg or toys, got"):
+        DataOptions(name="digits", viewpoints="azimuth")
+    with pytest.raises(ValueError, match="camera: only for the source smallnorb or smallnorb-jpeg, got 'both'"):
+        DataOptions(name="toys", camera="both")
