@@ -2,12 +2,14 @@
 
 from capsella.models import capsnet, cnn, matrix_capsnet  # noqa: F401  (importing them registers their models)
 from capsella.models.base import CapsuleClassifier, ConvolutionalClassifier, ImageClassifier, count_parameters
+from capsella.models.multi_crop import MultiCrop
 from capsella.models.registry import create_model, list_models, model_function, register_model
 
 __all__ = [
     "CapsuleClassifier",
     "ConvolutionalClassifier",
     "ImageClassifier",
+    "MultiCrop",
     "count_parameters",
     "create_model",
     "list_models",

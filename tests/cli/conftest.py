@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "120")  # wider, the options stand in two columns
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,7 @@ class TestOptimizer:
     """A step from known weights, against Adam written out: the first update is learning rate × g / (|g| + 1e-8)."""
 
     def one_step(self, tiny, quiet_train, last_checkpoint, **options):
-        recipe = tiny(epochs=1, batch_size=50, optimizer=OptimizerOptions(learning_rate=LR, **options))
+        recipe = tiny(epochs=1, batch_size=50, seed=3, optimizer=OptimizerOptions(learning_rate=LR, **options))
         folder = quiet_train(recipe, "-".join(options) or "plain").folder
         before, after = fresh_weights(recipe), last_checkpoint(folder)["model"]
         return before, {name: after[name] - before[name] for name in before}
