@@ -1,6 +1,6 @@
 """A number exists only as a JSON in results/; docs/results.md is generated from them.
 
-python -m capsella.experiments.results results > docs/results.md
+`make results` calls `python -m capsella.experiments.results results > docs/results.md`.
 """
 
 import json

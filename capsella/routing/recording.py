@@ -1,8 +1,10 @@
 """Look inside the routing: couplings and poses of every capsule layer, iteration by iteration.
 
-with record() as traces:
-model(images)
-traces[0].couplings[-1]     # [b i j] of the first routed layer after its last iteration
+>>> from capsella.routing import dynamic_routing
+>>> with record() as traces:  # around a whole model: a trace for each routed layer
+...     routed = dynamic_routing(torch.randn(1, 6, 3, 4), iterations=2)
+>>> [couplings.shape for couplings in traces[0].couplings]  # [b i j], an entry an iteration
+[torch.Size([1, 6, 3]), torch.Size([1, 6, 3])]
 """
 
 from collections.abc import Iterator
