@@ -27,7 +27,7 @@ class LossOptions:
     absent_weight: float = 0.5
     """λ: weight of the classes that are absent."""
     spread_schedule: Literal["linear", "stairs"] = "linear"
-    """How the margin of the spread loss rises: evenly ([H]), or by 0.1 at a time (Forslöv's thesis)."""
+    """How the margin of the spread loss rises: evenly (Hinton et al. 2018), or by 0.1 at a time (Forslöv's thesis)."""
     spread_first: float = 0.2
     """The spread loss's margin at the first step."""
     spread_last: float = 0.9
@@ -35,9 +35,9 @@ class LossOptions:
     spread_steps: int | None = None
     """Steps until the last margin (linear; None: the whole training), or of one stair (None: 3,000, the thesis's)."""
     reconstruction: Reduction = "sum"
-    """Add up squared differences over an image's pixels ([S]), or average them (Forslöv's thesis)."""
+    """Add up squared differences over an image's pixels (Sabour et al. 2017), or average them (Forslöv's thesis)."""
     reconstruction_weight: float = 0.0005
-    """Weight of the reconstruction: 0.0005 with sum ([S]); 0.392 with mean is the same for 784 pixels."""
+    """Weight of the reconstruction: 0.0005 with sum, as published; 0.392 with mean is the same for 784 pixels."""
 
     def __post_init__(self) -> None:
         for field, allowed in (("name", get_args(Classification)), ("reconstruction", get_args(Reduction))):

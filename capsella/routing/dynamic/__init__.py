@@ -58,7 +58,7 @@ class DynamicRouting(Routing):
     name: ClassVar[str] = "dynamic"
 
     iterations: int = 3
-    """Routing iterations; [S] uses 3, and 1 for comparison."""
+    """Routing iterations; Sabour et al. 2017 use 3, and 1 for comparison."""
     bias: bool = False
     """Learn a bias per parent, added before the squash (authors' code)."""
     leaky: bool = False

@@ -68,8 +68,8 @@ class EMRouting(EMSettings, Routing):
     name: ClassVar[str] = "em"
 
     competition: Literal["all", "types"] = "all"
-    """Who competes for a child of a convolution: every type at every position whose window holds it ([H]), or the types
-    at one position, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
+    """Who competes for a child of a convolution: every type at every position whose window holds it (the paper), or the
+    types at one position, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
     backend: Literal["auto", "eager", "reference"] = "auto"
     """Which implementation runs."""
 

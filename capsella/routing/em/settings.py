@@ -17,7 +17,7 @@ class EMSettings:
     """
 
     iterations: int = 3
-    """Routing iterations; [H] finds 2 and 3 best, and 1 leaves every coupling equal."""
+    """Routing iterations; Hinton et al. 2018 find 2 and 3 best, and 1 leaves every coupling equal."""
     inverse_temperature: float = 0.01
     """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … (authors' code)."""
     inverse_temperature_decay: float = 0.95
@@ -25,8 +25,8 @@ class EMSettings:
     variance_floor: float = 1e-4
     """σ² is never smaller; above it nothing changes. (Authors' code adds 5e-4 to every σ², the thesis ε.)"""
     cost_scale: float | None = None
-    """None charges a parent for the data it receives, as [H]. A number scales these data so that an even share of fully
-    active children counts as that many, whatever the layer's numbers of children and parents (public code: 100)."""
+    """None charges a parent for the data it receives, as published. A number scales these data so that an even share of
+    fully active children counts as that many, whatever the layer's numbers of children and parents (public code: 100)."""
     standardise_costs: bool = False
     """Standardise the costs over the types at a position before the logistic (Forslöv 2018, Algorithm 2, lines 15–18).
     Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
