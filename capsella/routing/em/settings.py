@@ -26,7 +26,7 @@ class EMSettings:
     """σ² is never smaller; above it nothing changes. (Authors' code adds 5e-4 to every σ², the thesis ε.)"""
     cost_scale: float | None = None
     """None charges a parent for the data it receives, as published. A number scales these data so that an even share of
-    fully active children counts as that many, whatever the layer's numbers of children and parents (public code: 100)."""
+    fully active children counts as that many, whatever the numbers of both (public code: 100)."""
     standardise_costs: bool = False
     """Standardise the costs over the types at a position before the logistic (Forslöv 2018, Algorithm 2, lines 15–18).
     Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
