@@ -11,7 +11,7 @@ PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
 # Each part may import itself and those before it.
 PARTS = [
-    *("version", "errors", "files", "types", "routing", "layers", "losses", "models", "data", "training"),
+    *("version", "errors", "files", "types", "_native", "routing", "layers", "losses", "models", "data", "training"),
     *("evaluation", "explain", "experiments", "export", "explorer", "cli"),
 ]
 MOST_LINES, MOST_LINES_OF_A_KERNEL, MOST_LINES_OF_A_FUNCTION = 300, 500, 40

@@ -6,6 +6,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from capsella import _native
 from capsella.data import data_root
 from capsella.routing import ROUTINGS
 from capsella.training.environment import environment
@@ -23,5 +24,14 @@ def run(arguments: list[str]) -> None:
     for key, value in {**environment(), "data": str(data_root())}.items():
         table.add_row(key, str(value))
     table.add_row("routings", ", ".join(sorted(ROUTINGS)))
-    table.add_row("backend", 'auto → "eager", the one fast backend of this version; "reference" only when asked for')
+    table.add_row("backend", _backend())
     Console(highlight=False).print(table)
+
+
+def _backend() -> str:
+    if _native.UNAVAILABLE is not None:
+        return f'auto → "eager": {_native.UNAVAILABLE}'
+    return (
+        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in EM capsule layers, '
+        'else "eager"; "reference" only when asked for'
+    )

@@ -1,7 +1,5 @@
 """What public routing functions check, because broadcasting would hide it."""
 
-from collections.abc import Collection
-
 from torch import Tensor
 
 
@@ -27,16 +25,3 @@ def check_iterations(iterations: int) -> None:
     """At least one iteration: with none there is no parent."""
     if iterations < 1:
         raise ValueError(f"iterations: must be at least 1, got {iterations}")
-
-
-def choose_backend(backend: str, available: Collection[str], *, auto: str) -> str:
-    """The backend to run: `auto`'s documented choice, or exactly the one asked for.
-
-    Raises:
-        ValueError: `backend` is not one of `available`.
-    """
-    if backend == "auto":
-        return auto
-    if backend not in available:
-        raise ValueError(f"backend: must be 'auto' or one of {sorted(available)} for this routing, got {backend!r}")
-    return backend

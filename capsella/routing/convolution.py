@@ -72,6 +72,27 @@ def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry
     return windows.movedim((-2, -1), (3, 4))
 
 
+def check_capsule_conv(
+    poses: Tensor, activations: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None
+) -> tuple[int, int, int, int, int]:
+    """The shape of the parents' poses, (b, h', w', c_out, d_out), of children and a weight that fit together.
+
+    Raises:
+        ValueError: they do not.
+    """
+    batch, height, width, c_in, p = poses.shape
+    rows, columns = geometry.grid((height, width))
+    check_shape("activations", activations, (batch, height, width, c_in), "[b h w c_in]")
+    if weight.ndim != 6:
+        raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {tuple(weight.shape)}")
+    c_out, _, d = weight.shape[3:]
+    d_out = p if geometry.matrix else d
+    check_shape("weight", weight, geometry.weight_shape(c_in, p, c_out, d_out), "[kh kw c_in c_out p d]")
+    if vote_offset is not None:
+        check_shape("vote_offset", vote_offset, (height, width, d_out), "[h w d]")
+    return batch, rows, columns, c_out, d_out
+
+
 def capsule_votes(
     poses: Float[Tensor, "b h w c_in p"],
     activations: Float[Tensor, "b h w c_in"],
@@ -86,15 +107,9 @@ def capsule_votes(
 
     Returns votes, the children's activations [n i], and (b, h', w').
     """
-    batch, height, width, c_in, p = poses.shape
-    rows, columns = geometry.grid((height, width))
-    check_shape("activations", activations, (batch, height, width, c_in), "[b h w c_in]")
-    if weight.ndim != 6:
-        raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {tuple(weight.shape)}")
-    c_out, q, d = weight.shape[3:]
-    d_out = p if geometry.matrix else d
-    check_shape("weight", weight, geometry.weight_shape(c_in, p, c_out, d_out), "[kh kw c_in c_out p d]")
-
+    batch, rows, columns, c_out, d_out = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
+    height, width, c_in, p = poses.shape[1:]
+    q, d = weight.shape[4:]
     n, window = batch * rows * columns, geometry.kernel[0] * geometry.kernel[1]
     i, pose_rows = window * c_in, p // q  # a vector is a pose of one row, a matrix one of n rows
     u = gather_windows(poses, geometry).reshape(n, i, p)
@@ -110,7 +125,6 @@ def capsule_votes(
 
 def _offsets_of_windows(offset: Tensor, geometry: Geometry, shape: tuple[int, int, int, int, int]) -> Tensor:
     """`vote_offset` for every child of every window: [n 1 i d]."""
-    batch, height, width, c_in, d = shape
-    check_shape("vote_offset", offset, (height, width, d), "[h w d]")
+    batch, _, _, c_in, d = shape
     children = offset[None, :, :, None].expand(batch, -1, -1, c_in, -1)
     return gather_windows(children, geometry).reshape(-1, 1, geometry.kernel[0] * geometry.kernel[1] * c_in, d)

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.routing.backends import choose_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_iterations, check_shape, check_votes, choose_backend
+from capsella.routing.checks import check_iterations, check_shape, check_votes
 from capsella.routing.dynamic.eager import dynamic_routing_eager
 from capsella.routing.dynamic.reference import dynamic_routing_reference
 

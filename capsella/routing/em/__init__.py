@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_shape, check_votes, choose_backend
+from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import Geometry, capsule_votes
 from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
 from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
@@ -70,7 +71,7 @@ class EMRouting(EMSettings, Routing):
     competition: Literal["all", "types"] = "all"
     """Who competes for a child of a convolution: every type at every position whose window holds it (the paper), or the
     types at one position, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
-    backend: Literal["auto", "eager", "reference"] = "auto"
+    backend: Backend = "auto"
     """Which implementation runs."""
 
     def __post_init__(self) -> None:
@@ -96,14 +97,23 @@ class EMRouting(EMSettings, Routing):
         **parameters: Tensor,
     ) -> Capsules:
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
-        if self.competition == "types":
-            return super().capsule_conv(poses, activations, weight, geometry, vote_offset, **parameters)
         beta_u, beta_a = parameters["beta_u"], parameters["beta_a"]
-        if choose_backend(self.backend, BACKENDS, auto="eager") == "reference":
+        everywhere = self.competition == "all"
+        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight)
+        if backend == "native":
+            from capsella.routing.em.native import em_capsule_conv_native
+
+            return em_capsule_conv_native(
+                poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self, everywhere
+            )
+        if everywhere and backend == "reference":
             return em_capsule_conv_reference(poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self)
         votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
-        log_normaliser = compete_everywhere(geometry, batch, (poses.shape[1], poses.shape[2]), poses.shape[3])
-        routed = em_procedure(votes, children, beta_u, beta_a, self, log_normaliser)
+        if everywhere:
+            log_normaliser = compete_everywhere(geometry, batch, (poses.shape[1], poses.shape[2]), poses.shape[3])
+            routed = em_procedure(votes, children, beta_u, beta_a, self, log_normaliser)
+        else:
+            routed = _route(votes, children, beta_u, beta_a, self, backend)
         grid = (batch, rows, columns, weight.shape[3])
         return Capsules(routed.poses.reshape(*grid, routed.poses.shape[2]), routed.activations.reshape(grid))
 

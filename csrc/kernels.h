@@ -1,0 +1,66 @@
+// What the kernels take and return, and one table of them for each instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace capsella {
+
+// The capsule convolution of capsella/routing/convolution.py. A child's pose [n q] times its weight W [q c] is its vote
+// [n c]; n = 1 for vector poses.
+struct Conv {
+  int64_t batch, height, width, c_in;
+  int64_t rows, columns, c_out;
+  int64_t kernel_height, kernel_width, stride_height, stride_width;
+  int64_t n, q, c;
+  bool tied;
+
+  int64_t sites() const { return rows * columns; }
+  int64_t units() const { return batch * sites(); }                        // windows of all images
+  int64_t children() const { return kernel_height * kernel_width * c_in; }  // of one window
+  int64_t weights() const { return tied ? c_in : children(); }             // of one parent
+  int64_t p() const { return n * q; }
+  int64_t d() const { return n * c; }
+  int64_t padded() const { return (c_out + 15) / 16 * 16; }  // parents in the tensors that forward keeps for backward
+};
+
+struct EMOptions {
+  int iterations;
+  const float* inverse_temperatures;  // [iterations]
+  float variance_floor;
+  float cost_scale;  // 0: none
+  bool standardise;
+  bool compete_everywhere;
+};
+
+// poses [b h w c_in p], activations [b h w c_in], weight [(window) c_in c_out q c], vote_offset [h w d] or null,
+// start [children c_out] (couplings of the first iteration over the types at one position) or null for even ones.
+struct EMInputs {
+  const float *poses, *activations, *weight, *vote_offset, *beta_u, *beta_a, *start;
+};
+
+// means, variances [units iterations d padded]; log_activations [units iterations padded];
+// log_normalisers [iterations - 1, b h w c_in], only where parents compete everywhere. Variances are before their floor.
+struct EMKept {
+  float *means, *variances, *log_activations, *log_normalisers;
+};
+
+struct EMGradients {
+  float *poses, *activations, *weight, *beta_u, *beta_a;
+};
+
+using EMForward = void(const Conv&, const EMOptions&, const EMInputs&, EMKept, float* poses, float* activations,
+                       int threads);
+using EMBackward = void(const Conv&, const EMOptions&, const EMInputs&, EMKept, const float* grad_poses,
+                        const float* grad_activations, EMGradients, int threads);
+
+struct Kernels {
+  const char* name;
+  EMForward* em_forward;
+  EMBackward* em_backward;
+};
+
+namespace baseline { extern const Kernels kernels; }
+namespace avx2 { extern const Kernels kernels; }
+namespace avx512 { extern const Kernels kernels; }
+
+}  // namespace capsella
