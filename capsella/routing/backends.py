@@ -30,7 +30,9 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
     return backend
 
 
-def choose_conv_backend(backend: str, available: Collection[str], poses: Tensor, weight: Tensor) -> str:
+def choose_conv_backend(
+    backend: str, available: Collection[str], poses: Tensor, weight: Tensor, vote_offset: Tensor | None
+) -> str:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
     While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone.
@@ -38,7 +40,7 @@ def choose_conv_backend(backend: str, available: Collection[str], poses: Tensor,
     Raises:
         ValueError: `backend` is not one of `available`, or cannot run on these poses (says why).
     """
-    obstacle = native_obstacle(poses, weight)
+    obstacle = native_obstacle(poses, weight, vote_offset)
     if choose_backend(backend, available, auto="native" if obstacle is None else "eager") != "native":
         return "eager" if backend == "auto" else backend
     if obstacle is not None:
@@ -46,7 +48,7 @@ def choose_conv_backend(backend: str, available: Collection[str], poses: Tensor,
     return "eager" if is_recording() else "native"
 
 
-def native_obstacle(poses: Tensor, weight: Tensor) -> str | None:
+def native_obstacle(poses: Tensor, weight: Tensor, vote_offset: Tensor | None) -> str | None:
     """Why the native kernels cannot take these poses; None where they can."""
     if _native.UNAVAILABLE is not None:
         return _native.UNAVAILABLE
@@ -56,4 +58,6 @@ def native_obstacle(poses: Tensor, weight: Tensor) -> str | None:
         return f"it takes float32, and the poses are {poses.dtype}"
     if (elements := max(poses.shape[-1], weight.shape[-1])) > MOST_POSE_ELEMENTS:
         return f"it takes poses of up to {MOST_POSE_ELEMENTS} elements, and these have {elements}"
+    if vote_offset is not None and vote_offset.requires_grad:
+        return "it takes vote_offset as a constant, and this one asks for gradients"
     return None

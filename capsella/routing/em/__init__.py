@@ -99,7 +99,7 @@ class EMRouting(EMSettings, Routing):
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
         beta_u, beta_a = parameters["beta_u"], parameters["beta_a"]
         everywhere = self.competition == "all"
-        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight, vote_offset)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 

@@ -85,13 +85,14 @@ def _empty_outputs(
     n, _, c = shape[11:]
     d, padded = n * c, (c_out + 15) // 16 * 16
     kept = (batch * rows * columns, iterations)
+    new = poses.new_empty if padded == c_out else poses.new_zeros  # no kernel writes the padding, as no one reads it
     normalised = compete_everywhere and rows * columns > 1
     return (
         poses.new_empty(batch, rows, columns, c_out, d),
         poses.new_empty(batch, rows, columns, c_out),
-        poses.new_empty(*kept, d, padded),
-        poses.new_empty(*kept, d, padded),
-        poses.new_empty(*kept, padded),
+        new(*kept, d, padded),
+        new(*kept, d, padded),
+        new(*kept, padded),
         poses.new_empty(iterations - 1 if normalised else 0, batch, height, width, c_in),
     )
 
