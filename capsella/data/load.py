@@ -24,7 +24,7 @@ def load_data(options: DataOptions) -> Splits:
     """Load the images that `options` name and hold out the splits that their source does not bring along.
 
     The test images are held out first, then the validation images from the rest, then `per_class` thins out what is
-    left to train on.
+    left to train on, and `test_per_class` the test images.
 
     Raises:
         ValueError: no source has that name.
@@ -41,6 +41,8 @@ def load_data(options: DataOptions) -> Splits:
         raise CapsellaError(f"{parts.name}: {error}") from error
     if options.per_class is not None:
         train = first_per_class(train, options.per_class, options.split_seed)
+    if options.test_per_class is not None:
+        test = first_per_class(test, options.test_per_class, options.split_seed)
     return Splits(parts.name, train, validation, test, parts.broken)
 
 

@@ -53,7 +53,8 @@ class DataOptions:
     """With `viewpoints`: test on the novel ones, or on those trained on, for comparison."""
 
     split_seed: int = 0
-    """Seed of the held-out shares and of `per_class`: the same seed gives the same split on every machine."""
+    """Seed of the held-out shares and of what `per_class` and `test_per_class` keep: the same seed gives the same split
+    on every machine."""
 
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
@@ -61,11 +62,19 @@ class DataOptions:
     per_class: int | None = None
     """Keep at most this many training images a class; a smaller number keeps a part of what a larger one keeps."""
 
+    test_per_class: int | None = None
+    """Keep at most this many test images a class, for quick tables that compare their own rows; an error rate to be
+    compared with others takes all."""
+
     def __post_init__(self) -> None:
         for name, share in (("validation", self.validation), ("test", self.test)):
             if not 0 < share < 1:
                 raise ValueError(f"{name}: must be a share between 0 and 1, both excluded, got {share}")
-        for name, number in (("size", self.size), ("per_class", self.per_class)):
+        for name, number in (
+            ("size", self.size),
+            ("per_class", self.per_class),
+            ("test_per_class", self.test_per_class),
+        ):
             if number is not None and number < 1:
                 raise ValueError(f"{name}: must be at least 1, got {number}")
         if self.channels not in (1, 3, None):

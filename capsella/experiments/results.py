@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
+from capsella.experiments.tables import MEASURED, table_cells
 
 HEADER = """# Results
 
@@ -22,31 +23,55 @@ Speeds are the median over epochs of a training that may have shared its process
 
 
 def markdown(folder: Path) -> str:
-    """docs/results.md from every JSON in `folder` that is the result of a run.
+    """docs/results.md from every JSON in `folder`: a row for the result of a run, a section for a published table.
 
     Raises:
         CapsellaError: a file is damaged or lacks a field.
     """
-    return HEADER + "".join(_row(path) for path in sorted(folder.glob("*.json")))
+    rows, sections = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if "rows" in values:
+                sections.append(_section(path.stem, values))
+            else:
+                rows.append(_row(path.stem, values))
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise CapsellaError(f"{path} is not the result of a run or a table: {error!r}") from error
+    return HEADER + "".join(rows + sections)
 
 
-def _row(path: Path) -> str:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        test, training, environment = values["test"], values["training"], values["environment"]
-        low, high = test["error_interval_95_percent"]
-        cells = [
-            path.stem,
-            f"`{values['command']}`",
-            f"{test['error_percent']:.2f}",
-            f"{low:.2f}–{high:.2f}",
-            f"{training['best']['epoch']} of {training['epochs']}",
-            f"{training['images_per_second']:.0f}",
-            f"{training['peak_memory_mib']:.0f}",
-            _hardware(environment),
-        ]
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CapsellaError(f"{path} is not the result of a run: {error!r}") from error
+def _row(name: str, values: dict[str, Any]) -> str:
+    test, training, environment = values["test"], values["training"], values["environment"]
+    low, high = test["error_interval_95_percent"]
+    return _line(
+        name,
+        f"`{values['command']}`",
+        f"{test['error_percent']:.2f}",
+        f"{low:.2f}–{high:.2f}",
+        f"{training['best']['epoch']} of {training['epochs']}",
+        f"{training['images_per_second']:.0f}",
+        f"{training['peak_memory_mib']:.0f}",
+        _hardware(environment),
+    )
+
+
+def _section(name: str, values: dict[str, Any]) -> str:
+    """A published table, the paper's column beside ours."""
+    columns, first = values["columns"], values["rows"][0]["runs"]
+    measured = (
+        f"Test error on {values['data']}, {first[0]['test']['images']} images; mean ± standard deviation over "
+        f"{len(first)} seed(s); {_hardware(first[0]['environment'])}."
+    )
+    return (
+        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {measured} {values['note']}\n\n"
+        + _line(*columns, *MEASURED)
+        + f"|{'---|' * len(columns)}{'---:|' * len(MEASURED)}\n"
+        + "".join(_line(*table_cells(row)) for row in values["rows"])
+    )
+
+
+def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 

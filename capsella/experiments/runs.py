@@ -7,10 +7,12 @@ from typing import Any
 from rich.console import Console
 
 from capsella.data import Splits, load_data
+from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.files import write_json
 from capsella.training import Recipe, Run, resume, train
 from capsella.training.command import command
+from capsella.training.run import read_config
 
 
 def finish_run(run: Run, *, progress: bool = True) -> tuple[Evaluation, Splits]:
@@ -18,17 +20,21 @@ def finish_run(run: Run, *, progress: bool = True) -> tuple[Evaluation, Splits]:
     splits = load_data(run.recipe.data)
     evaluation = evaluate(run.model, splits.test, progress=progress)
     write_json(run.folder / "test.json", evaluation.to_dict())
-    write_json(run.folder / "result.json", result(run, evaluation))
+    write_json(run.folder / "result.json", result(run, evaluation, splits.name))
     return evaluation, splits
 
 
-def result(run: Run, evaluation: Evaluation) -> dict[str, Any]:
-    """What a run's result.json holds; copied to results/, it is a row of docs/results.md."""
+def result(run: Run, evaluation: Evaluation, data: str) -> dict[str, Any]:
+    """What a run's result.json holds; copied to results/, it is a row of docs/results.md.
+
+    `data`: what the images are called.
+    """
     summary = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
     return {
         "command": command(run.name, run.recipe),
         "seed": run.recipe.seed,
         "environment": run.environment,
+        "data": data,
         "recipe": run.recipe.to_dict(),
         "test": {
             "images": len(evaluation.labels),
@@ -41,7 +47,13 @@ def result(run: Run, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def result_of(recipe: Recipe, folder: Path, name: str, console: Console) -> dict[str, Any]:
-    """The result of `recipe` in `folder`: read where it is there, else trained, or resumed, and tested."""
+    """The result of `recipe` in `folder`: read where it is there, else trained, or resumed, and tested.
+
+    Raises:
+        CapsellaError: a run of another recipe is in `folder`; and what `train` raises.
+    """
+    if (folder / "config.json").exists() and read_config(folder)[1] != recipe:
+        raise CapsellaError(f"{folder} holds a run of another recipe; choose another folder, or move that one away")
     if not (folder / "result.json").exists():
         if (folder / "last.ckpt").exists():
             run = resume(folder, console=console)

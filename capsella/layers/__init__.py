@@ -3,7 +3,7 @@
 from capsella.layers.convolution import CapsuleConv2d, DenseCapsules
 from capsella.layers.coordinates import coordinate_addition, receptive_field_centres
 from capsella.layers.decoders import DenseDecoder, mask_all_but
-from capsella.layers.images import CropImages, StandardiseImages
+from capsella.layers.images import CropImages, JitterImages, PrepareImages, StandardiseImages
 from capsella.layers.primary import MatrixPrimaryCapsules, PrimaryCapsules
 
 __all__ = [
@@ -11,7 +11,9 @@ __all__ = [
     "CropImages",
     "DenseCapsules",
     "DenseDecoder",
+    "JitterImages",
     "MatrixPrimaryCapsules",
+    "PrepareImages",
     "PrimaryCapsules",
     "StandardiseImages",
     "coordinate_addition",

@@ -48,3 +48,49 @@ class StandardiseImages(nn.Module):
         centred = images - images.mean((1, 2, 3), keepdim=True)
         variance = centred.square().mean((1, 2, 3), keepdim=True)
         return centred / variance.clamp(min=255**-2 / pixels).sqrt()  # clamped first: √0 has no gradient
+
+
+class JitterImages(nn.Module):
+    """Give every training image a random brightness and contrast of its own; leave evaluation images as they are.
+
+    x → f·(x − mean) + mean + δ, with f even in 1 ± contrast and δ even in ± brightness, the mean over all pixels and
+    channels. In units of the images: after `StandardiseImages`, standard deviations.
+
+    Shapes: [b c h w] → [b c h w].
+    """
+
+    def __init__(self, brightness: float, contrast: float) -> None:
+        super().__init__()
+        if not brightness >= 0:
+            raise ValueError(f"brightness: must not be negative, got {brightness}")
+        if not 0 <= contrast < 1:
+            raise ValueError(f"contrast: must be in [0, 1), got {contrast}")
+        self.brightness, self.contrast = brightness, contrast
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Change each image."""
+        if not self.training:
+            return images
+        mean = images.mean((1, 2, 3), keepdim=True)
+        f, delta = 2 * torch.rand(2, len(images), 1, 1, 1, device=images.device) - 1
+        return (1 + self.contrast * f) * (images - mean) + mean + self.brightness * delta
+
+
+class PrepareImages(nn.Sequential):
+    """What the networks of Hinton et al. 2018 do to images first: crop, standardise, and change them in training.
+
+    image_size: (height, width) before. size: after the crop.
+
+    Shapes: [b c height width] → [b c *size].
+    """
+
+    def __init__(
+        self, image_size: tuple[int, int], crop: int | None, standardise: bool, brightness: float, contrast: float
+    ) -> None:
+        super().__init__(
+            nn.Identity() if crop is None else CropImages(image_size, crop),
+            StandardiseImages() if standardise else nn.Identity(),
+            JitterImages(brightness, contrast) if brightness or contrast else nn.Identity(),
+        )
+        self.image_size = image_size
+        self.size = image_size if crop is None else (crop, crop)

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from capsella.layers import CropImages, StandardiseImages
+from capsella.layers import PrepareImages
 from capsella.models.base import ConvolutionalClassifier
 from capsella.models.registry import register_model
 from capsella.models.shapes import grid_after
@@ -54,6 +54,8 @@ def hinton2018_cnn(
     classes: tuple[str, ...] = ("animal", "human", "airplane", "truck", "car"),
     crop: int | None = None,
     standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
     """The CNN baseline of Hinton et al. 2018, §5: 5×5 convolutions with 32 and 64 channels, FC 1024; 4.2 M parameters.
@@ -65,15 +67,13 @@ def hinton2018_cnn(
         image_size: (height, width), at least 4×4; the paper's is 32×32, cut from 48×48.
         channels: of the image.
         classes: their names.
-        crop: cut a square of this many pixels, at random in training and at the centre otherwise.
-        standardise: bring each image to zero mean and unit variance first.
+        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
         dropout: probability of zeroing an element before the last layer.
     """
-    seen = image_size if crop is None else (crop, crop)
-    rows, columns = grid_after(seen, [(2, 2), (2, 2)])
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    rows, columns = grid_after(prepare.size, [(2, 2), (2, 2)])
     network = nn.Sequential(
-        CropImages(image_size, crop) if crop is not None else nn.Identity(),
-        StandardiseImages() if standardise else nn.Identity(),
+        prepare,
         nn.Conv2d(channels, 32, 5, padding=2),
         nn.ReLU(),
         nn.MaxPool2d(2),

@@ -4,11 +4,10 @@ from torch import nn
 
 from capsella.layers import (
     CapsuleConv2d,
-    CropImages,
     DenseCapsules,
     DenseDecoder,
     MatrixPrimaryCapsules,
-    StandardiseImages,
+    PrepareImages,
     coordinate_addition,
     receptive_field_centres,
 )
@@ -33,6 +32,8 @@ def hinton2018_matrix_capsnet(
     coordinate_addition: bool = True,
     crop: int | None = None,
     standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """The network of Figure 1, A = B = C = D = 32: 316,394 parameters at one channel, 5 classes (paper: 310 K).
@@ -47,20 +48,13 @@ def hinton2018_matrix_capsnet(
         coordinate_addition: tell the class capsules' votes where their children stand.
         crop: cut a square of this many pixels, at random in training and at the centre otherwise; the paper's is 32.
         standardise: bring each image to zero mean and unit variance first, as the paper does.
+        brightness: in training, add to each image a number of up to this, either way, in its standard deviations.
+        contrast: in training, scale each image about its mean by a factor of 1 ± up to this.
         reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
     """
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     return _matrix_capsnet(
-        (32, 32, 32, 32),
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-        routing=routing,
-        pose=pose,
-        pose_elements=pose_elements,
-        with_coordinates=coordinate_addition,
-        crop=crop,
-        standardise=standardise,
-        reconstruction=reconstruction,
+        (32, 32, 32, 32), prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
     )
 
 
@@ -76,62 +70,47 @@ def hinton2018_matrix_capsnet_small(
     coordinate_addition: bool = True,
     crop: int | None = None,
     standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (68 K in the paper), 2.2 % there.
 
     Args as for `hinton2018_matrix_capsnet`.
     """
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     return _matrix_capsnet(
-        (64, 8, 16, 16),
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-        routing=routing,
-        pose=pose,
-        pose_elements=pose_elements,
-        with_coordinates=coordinate_addition,
-        crop=crop,
-        standardise=standardise,
-        reconstruction=reconstruction,
+        (64, 8, 16, 16), prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
     )
 
 
 def _matrix_capsnet(
     types: tuple[int, int, int, int],
-    *,
-    image_size: tuple[int, int],
+    prepare: PrepareImages,
     channels: int,
     classes: tuple[str, ...],
     routing: Routing,
     pose: PoseKind,
     pose_elements: int,
     with_coordinates: bool,
-    crop: int | None,
-    standardise: bool,
     reconstruction: bool,
 ) -> CapsuleClassifier:
     A, B, C, D = types
     p = pose_elements
-    seen = image_size if crop is None else (crop, crop)
     convolutions = [(5, 2), (1, 1), (3, 2), (3, 1)]
-    grid = grid_after(seen, convolutions)
-    offset = coordinate_addition(receptive_field_centres(seen, convolutions), p, pose) if with_coordinates else None
+    grid = grid_after(prepare.size, convolutions)
+    centres = receptive_field_centres(prepare.size, convolutions)
+    offset = coordinate_addition(centres, p, pose) if with_coordinates else None
     return CapsuleClassifier(
-        backbone=nn.Sequential(
-            CropImages(image_size, crop) if crop is not None else nn.Identity(),
-            StandardiseImages() if standardise else nn.Identity(),
-            nn.Conv2d(channels, A, 5, 2),
-            nn.ReLU(),
-        ),
+        backbone=nn.Sequential(prepare, nn.Conv2d(channels, A, 5, 2), nn.ReLU()),
         primary=MatrixPrimaryCapsules(A, B, p),
         capsule_layers=nn.Sequential(
             CapsuleConv2d(B, p, C, p, 3, 2, pose=pose, routing=routing),
             CapsuleConv2d(C, p, D, p, 3, 1, pose=pose, routing=routing),
             DenseCapsules(grid, D, p, len(classes), p, tied=True, pose=pose, vote_offset=offset, routing=routing),
         ),
-        decoder=DenseDecoder(len(classes), p, (channels, *seen)) if reconstruction else None,
-        image_size=image_size,
+        decoder=DenseDecoder(len(classes), p, (channels, *prepare.size)) if reconstruction else None,
+        image_size=prepare.image_size,
         channels=channels,
         classes=classes,
     )

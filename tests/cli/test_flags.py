@@ -136,8 +136,9 @@ def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstr
         recipe = dataclasses.replace(recipe, model={**recipe.model, "reconstruction": reconstruction})
     for path, value in changes.items():
         group, _, field = path.rpartition(".")
-        if path == "data.path":  # only these two sources read one
-            recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name="folder", path=value))
+        if path == "data.path":  # only these two sources read one, and `group` means something else to them
+            data = dataclasses.replace(recipe.data, name="folder", path=value, group=None)
+            recipe = dataclasses.replace(recipe, data=data)
         elif group:
             recipe = dataclasses.replace(
                 recipe, **{group: dataclasses.replace(getattr(recipe, group), **{field: value})}

@@ -38,6 +38,7 @@ def needs(file: str) -> pytest.MarkDecorator:
         ({"test": 1.0}, "test: must be a share"),
         ({"size": 0}, "size: must be at least 1, got 0"),
         ({"per_class": 0}, "per_class: must be at least 1, got 0"),
+        ({"test_per_class": 0}, "test_per_class: must be at least 1, got 0"),
         ({"channels": 4}, "channels: must be 1, 3 or None, got 4"),
         ({"split_seed": -1}, "split_seed: must not be negative, got -1"),
         ({"name": "mnist", "path": Path("x")}, "path: only for the source folder or npz, got x with 'mnist'"),
@@ -62,6 +63,7 @@ def test_options_are_flags(capsys: pytest.CaptureFixture[str]):
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert all(f"--{field.name.replace('_', '-')}" in text for field in fields(DataOptions))
     assert "Seed of the held-out shares" in text
+    assert "for quick tables that compare their own rows" in text
 
 
 def test_an_unknown_name_suggests_the_nearest():
@@ -89,6 +91,22 @@ def test_the_test_digits_are_the_same_for_every_seed():
 def test_digits_are_resized():
     splits = load_data(DataOptions(size=28, channels=3, per_class=2))
     assert splits.train.images.shape == (20, 3, 28, 28)
+
+
+def test_fewer_test_images_are_the_same_for_the_same_seed_and_change_no_other_split():
+    whole = load_data(DataOptions())
+    three, again, eight, other = (
+        load_data(DataOptions(test_per_class=number, split_seed=seed))
+        for number, seed in ((3, 0), (3, 0), (8, 0), (3, 1))
+    )
+    assert set(three.test.counts().values()) == {3}
+    assert torch.equal(three.test.images, again.test.images)
+    assert not torch.equal(three.test.images, other.test.images)
+    kept = {image.numpy().tobytes() for image in three.test.images}
+    assert kept < {image.numpy().tobytes() for image in eight.test.images}
+    assert kept < {image.numpy().tobytes() for image in whole.test.images}
+    assert torch.equal(three.train.images, whole.train.images)
+    assert torch.equal(three.validation.images, whole.validation.images)
 
 
 def test_the_table_tells_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

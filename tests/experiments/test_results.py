@@ -48,14 +48,14 @@ def test_a_file_that_lacks_a_field_is_named(tmp_path, missing):
     path.write_text(json.dumps({key: value for key, value in RESULT.items() if key != missing}))
     with pytest.raises(CapsellaError) as error:
         markdown(tmp_path)
-    assert str(error.value) == f"{path} is not the result of a run: KeyError('{missing}')"
+    assert str(error.value) == f"{path} is not the result of a run or a table: KeyError('{missing}')"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"test": 1, "training": 1, "environment": 1, "command": 1}'])
 def test_a_damaged_file_is_named(tmp_path, text):
     path = tmp_path / "damaged.json"
     path.write_text(text)
-    with pytest.raises(CapsellaError, match="is not the result of a run: ") as error:
+    with pytest.raises(CapsellaError, match="is not the result of a run or a table: ") as error:
         markdown(tmp_path)
     assert str(error.value).startswith(str(path))
 
@@ -88,6 +88,7 @@ def test_a_run_is_trained_once_and_then_read(recipe, tmp_path, monkeypatch):
     quiet, folder = Console(quiet=True), tmp_path / "run"
     values = runs.result_of(recipe, folder, "mine", quiet)
     assert values == json.loads((folder / "result.json").read_text())
+    assert values["data"] == "noise"
     assert values["test"]["images"] == 2
     assert values["test"]["error_percent"] == 50 * values["test"]["errors"]
     assert values["command"] == "capsella.training.train(recipe, folder, name='mine')"

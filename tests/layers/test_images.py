@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from capsella.layers import CropImages, StandardiseImages
+from capsella.layers import CropImages, JitterImages, PrepareImages, StandardiseImages
 
 
 def test_standardised_images_have_no_mean_and_unit_variance() -> None:
@@ -41,3 +41,47 @@ def test_random_crops_in_training_are_whole_pieces_of_their_own_image() -> None:
 def test_crop_that_does_not_fit(size: int) -> None:
     with pytest.raises(ValueError, match=f"crop: must be from 1 to the image's 6×5, got {size}"):
         CropImages((6, 5), size)
+
+
+def test_jitter_draws_a_brightness_and_a_contrast_for_each_image() -> None:
+    images = torch.rand(1, 2, 3, 4).repeat(2000, 1, 1, 1)
+    out = JitterImages(brightness=0.5, contrast=0.25).train()(images)
+    delta = out.mean((1, 2, 3)) - images.mean((1, 2, 3))
+    factor = out.std((1, 2, 3)) / images.std((1, 2, 3))
+    mean = images.mean((1, 2, 3), keepdim=True)
+    torch.testing.assert_close(out, factor[:, None, None, None] * (images - mean) + mean + delta[:, None, None, None])
+    for drawn, centre, reach in ((delta, 0.0, 0.5), (factor, 1.0, 0.25)):
+        assert (drawn - centre).abs().max() <= reach + 1e-5
+        assert (drawn - centre).max() > 0.95 * reach
+        assert (drawn - centre).min() < -0.95 * reach
+        assert (drawn - centre).mean().abs() < 0.1 * reach
+    assert torch.corrcoef(torch.stack([delta, factor]))[0, 1].abs() < 0.1
+
+
+def test_jitter_leaves_evaluation_images_alone() -> None:
+    images = torch.rand(3, 1, 4, 4)
+    assert torch.equal(JitterImages(0.5, 0.5).eval()(images), images)
+
+
+def test_images_are_changed_after_they_were_standardised() -> None:
+    """The other way round, standardising would undo the change."""
+    prepare = PrepareImages((8, 8), 6, standardise=True, brightness=0.5, contrast=0.5).train()
+    assert (prepare.image_size, prepare.size) == ((8, 8), (6, 6))
+    out = prepare(torch.rand(50, 1, 8, 8))
+    assert out.shape == (50, 1, 6, 6)
+    assert out.mean((1, 2, 3)).std() > 0.1
+    assert out.std((1, 2, 3)).std() > 0.1
+    assert PrepareImages((8, 8), None, standardise=True, brightness=0.0, contrast=0.0).size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("brightness", "contrast", "message"),
+    [
+        (-0.1, 0.0, "brightness: must not be negative, got -0.1"),
+        (0.0, 1.0, r"contrast: must be in \[0, 1\), got 1.0"),
+        (0.1, -0.5, r"contrast: must be in \[0, 1\), got -0.5"),
+    ],
+)
+def test_jitter_out_of_range(brightness: float, contrast: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        JitterImages(brightness, contrast)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from capsella.layers import CropImages, StandardiseImages
+from capsella.layers import CropImages, JitterImages, StandardiseImages
 from capsella.models import create_model
 from capsella.models.base import count_parameters
 from capsella.routing import EMRouting, UniformRouting
@@ -51,6 +51,7 @@ def test_grids_of_the_paper() -> None:
         {"coordinate_addition": False},
         {"pose_elements": 9},
         {"crop": 17, "standardise": False},
+        {"brightness": 0.3, "contrast": 0.5},
         {"reconstruction": True},
     ],
 )
@@ -74,10 +75,10 @@ def test_vector_weights_have_sixteen_by_sixteen_elements() -> None:
 
 def test_standardised_before_the_first_convolution_and_after_the_crop() -> None:
     for name in ("hinton2018_matrix_capsnet_small", "hinton2018_cnn"):
-        model = create_model(name, image_size=24, crop=20)
-        first, second = (model.backbone if "caps" in name else model.network)[:2]
-        assert isinstance(first, CropImages)
-        assert isinstance(second, StandardiseImages)
+        model = create_model(name, image_size=24, crop=20, brightness=0.3, contrast=0.2)
+        steps = list((model.backbone if "caps" in name else model.network)[0])
+        assert [type(step) for step in steps] == [CropImages, StandardiseImages, JitterImages]
+        assert (steps[2].brightness, steps[2].contrast) == (0.3, 0.2)
     images = torch.rand(2, 1, 24, 24)
     brighter = 0.5 * images + 0.3
     model.eval()

@@ -1,7 +1,7 @@
 """EM routing of matrix capsules (Hinton, Sabour, Frosst 2018, OpenReview HJWLfGWRb, Procedure 1)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -26,12 +26,8 @@ def em_routing(
     beta_a: Float[Tensor, " j"],
     iterations: int = 3,
     *,
-    inverse_temperature: float = EMSettings.inverse_temperature,
-    inverse_temperature_decay: float = EMSettings.inverse_temperature_decay,
-    variance_floor: float = EMSettings.variance_floor,
-    cost_scale: float | None = None,
-    standardise_costs: bool = False,
     backend: str = "auto",
+    **options: Any,
 ) -> Routed:
     """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
 
@@ -42,8 +38,10 @@ def em_routing(
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
         beta_u: [j], cost of describing a parent's data, per datum and pose element.
         beta_a: [j], a parent's gain from being active.
-        iterations: at least 1. For it and the other options see `EMSettings`.
+        iterations: at least 1.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
+        options: the other fields of `EMSettings`: inverse_temperature, inverse_temperature_decay, variance_floor,
+            cost_scale, standardise_costs, start, start_seed.
 
     Returns:
         poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; in
@@ -55,10 +53,7 @@ def em_routing(
     >>> em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3)).poses.shape
     torch.Size([2, 3, 16])
     """
-    settings = EMSettings(
-        iterations, inverse_temperature, inverse_temperature_decay, variance_floor, cost_scale, standardise_costs
-    )
-    return _route(votes, activations, beta_u, beta_a, settings, backend)
+    return _route(votes, activations, beta_u, beta_a, EMSettings(iterations, **options), backend)
 
 
 @register_routing

@@ -13,7 +13,7 @@ from torch import Tensor
 from capsella.routing.base import Routed
 from capsella.routing.convolution import Geometry, gather_windows
 from capsella.routing.em.moments import moments, scaled_distance
-from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings
+from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
 from capsella.routing.recording import is_recording, new_trace
 
 # A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
@@ -47,8 +47,10 @@ def em_procedure(
     V = votes.transpose(1, 2)  # [n j i d], so that all sums over children are batched matrix products
     a = activations.unsqueeze(1)  # [n 1 i]
     logits = V.new_zeros(V.shape[:3])  # [n j i]
-    log_R = logits - log_normaliser(logits)  # R_ij ← 1/|parents of i|
-    even_share = log_R.exp().sum(2)  # [n j], the data of a parent if every child were active and undecided
+    even = logits - log_normaliser(logits)  # ln 1/|parents of i|
+    even_share = even.exp().sum(2)  # [n j], the data of a parent if every child were active and undecided
+    # R_ij ← 1/|parents of i|, or as a random start departs from it; both count each of the i's windows alike
+    log_R = even + (start_couplings(V.shape[2], V.shape[1], settings).to(V).T * V.shape[1]).log()
     for t in range(settings.iterations):
         # M-step
         R = log_R.exp()

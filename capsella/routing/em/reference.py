@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capsella.routing.base import Routed
 from capsella.routing.convolution import Geometry
-from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings
+from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
 from capsella.types import Capsules
 
 Links = dict[tuple[int, int], Tensor]
@@ -23,10 +23,12 @@ def em_routing_reference(
 ) -> Routed:
     """Procedure 1 for votes [b i j d]: every child has a vote for every parent."""
     _, children, parents, _ = votes.shape
+    share = start_couplings(children, parents, settings).to(votes)
     results = []
     for image, a in zip(votes, activations, strict=True):
         V = {(i, j): image[i, j] for i in range(children) for j in range(parents)}
-        mu, a_out, R = em_routing_of_links(V, list(a), list(beta_u), list(beta_a), [0] * parents, settings)
+        start = {(i, j): share[i, j] for i, j in V}
+        mu, a_out, R = em_routing_of_links(V, start, list(a), list(beta_u), list(beta_a), [0] * parents, settings)
         couplings = torch.stack([torch.stack([R[i, j] for j in range(parents)]) for i in range(children)])
         results.append((torch.stack(mu), torch.stack(a_out), couplings))
     return Routed(*(torch.stack(parts) for parts in zip(*results, strict=True)))
@@ -45,11 +47,14 @@ def em_capsule_conv_reference(
     """A capsule convolution with the competition of [H]: all types at all positions whose window holds the child."""
     grid = geometry.grid((poses.shape[1], poses.shape[2]))
     parents = [(r, c, t) for r in range(grid[0]) for c in range(grid[1]) for t in range(weight.shape[3])]
+    slots = geometry.kernel[0] * geometry.kernel[1] * poses.shape[3]
+    share = start_couplings(slots, weight.shape[3], settings).to(poses)
     u, a = [], []
     for image, active in zip(poses, activations, strict=True):
-        V = _votes_of_windows(image, weight, geometry, vote_offset, parents)
+        V, slot = _votes_of_windows(image, weight, geometry, vote_offset, parents)
         mu, a_out, _ = em_routing_of_links(
             V,
+            {(i, j): share[slot[i, j], parents[j][2]] for i, j in V},
             list(active.flatten()),
             [beta_u[t] for _, _, t in parents],
             [beta_a[t] for _, _, t in parents],
@@ -64,10 +69,11 @@ def em_capsule_conv_reference(
 
 def _votes_of_windows(
     poses: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None, parents: list[tuple[int, int, int]]
-) -> Links:
-    """V_ij = M_i W_ij for one image: poses [h w c_in p], children numbered in that order."""
+) -> tuple[Links, dict[tuple[int, int], int]]:
+    """V_ij = M_i W_ij for one image, poses [h w c_in p], children numbered in that order; i's slot in j's window."""
     _, width, c_in, _ = poses.shape
     V: Links = {}
+    slot = {}
     for j, (r, c, t) in enumerate(parents):
         for y in range(geometry.kernel[0]):
             for x in range(geometry.kernel[1]):
@@ -78,11 +84,13 @@ def _votes_of_windows(
                     vote = (M @ W).flatten()
                     i = (row * width + column) * c_in + s
                     V[i, j] = vote if vote_offset is None else vote + vote_offset[row, column]
-    return V
+                    slot[i, j] = (y * geometry.kernel[1] + x) * c_in + s
+    return V, slot
 
 
 def em_routing_of_links(
     V: Links,
+    start: Links,
     a_in: list[Tensor],
     beta_u: list[Tensor],
     beta_a: list[Tensor],
@@ -91,12 +99,14 @@ def em_routing_of_links(
 ) -> tuple[list[Tensor], list[Tensor], Links]:
     """Procedure "EM routing": μ_j and a_j of every parent, and R_ij of the last iteration.
 
+    `start`: what R_ij begins in proportion to.
     `positions`: where each parent stands; only standardised costs ask for it.
     """
     parents = range(len(beta_u))
     parents_of = {i: [k for c, k in V if c == i] for i, _ in V}
     even = {(i, j): a_in[i].new_ones(()) / len(parents_of[i]) for i, j in V}
-    R = even  # line 2: R_ij ← 1/|Ω_L+1|
+    # line 2: R_ij ← 1/|Ω_L+1|, where `start` is even
+    R = {(i, j): start[i, j] / _sum([start[i, k] for k in parents_of[i]]) for i, j in V}
     for t in range(settings.iterations):  # line 3
         gaussians = [_m_step(a_in, R, even, V, j, beta_u[j], settings) for j in parents]  # line 4
         costs = [cost for _, _, cost in gaussians]

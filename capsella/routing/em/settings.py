@@ -1,8 +1,14 @@
 """What EM routing lets one choose, in one value that every backend takes."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from capsella.routing.checks import check_iterations
+from capsella.routing.random import random_couplings
 
 STANDARDISED_COST_EPSILON = 1e-8
 """ε of the thesis's line 18, inside the square root: equal costs then have a zero value and a zero gradient."""
@@ -17,7 +23,7 @@ class EMSettings:
     """
 
     iterations: int = 3
-    """Routing iterations; Hinton et al. 2018 find 2 and 3 best, and 1 leaves every coupling equal."""
+    """Routing iterations; Hinton et al. 2018 find 2 and 3 best, and 1 leaves every coupling as it starts."""
     inverse_temperature: float = 0.01
     """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … (authors' code)."""
     inverse_temperature_decay: float = 0.95
@@ -32,6 +38,11 @@ class EMSettings:
     Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
     here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
     suits them."""
+    start: Literal["even", "random"] = "even"
+    """The couplings of the first iteration: even (the paper), or `random`, drawn once. With one iteration they stay:
+    the ablations that ask whether iterations earn their keep. See `start_couplings`."""
+    start_seed: int = 0
+    """Seed of random couplings."""
 
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
@@ -43,7 +54,22 @@ class EMSettings:
             raise ValueError(f"variance_floor: must be above 0, got {self.variance_floor}")
         if self.cost_scale is not None and not self.cost_scale > 0:
             raise ValueError(f"cost_scale: must be above 0 or None, got {self.cost_scale}")
+        if self.start not in ("even", "random"):
+            raise ValueError(f"start: must be 'even' or 'random', got {self.start!r}")
+        if self.start_seed < 0:
+            raise ValueError(f"start_seed: must not be negative, got {self.start_seed}")
 
     def inverse_temperature_at(self, iteration: int) -> float:
         """λ_t of iteration t = 0, 1, …"""
         return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))
+
+
+def start_couplings(children: int, parents: int, settings: EMSettings) -> Float[Tensor, "i j"]:
+    """How each of i children, or slots of a window, shares itself among the j parents there before any M-step.
+
+    In float64 on the CPU; rows sum to 1. Where the parents of several windows compete for a child
+    (`competition="all"`), its R_ij in each is this divided by the number of windows that hold it.
+    """
+    if settings.start == "random":
+        return random_couplings(children, parents, settings.start_seed)
+    return torch.full((children, parents), 1 / parents, dtype=torch.float64)

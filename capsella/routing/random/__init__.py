@@ -23,7 +23,7 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     """
     check_votes(votes)
     batch, children, parents, _ = votes.shape
-    couplings = _draw(children, parents, seed).to(votes).expand(batch, -1, -1)
+    couplings = random_couplings(children, parents, seed).to(votes).expand(batch, -1, -1)
     v = squash(torch.einsum("bij,bijd->bjd", couplings, votes))
     activations = length(v)
     new_trace("random").add(couplings, v, activations)
@@ -31,9 +31,9 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
 
 
 @torch.compiler.assume_constant_result  # torch.compile cannot trace a generator
-def _draw(children: int, parents: int, seed: int) -> Tensor:
-    """Couplings [i j], drawn on the CPU: the same on every device."""
-    return torch.randn(children, parents, generator=torch.Generator().manual_seed(seed)).softmax(1)
+def random_couplings(children: int, parents: int, seed: int) -> Float[Tensor, "i j"]:
+    """Softmax over the parents of standard normal logits [i j], in float64 on the CPU: the same on every device."""
+    return torch.randn(children, parents, generator=torch.Generator().manual_seed(seed)).double().softmax(1)
 
 
 @register_routing

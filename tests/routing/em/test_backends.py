@@ -16,6 +16,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "warm": {"inverse_temperature": 1.0, "inverse_temperature_decay": 0.5},
     "scaled": {"cost_scale": 5.0, "inverse_temperature": 0.2},
     "standardised": {"standardise_costs": True, "inverse_temperature": 20.0},
+    "random start": {"start": "random", "start_seed": 3, "cost_scale": 5.0, "inverse_temperature": 0.2},
 }
 # name: (grid of children, geometry)
 GEOMETRIES = {
@@ -66,7 +67,8 @@ def test_outputs_and_gradients(backend: str, size: tuple[int, int, int, int], it
 @pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference"}))
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("competition", ["all", "types"])
-def test_capsule_convolutions(backend: str, name: str, competition: Any) -> None:
+@pytest.mark.parametrize("start", ["even", "random"])
+def test_capsule_convolutions(backend: str, name: str, competition: Any, start: Any) -> None:
     (height, width), geometry = GEOMETRIES[name]
     d = P if geometry.matrix else 5
     tensors = [
@@ -82,7 +84,7 @@ def test_capsule_convolutions(backend: str, name: str, competition: Any) -> None
     poses, activations, weight, offset, beta_u, beta_a = tensors
     ours, expected = (
         EMRouting(
-            iterations=3, inverse_temperature=0.5, cost_scale=3.0, competition=competition, backend=run
+            iterations=3, inverse_temperature=0.5, cost_scale=3.0, start=start, competition=competition, backend=run
         ).capsule_conv(poses, activations, weight, geometry, offset, beta_u=beta_u, beta_a=beta_a)
         for run in (backend, "reference")
     )

@@ -31,6 +31,8 @@ GOOD: dict[str, Any] = {
         ({"inverse_temperature_decay": 1.0}, "inverse_temperature_decay: must be in [0, 1), got 1.0"),
         ({"variance_floor": 0.0}, "variance_floor: must be above 0, got 0.0"),
         ({"cost_scale": -1.0}, "cost_scale: must be above 0 or None, got -1.0"),
+        ({"start": "zero"}, "start: must be 'even' or 'random', got 'zero'"),
+        ({"start_seed": -1}, "start_seed: must not be negative, got -1"),
         ({"backend": "cuda"}, "backend: must be 'auto' or one of ['eager', 'reference'] for this routing, got 'cuda'"),
     ],
 )

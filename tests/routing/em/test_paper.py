@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.routing import EMRouting, Geometry, em_routing
+from capsella.routing import EMRouting, Geometry, em_routing, record
 from capsella.routing.em import BACKENDS
 
 
@@ -83,8 +83,6 @@ def test_who_competes() -> None:
     """Three children in a row, windows of two: the middle one is in both. One iteration shows 1/|parents|."""
     poses, activations = torch.randn(1, 1, 3, 1, 4), torch.ones(1, 1, 3, 1)
     weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
-    from capsella.routing import record
-
     with record() as traces:
         for competition in ("all", "types"):
             EMRouting(competition=competition).capsule_conv(poses, activations, weight, Geometry((1, 2)), **betas)
@@ -97,6 +95,36 @@ def test_who_competes() -> None:
     everywhere, types = (trace.couplings[-1] for trace in traces)
     torch.testing.assert_close(everywhere[0, 1].sum() + everywhere[1, 0].sum(), torch.tensor(1.0))
     torch.testing.assert_close(types.sum(2), torch.ones(2, 2))
+
+
+def test_random_couplings_stay_where_there_is_one_iteration() -> None:
+    """[slots of the window, types], softmax of a seeded draw; a child in two windows gives each half of it."""
+    poses, activations = torch.randn(2, 1, 3, 1, 4), torch.ones(2, 1, 3, 1)
+    weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
+    slots = torch.randn(2, 2, generator=torch.Generator().manual_seed(7)).softmax(1)
+    with record() as traces:
+        for competition in ("all", "types"):
+            EMRouting(1, start="random", start_seed=7, competition=competition).capsule_conv(
+                poses, activations, weight, Geometry((1, 2)), **betas
+            )
+    half = torch.tensor([1.0, 0.5])[:, None]
+    everywhere, types = (trace.couplings[0] for trace in traces)  # [images · windows, children, types]
+    torch.testing.assert_close(everywhere, torch.stack([slots * half, slots * half.flip(0)]).repeat(2, 1, 1))
+    torch.testing.assert_close(types, slots.expand(4, 2, 2))
+
+
+def test_a_start_is_one_for_every_image_and_seed() -> None:
+    votes, a, betas = torch.randn(1, 6, 3, 4).repeat(2, 1, 1, 1), torch.rand(1, 6).repeat(2, 1), torch.zeros(2, 3)
+    even, first, again, other = (
+        em_routing(votes, a, *betas, 1, start=start, start_seed=seed)
+        for start, seed in (("even", 0), ("random", 0), ("random", 0), ("random", 1))
+    )
+    torch.testing.assert_close(even.couplings, torch.full((2, 6, 3), 1 / 3))
+    torch.testing.assert_close(first.couplings.sum(2), torch.ones(2, 6))
+    assert torch.equal(first.couplings[0], first.couplings[1])
+    assert torch.equal(first.couplings, again.couplings)
+    assert (first.couplings - other.couplings).abs().max() > 0.1
+    assert (first.poses - even.poses).abs().max() > 0.01
 
 
 def test_beta_belongs_to_the_parent_type_at_every_position() -> None:

@@ -1,0 +1,61 @@
+"""`capsella table`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from capsella.errors import unknown_name
+from capsella.experiments.published import TABLES
+from capsella.experiments.tables import BudgetName, draw_table, run_table
+
+USAGE = "usage: capsella table NAME [--budget small|full] [--seeds 0 1 …] [--data SOURCE] [--folder FOLDER]\n"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Run a published table; what is finished in its folder is read, what was interrupted is continued."""
+
+    budget: BudgetName = "small"
+    """Few images for few epochs, to compare the rows with each other, or the whole training of each row."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the runs of every row; two or more give a standard deviation."""
+    data: str | None = None
+    """Another source of images than the table's, as in smallnorb-jpeg for smallnorb."""
+    folder: Path | None = None
+    """Folder of the runs and of the table's JSON; default: runs/NAME-BUDGET, and -DATA where it is given."""
+
+
+def run(arguments: list[str]) -> None:
+    """List the tables, or run one."""
+    console = Console(highlight=False)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _list(console)
+        return
+    name, words = arguments[0], arguments[1:]
+    if name not in TABLES:
+        _list(console)
+        raise unknown_name("table", name, TABLES)
+    options = tyro.cli(TableOptions, args=words, prog=f"capsella table {name}")
+    table = TABLES[name](options.budget)
+    command = f"capsella table {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
+    parts = [name, options.budget]
+    if options.data is not None:
+        table = table.on(options.data)
+        command += f" --data {options.data}"
+        parts.append(options.data)
+    folder = options.folder or Path("runs", "-".join(parts))
+    console.print(draw_table(run_table(table, folder, options.seeds, command, console)))
+    console.print(f"written to {escape(str(folder / f'{folder.name}.json'))}", soft_wrap=True)
+
+
+def _list(console: Console) -> None:
+    console.print(USAGE, soft_wrap=True)
+    table = Table("table", "what it is", "rows", "columns", title="tables", title_justify="left")
+    for name, published in TABLES.items():
+        full = published("full")
+        table.add_row(name, full.title, str(len(full.rows)), ", ".join(full.columns))
+    console.print(table)

@@ -1,0 +1,8 @@
+"""The published tables, by name."""
+
+from collections.abc import Callable
+
+from capsella.experiments import hinton2018
+from capsella.experiments.tables import BudgetName, PaperTable
+
+TABLES: dict[str, Callable[[BudgetName], PaperTable]] = {"hinton2018-table1": hinton2018.table_1}
