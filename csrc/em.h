@@ -80,7 +80,12 @@ class EMSite {
           std::memcpy(&offsets_[(i + m) * d()], inputs_.vote_offset + (y * conv_.width + x) * d(), d() * sizeof(float));
       }
     }
-    for (int64_t i = 0; i < children_; ++i) log_active_[i] = std::log(std::max(active_[i], LEAST_ACTIVATION));
+    float even = 0;  // data of a parent if every child were active and undecided
+    for (int64_t i = 0; i < children_; ++i) {
+      log_active_[i] = std::log(std::max(active_[i], LEAST_ACTIVATION));
+      even += 1.0f / (counts_[i] * float(conv_.c_out));
+    }
+    data_scale_ = options_.cost_scale == 0 ? 1.0f : options_.cost_scale / even;
     for (int64_t b = 0; b < blocks_; ++b) vote(b);
   }
 
@@ -203,7 +208,7 @@ class EMSite {
     }
     cost_gradients(t, grad_beta_a);
     for (int64_t b = 0; b < blocks_; ++b) {
-      const V scale = cost_scale(b), amount = data_[b] * scale;
+      const V amount = data_[b] * data_scale_;
       grad_beta_u[b] += grad_cost_[b] * amount * float(d());
       V* gv = carried.grad_variances + (t * blocks_ + b) * d();
       for (int64_t h = 0; h < d(); ++h) {
@@ -211,7 +216,7 @@ class EMSite {
         const V g = gv[h] + 0.5f * grad_cost_[b] * amount / floored(variance);
         gv[h] = variance >= splat<L>(options_.variance_floor) ? g : V{};
       }
-      share_gradients(t, b, carried, grad_cost_[b] * gain_[b] * scale);
+      share_gradients(t, b, carried, grad_cost_[b] * gain_[b] * data_scale_);
     }
     if (t > 0) {
       const V* pull = carried.pulls + (t - 1) * blocks_ * children_;
@@ -337,19 +342,10 @@ class EMSite {
     return sum;
   }
 
-  // cost_scale / (data of a parent if every child were active and undecided), or 1.
-  V cost_scale(int64_t b) {
-    if (options_.cost_scale == 0) return splat<L>(1.0f);
-    V even{};
-    for (int64_t i = 0; i < children_; ++i) even += vexp<L>(log_start_[b * children_ + i]) / counts_[i];
-    const auto padding = even == V{};
-    return padding ? V{} : options_.cost_scale / (padding ? splat<L>(1.0f) : even);
-  }
-
   // cost_j before it is standardised, and gain, by which it grows with the (scaled) data.
   void cost_of(int t, int64_t b, V data) {
     gain_[b] = float(d()) * parameter(inputs_.beta_u, b) + 0.5f * log_determinant(t, b);
-    cost_[b] = gain_[b] * data * cost_scale(b);
+    cost_[b] = gain_[b] * data * data_scale_;
   }
 
   // The costs become their standardised values over the real types; returns 1 / standard deviation.
@@ -503,6 +499,7 @@ class EMSite {
   const EMKept& kept_;
   const V *weight_, *log_start_;
   int64_t children_, blocks_, unit_ = 0;
+  float data_scale_ = 1.0f;
   Window window_;
   Scratch<V> votes_, couplings_, shares_, rows_;
   Scratch<float> poses_, offsets_;

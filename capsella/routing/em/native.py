@@ -7,7 +7,7 @@ from torch import Tensor
 
 from capsella._native import kernels
 from capsella.routing.convolution import Geometry, check_capsule_conv
-from capsella.routing.em.settings import EMSettings
+from capsella.routing.em.settings import EMSettings, start_couplings
 from capsella.routing.native import conv_shape, ready
 from capsella.types import Capsules
 
@@ -25,6 +25,8 @@ def em_capsule_conv_native(
 ) -> Capsules:
     """Hinton et al. 2018, Procedure 1, for every window of the grid; shapes as in `Routing.capsule_conv`, float32."""
     check_capsule_conv(poses, activations, weight, geometry, vote_offset)
+    slots = geometry.kernel[0] * geometry.kernel[1] * weight.shape[2]
+    start = None if settings.start == "even" else start_couplings(slots, weight.shape[3], settings).to(poses)
     parents = _em_capsule_conv(
         poses,
         activations,
@@ -32,7 +34,7 @@ def em_capsule_conv_native(
         vote_offset,
         beta_u,
         beta_a,
-        None,
+        start,
         conv_shape(poses, weight, geometry),
         geometry.tied,
         [settings.inverse_temperature_at(t) for t in range(settings.iterations)],

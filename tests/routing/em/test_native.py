@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "one iteration": {"iterations": 1},
     "scaled": {"cost_scale": 50.0, "inverse_temperature": 0.1, "iterations": 2},
     "standardised": {"standardise_costs": True, "inverse_temperature": 20.0},
+    "random start": {"start": "random", "cost_scale": 50.0, "inverse_temperature": 0.1, "iterations": 2},
     "high floor": {"variance_floor": 0.5, "iterations": 4, "inverse_temperature": 0.1},
 }
 
