@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import capsella
-from capsella.cli import data, evaluate, explain, main, models, predict, train
+from capsella.cli import data, evaluate, explain, main, models, predict, table, train
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,6 +43,7 @@ def understood(monkeypatch):
         (data, "load_data"),
         (data, "source_table"),
         (models, "list_models"),
+        (table, "run_table"),
     ]:
         monkeypatch.setattr(module, name, stop)
 
@@ -80,7 +81,7 @@ def test_a_wrong_command_is_not(line, understood):
 
 def test_there_are_commands():
     assert len(COMMANDS) >= 5
-    assert {line.split()[1] for line in COMMANDS} >= {"train", "evaluate", "predict", "explain", "data"}
+    assert {line.split()[1] for line in COMMANDS} >= {"train", "evaluate", "predict", "explain", "data", "table"}
 
 
 def test_files_that_are_named_exist():

@@ -13,7 +13,10 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Explain:
-    """For each image a picture: the input, the class activations, the reconstruction, and the dimension tweaks."""
+    """For each image a picture: the input, the class activations, the reconstruction, and the dimension tweaks.
+
+    A network with EM routing gets a second one: the distances of votes to the class capsules' means, by iteration.
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""

@@ -7,6 +7,7 @@ from capsella.data import cells, cifar10, digits, idx, medmnist, smallnorb, toys
 from capsella.data.download import data_root
 from capsella.data.folder import read_folder
 from capsella.data.holdout import first_per_class, hold_out
+from capsella.data.images import ImageSet
 from capsella.data.npz import read_npz
 from capsella.data.options import DataOptions
 from capsella.data.source import Parts, Source
@@ -23,8 +24,8 @@ _SOURCES: dict[str, Source] = {
 def load_data(options: DataOptions) -> Splits:
     """Load the images that `options` name and hold out the splits that their source does not bring along.
 
-    The test images are held out first, then the validation images from the rest, then `per_class` thins out what is
-    left to train on, and `test_per_class` the test images.
+    The test images are held out first, then the validation images from the rest; then `per_class`,
+    `validation_per_class` and `test_per_class` thin out each.
 
     Raises:
         ValueError: no source has that name.
@@ -39,11 +40,18 @@ def load_data(options: DataOptions) -> Splits:
             train, validation = hold_out(train, options.validation, options.split_seed)
     except CapsellaError as error:
         raise CapsellaError(f"{parts.name}: {error}") from error
-    if options.per_class is not None:
-        train = first_per_class(train, options.per_class, options.split_seed)
-    if options.test_per_class is not None:
-        test = first_per_class(test, options.test_per_class, options.split_seed)
-    return Splits(parts.name, train, validation, test, parts.broken)
+    seed = options.split_seed
+    return Splits(
+        parts.name,
+        _limited(train, options.per_class, seed),
+        _limited(validation, options.validation_per_class, seed),
+        _limited(test, options.test_per_class, seed),
+        parts.broken,
+    )
+
+
+def _limited(images: ImageSet, per_class: int | None, seed: int) -> ImageSet:
+    return images if per_class is None else first_per_class(images, per_class, seed)
 
 
 def _read(options: DataOptions) -> Parts:

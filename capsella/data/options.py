@@ -53,14 +53,17 @@ class DataOptions:
     """With `viewpoints`: test on the novel ones, or on those trained on, for comparison."""
 
     split_seed: int = 0
-    """Seed of the held-out shares and of what `per_class` and `test_per_class` keep: the same seed gives the same split
-    on every machine."""
+    """Seed of the held-out shares and of what the limits a class keep: the same seed gives the same split on every
+    machine."""
 
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
 
     per_class: int | None = None
     """Keep at most this many training images a class; a smaller number keeps a part of what a larger one keeps."""
+
+    validation_per_class: int | None = None
+    """Keep at most this many validation images a class, where an epoch would spend more time on them than training."""
 
     test_per_class: int | None = None
     """Keep at most this many test images a class, for quick tables that compare their own rows; an error rate to be
@@ -70,11 +73,8 @@ class DataOptions:
         for name, share in (("validation", self.validation), ("test", self.test)):
             if not 0 < share < 1:
                 raise ValueError(f"{name}: must be a share between 0 and 1, both excluded, got {share}")
-        for name, number in (
-            ("size", self.size),
-            ("per_class", self.per_class),
-            ("test_per_class", self.test_per_class),
-        ):
+        for name in ("size", "per_class", "validation_per_class", "test_per_class"):
+            number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: must be at least 1, got {number}")
         if self.channels not in (1, 3, None):

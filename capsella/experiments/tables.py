@@ -23,23 +23,29 @@ MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images
 class Budget:
     """A fixed, short training, the same for every row: it compares the rows with each other, not with the paper.
 
-    per_class, test_per_class: images a class, to train on and to test on.
+    per_class, validation_per_class, test_per_class: images a class, to train on, to choose the epoch by, to test on.
     """
 
     per_class: int
+    validation_per_class: int
     test_per_class: int
     epochs: int
     batch_size: int
 
     def __str__(self) -> str:
         return (
-            f"{self.per_class} training and {self.test_per_class} test images a class, {self.epochs} epochs, "
-            f"batches of {self.batch_size}"
+            f"{self.per_class} training, {self.validation_per_class} validation and {self.test_per_class} test images "
+            f"a class, {self.epochs} epochs, batches of {self.batch_size}"
         )
 
     def limit(self, recipe: Recipe) -> Recipe:
         """The recipe within this budget."""
-        data = dataclasses.replace(recipe.data, per_class=self.per_class, test_per_class=self.test_per_class)
+        data = dataclasses.replace(
+            recipe.data,
+            per_class=self.per_class,
+            validation_per_class=self.validation_per_class,
+            test_per_class=self.test_per_class,
+        )
         return dataclasses.replace(recipe, data=data, epochs=self.epochs, batch_size=self.batch_size)
 
 

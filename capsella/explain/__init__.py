@@ -5,7 +5,13 @@ from capsella.explain.images import explain_images
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks
 from capsella.explain.reconstruction import Reconstructions, pick_examples, reconstruct
 from capsella.explain.report import write_report
-from capsella.explain.vote_distances import VoteDistances, class_vote_distances, vote_distances, vote_distances_figure
+from capsella.explain.vote_distances import (
+    VoteDistances,
+    class_vote_distances,
+    has_vote_distances,
+    vote_distances,
+    vote_distances_figure,
+)
 
 __all__ = [
     "OFFSETS",
@@ -14,6 +20,7 @@ __all__ = [
     "class_vote_distances",
     "dimension_tweaks",
     "explain_images",
+    "has_vote_distances",
     "pick_examples",
     "reconstruct",
     "routing_diagnostics",

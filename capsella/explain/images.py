@@ -13,6 +13,7 @@ from capsella.evaluation.prediction import find_images
 from capsella.explain.image_grids import show, tweaks
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks
 from capsella.explain.plots import activation_bars, shorten, write_png
+from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.models import ImageClassifier
 
 MOST_BARS = 12
@@ -22,10 +23,12 @@ NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
 def explain_images(model: ImageClassifier, paths: Iterable[Path], out: Path) -> list[Path]:
     """Draw, for each image file, the input, the class activations, the reconstruction and the dimension tweaks.
 
+    Where EM routes the class capsules, a second picture shows the distances of votes to the class capsules' means.
+
     Args:
         model: any registered model; one without a decoder gets the input and the activations, and the picture says why.
         paths: files and folders, as `find_images` takes them.
-        out: folder for the pictures, named NAME_explained.png; files of one name get _2, _3, …
+        out: folder for the pictures, named NAME_explained.png and NAME_votes.png; files of one name get _2, _3, …
 
     Returns:
         The pictures, in the order of `find_images`.
@@ -37,8 +40,12 @@ def explain_images(model: ImageClassifier, paths: Iterable[Path], out: Path) -> 
     pictures = []
     for file in find_images(paths):
         image = read_image(file, model.image_size, model.channels).float() / 255
-        pictures.append(Path(out, f"{_unused(file.stem, taken)}_explained.png"))
+        name = _unused(file.stem, taken)
+        pictures.append(out / f"{name}_explained.png")
         write_png(image_figure(model, image, file.name), pictures[-1])
+        if has_vote_distances(model):
+            pictures.append(out / f"{name}_votes.png")
+            write_png(vote_distances_figure(class_vote_distances(model, image), model.classes), pictures[-1])
     return pictures
 
 

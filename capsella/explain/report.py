@@ -25,6 +25,7 @@ from capsella.explain.plots import (
     write_png,
 )
 from capsella.explain.reconstruction import pick_examples, reconstruct
+from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.routing import DEAD_BELOW, LayerDiagnostics
@@ -121,6 +122,7 @@ def _sections(
         _mistakes(evaluation, images),
         _reliability(evaluation),
         _entropy(model, images),
+        _votes(model, evaluation, images),
     ]
 
 
@@ -234,6 +236,21 @@ def _entropy(model: ImageClassifier, images: ImageSet) -> Section:
         text + " ".join(map(_layer, layers)),
         entropy_figure({layer.name: layer.entropy for layer in layers}),
     )
+
+
+def _votes(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) -> Section:
+    name, title = "vote_distances", "Distances of votes"
+    if not has_vote_distances(model):
+        return Section(name, title, "EM routing alone gathers votes around means; this model's classes do without it.")
+    index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
+    histograms = class_vote_distances(model, images.images[index].float() / 255)
+    text = (
+        f"Test image {index}, of class {images.classes[evaluation.labels[index]]}: how far the votes for each class "
+        "capsule lie from its mean, after each routing iteration; a vote counts as much as it is assigned to the "
+        "class. Where routing finds an agreement, the votes of one class move to the left and the other classes lose "
+        "theirs."
+    )
+    return Section(name, title, text, vote_distances_figure(histograms, model.classes))
 
 
 def _layer(layer: LayerDiagnostics) -> str:

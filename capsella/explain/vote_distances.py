@@ -10,8 +10,8 @@ from torch import Tensor
 
 from capsella.errors import CapsellaError
 from capsella.evaluation.inference import inference
-from capsella.models import ImageClassifier
-from capsella.routing import RoutingTrace, record
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.routing import EMRouting, RoutingTrace, record
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,22 @@ def _histogram(distances: Tensor, couplings: Tensor, edges: np.ndarray) -> np.nd
     return np.histogram(values, edges, weights=weights)[0]
 
 
+def has_vote_distances(model: ImageClassifier) -> bool:
+    """Whether EM routes the class capsules, so that `class_vote_distances` works."""
+    return isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1].routing, EMRouting)
+
+
 def class_vote_distances(model: ImageClassifier, image: Float[Tensor, "c h w"], bins: int = 40) -> VoteDistances:
     """The histograms of the class capsules, the last routed layer, for one image.
 
     Raises:
         CapsellaError: the model's last layer is not routed by EM.
     """
+    if not has_vote_distances(model):
+        raise CapsellaError(f"{model.name}: the class capsules must be routed by EM for vote distances")
     model.check_images(image[None])
     with inference(model) as device, record() as traces:
         model(image[None].to(device))
-    if not traces or not traces[-1].distances:
-        raise CapsellaError(f"{model.name}: the class capsules must be routed by EM for vote distances")
     return vote_distances(traces[-1], bins)
 
 

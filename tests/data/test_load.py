@@ -38,6 +38,7 @@ def needs(file: str) -> pytest.MarkDecorator:
         ({"test": 1.0}, "test: must be a share"),
         ({"size": 0}, "size: must be at least 1, got 0"),
         ({"per_class": 0}, "per_class: must be at least 1, got 0"),
+        ({"validation_per_class": -1}, "validation_per_class: must be at least 1, got -1"),
         ({"test_per_class": 0}, "test_per_class: must be at least 1, got 0"),
         ({"channels": 4}, "channels: must be 1, 3 or None, got 4"),
         ({"split_seed": -1}, "split_seed: must not be negative, got -1"),
@@ -107,6 +108,9 @@ def test_fewer_test_images_are_the_same_for_the_same_seed_and_change_no_other_sp
     assert kept < {image.numpy().tobytes() for image in whole.test.images}
     assert torch.equal(three.train.images, whole.train.images)
     assert torch.equal(three.validation.images, whole.validation.images)
+    limited = load_data(DataOptions(per_class=4, validation_per_class=2, test_per_class=3))
+    assert [len(images) for images in limited.named().values()] == [40, 20, 30]
+    assert torch.equal(limited.test.images, three.test.images)
 
 
 def test_the_table_tells_what_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

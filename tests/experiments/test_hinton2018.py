@@ -61,9 +61,10 @@ def test_the_small_budget():
     assert str(SMALL) not in table_1("full").note
     for small, full in zip(table_1("small").rows, table_1("full").rows, strict=True):
         assert small.recipe.data.per_class == SMALL.per_class
+        assert small.recipe.data.validation_per_class == SMALL.validation_per_class
         assert small.recipe.data.test_per_class == SMALL.test_per_class
         assert (small.recipe.epochs, small.recipe.batch_size) == (SMALL.epochs, SMALL.batch_size)
-        assert full.recipe.data.per_class is full.recipe.data.test_per_class is None
+        assert full.recipe.data == get_recipe("hinton2018-smallnorb").data
         assert small.recipe.model == {**full.recipe.model, "name": "hinton2018_matrix_capsnet_small"}
         assert small.recipe.loss == full.recipe.loss
 

@@ -17,7 +17,7 @@ from capsella.losses import LossOptions
 from capsella.routing import EMRouting
 from capsella.training import RECIPES, Recipe
 
-TINY = Budget(per_class=3, test_per_class=2, epochs=1, batch_size=16)
+TINY = Budget(per_class=3, validation_per_class=1, test_per_class=2, epochs=1, batch_size=16)
 RECIPE = Recipe(
     model={"name": "hinton2018_matrix_capsnet_small", "routing": EMRouting(iterations=1)},
     data=DataOptions(name="digits", size=17, validation=0.02),
@@ -66,7 +66,7 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
     for text in (
         "A paper, Table 1: test error on digits",
         "run 4 of 4: random, seed 1",
-        "Budget: 3 training and 2 test",
+        "Budget: 3 training, 1 validation and 2 test",
     ):
         assert text in out
     for row in values["rows"]:

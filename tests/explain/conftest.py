@@ -25,6 +25,12 @@ def plain_capsnet():
 
 
 @pytest.fixture(scope="session")
+def matrix_capsnet():
+    torch.manual_seed(0)
+    return create_model("hinton2018_matrix_capsnet_small", image_size=SIZE, channels=1, classes=NAMES)
+
+
+@pytest.fixture(scope="session")
 def cnn():
     torch.manual_seed(0)
     return create_model("sabour2017_cnn", image_size=SIZE, channels=1, classes=NAMES)

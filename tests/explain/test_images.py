@@ -27,6 +27,16 @@ def test_every_image_gets_a_picture_of_its_own(capsnet, folder, tmp_path):
         assert Image.open(path).format == "PNG"
 
 
+def test_em_routing_gets_a_picture_of_its_votes(matrix_capsnet, folder, tmp_path):
+    pictures = explain_images(matrix_capsnet, [folder / "one", folder / "two" / "cell.png"], tmp_path / "out")
+    assert [path.name for path in pictures] == [
+        "cell_explained.png", "cell_votes.png", "cell_2_explained.png", "cell_2_votes.png"
+    ]  # fmt: skip
+    explained, votes = (Image.open(path) for path in pictures[:2])
+    assert explained.format == votes.format == "PNG"
+    assert explained.size != votes.size
+
+
 def test_images_beside_the_pictures_are_left_alone(cnn, folder):
     before = (folder / "one/cell.png").read_bytes()
     explain_images(cnn, [folder / "one/cell.png"], folder / "one")

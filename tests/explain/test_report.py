@@ -81,6 +81,14 @@ def test_capsules_without_decoder_still_show_their_routing(report, plain_capsnet
     assert text.count("This model has no decoder") == 2
 
 
+def test_em_routing_shows_the_distances_of_its_votes(report, matrix_capsnet, capsnet, tmp_path):
+    text = report(matrix_capsnet)
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == FIGURES | {"coupling_entropy", "vote_distances"}
+    assert "how far the votes for each class capsule lie from its mean" in text
+    assert "EM routing alone gathers votes around means" not in text
+    assert "EM routing alone gathers votes around means" in report(capsnet)
+
+
 def test_no_mistakes_and_all_mistakes(report, cnn, image_set):
     right = torch.nn.functional.one_hot(image_set.labels, 3).float()
     perfect = Evaluation(right, image_set.labels, image_set.classes)

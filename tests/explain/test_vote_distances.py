@@ -6,11 +6,12 @@ from capsella.errors import CapsellaError
 from capsella.explain.vote_distances import (
     VoteDistances,
     class_vote_distances,
+    has_vote_distances,
     vote_distances,
     vote_distances_figure,
 )
 from capsella.models import create_model
-from capsella.routing import RoutingTrace, dynamic_routing, record
+from capsella.routing import RoutingTrace, UniformRouting, dynamic_routing, record
 
 
 def test_histograms_by_hand():
@@ -42,8 +43,11 @@ def test_what_has_no_distances():
         dynamic_routing(torch.randn(1, 4, 2, 3))
     with pytest.raises(ValueError, match="must have vote distances, which EM routing keeps; got one of 'dynamic'"):
         vote_distances(traces[0])
-    with pytest.raises(CapsellaError, match="sabour2017_cnn: the class capsules must be routed by EM"):
-        class_vote_distances(create_model("sabour2017_cnn", image_size=8), torch.rand(1, 8, 8))
+    for name, options in (("sabour2017_cnn", {}), ("hinton2018_matrix_capsnet_small", {"routing": UniformRouting()})):
+        model = create_model(name, image_size=20, **options)
+        assert not has_vote_distances(model)
+        with pytest.raises(CapsellaError, match=f"{name}: the class capsules must be routed by EM"):
+            class_vote_distances(model, torch.rand(1, 20, 20))
     with pytest.raises(ValueError, match="bins: must be at least 1, got 0"):
         vote_distances(traces[0], bins=0)
 
