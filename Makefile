@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 # Everything CI ran with; without a GPU on Linux, PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 # takes PyTorch's CPU build, which is some gigabytes smaller.
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable ".[dev]"
 	touch $@

@@ -24,13 +24,19 @@ using Input = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 
 const Kernels* const ALL[] = {
-#ifdef CAPSELLA_X86
-    &avx512::kernels, &avx2::kernels,
+#ifdef CAPSELLA_HAS_avx512
+    &avx512::kernels,
 #endif
-    &baseline::kernels};
+#ifdef CAPSELLA_HAS_avx2
+    &avx2::kernels,
+#endif
+#ifdef CAPSELLA_HAS_baseline
+    &baseline::kernels,
+#endif
+};
 
 bool runs_here(const std::string& name) {
-#ifdef CAPSELLA_X86
+#if defined(__x86_64__)
   if (name == "avx512") return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
   if (name == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace capsella::CAPSELLA_ISA {
@@ -15,6 +16,9 @@ class Scratch {
     if (bytes == 0) return;
     data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
     if (data_ == nullptr) throw std::bad_alloc();
+#ifdef CAPSELLA_POISON
+    std::memset(static_cast<void*>(data_), 0xff, bytes);  // NaN
+#endif
   }
   ~Scratch() { std::free(data_); }
   Scratch(const Scratch&) = delete;
