@@ -1,9 +1,9 @@
-# make demo · make test · make lint · make results
+# make demo · make test · make lint · make results · make bench
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lint format results
+.PHONY: demo test lint format results bench
 
 # Everything CI ran with; without a GPU on Linux, PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 # takes PyTorch's CPU build, which is some gigabytes smaller.
@@ -29,3 +29,7 @@ format: .venv/installed
 
 results: .venv/installed
 	$(BIN)/python -m capsella.experiments.results results > docs/results.md
+
+# BENCH="em- --compile --json em.json": which, and how; --help tells.
+bench: .venv/installed
+	$(BIN)/python -m benchmarks $(BENCH)

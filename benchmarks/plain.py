@@ -1,0 +1,180 @@
+"""EM and dynamic routing as a reader of the papers writes them in PyTorch: the votes in memory, sums by broadcasting.
+
+The yardstick of the benchmarks, and the port that the stability study trains. Autograd keeps what it will. Nothing is
+guarded: a sum of zero is divided by, and the logarithm of zero is taken. `epsilon` adds what many ports add.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from capsella.routing import DynamicRouting, EMRouting, Geometry, Routed, Routing
+from capsella.routing.convolution import gather_windows
+from capsella.types import Capsules
+
+
+def plain_votes(
+    poses: Tensor, activations: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Votes [b s k t j d] and the children's activations [b s k t] of every window.
+
+    s: parents' positions; k: slots of a window; t, j: child and parent types. V = M W by one einsum, which spares the
+    copies that many ports make: of M for every parent, and of W for every image and position.
+    """
+    batch, _, _, types, p = poses.shape
+    slots, q = geometry.kernel[0] * geometry.kernel[1], weight.shape[4]
+    M = gather_windows(poses, geometry).reshape(batch, -1, slots, types, p // q, q)
+    W = weight.expand(*geometry.kernel, *weight.shape[2:]).reshape(slots, *weight.shape[2:])
+    V = torch.einsum("bsktnq,ktjqc->bsktjnc", M, W).flatten(5)
+    if vote_offset is not None:
+        V = V + gather_windows(vote_offset[None], geometry).reshape(-1, slots, 1, 1, V.shape[5])
+    return V, gather_windows(activations, geometry).reshape(batch, -1, slots, types)
+
+
+@dataclass(frozen=True)
+class PlainEMRouting(Routing):
+    """Hinton et al. 2018, Procedure 1, with the formulas of `capsule_conv`; no `cost_scale`, no standardised costs."""
+
+    name: ClassVar[str] = "plain-em"
+
+    iterations: int = 3
+    inverse_temperature: float = 0.01
+    inverse_temperature_decay: float = 0.95
+    competition: Literal["all", "types"] = "all"
+    epsilon: float = 0.0
+    """Added to Σ r, to σ² and to a before its logarithm; public ports have 1e-9 to 1e-4."""
+
+    def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
+        """β_u and β_a, one of each per parent type."""
+        return {"beta_u": (types,), "beta_a": (types,)}
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Votes [b i j d] as those of one window."""
+        mu, a, R = self._procedure(votes[:, None, None], activations[:, None, None], None, **parameters)
+        return Routed(mu[:, 0], a[:, 0], R[:, 0, 0])
+
+    def capsule_conv(
+        self,
+        poses: Tensor,
+        activations: Tensor,
+        weight: Tensor,
+        geometry: Geometry,
+        vote_offset: Tensor | None = None,
+        **parameters: Tensor,
+    ) -> Capsules:
+        """M-step: r = R a; μ = Σ r V / Σ r; σ² = Σ r (V − μ)² / Σ r; cost = (β_u + ln σ) Σ r.
+
+        a = logistic(λ (β_a − Σ_h cost)).
+        E-step: ln p = −Σ_h (V − μ)² / 2σ² − Σ_h (ln σ + ½ ln 2π); R = softmax over the parents of ln a + ln p.
+        """
+        batch, height, width = poses.shape[:3]
+        V, children = plain_votes(poses, activations, weight, geometry, vote_offset)
+        positions = torch.arange(height * width, device=poses.device).reshape(1, height, width)
+        slots = gather_windows(positions, geometry).reshape(V.shape[1:3]) if self.competition == "all" else None
+        mu, a, _ = self._procedure(V, children, slots, **parameters)
+        grid = (batch, *geometry.grid((height, width)), weight.shape[3])
+        return Capsules(mu.reshape(*grid, -1), a.reshape(grid))
+
+    def _procedure(
+        self, V: Tensor, a_in: Tensor, slots: Tensor | None, beta_u: Tensor, beta_a: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Votes [b s k t j d] → μ [b s j d], a [b s j], R [b s k t j]; slots [s k], where all positions compete."""
+        parents = torch.ones_like(V[..., 0]) * V.shape[4]
+        if slots is not None:
+            parents = parents * slots.flatten().bincount()[slots][:, :, None, None]
+        R = 1 / parents
+        for t in range(self.iterations):
+            r = (R * a_in[..., None])[..., None]  # [b s k t j 1]
+            data = r.sum((2, 3)) + self.epsilon  # [b s j 1]
+            mu = (r * V).sum((2, 3)) / data
+            deviation = (V - mu[:, :, None, None]) ** 2
+            variance = (r * deviation).sum((2, 3)) / data + self.epsilon
+            cost = (beta_u[:, None] + variance.sqrt().log()) * data
+            a = torch.sigmoid(self._inverse_temperature_at(t) * (beta_a - cost.sum(3)))
+            if t < self.iterations - 1:
+                per_parent = (a + self.epsilon).log() - (variance.sqrt().log() + 0.5 * math.log(2 * math.pi)).sum(3)
+                log_ap = per_parent[:, :, None, None] - (deviation / (2 * variance[:, :, None, None])).sum(5)
+                R = log_ap.softmax(4) if slots is None else _softmax_everywhere(log_ap, slots)
+        return mu, a, R
+
+    def _inverse_temperature_at(self, iteration: int) -> float:
+        return self.inverse_temperature * (1 - self.inverse_temperature_decay ** (iteration + 1))
+
+
+def _softmax_everywhere(log_ap: Tensor, slots: Tensor) -> Tensor:
+    """Over all types at all positions whose window holds the child: a table of every child and every parent's position.
+
+    The table is that of Gritzman 2019 (arXiv 1907.00652), where the others leave this competition out.
+    """
+    batch, sites, _, types, parents = log_ap.shape
+    table = log_ap.new_full((batch, sites, int(slots.max()) + 1, types, parents), -math.inf)
+    site = torch.arange(sites, device=slots.device)[:, None]
+    table[:, site, slots] = log_ap
+    log_sum = table.logsumexp((1, 4))  # [b children t]
+    return (log_ap - log_sum[:, slots][..., None]).exp()
+
+
+@dataclass(frozen=True)
+class PlainDynamicRouting(Routing):
+    """Sabour et al. 2017, Procedure 1, with the formulas of `capsule_conv`; neither bias nor leak."""
+
+    name: ClassVar[str] = "plain-dynamic"
+
+    iterations: int = 3
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Votes [b i j d] as those of one window."""
+        v, c = self._procedure(votes[:, None, None])
+        return Routed(v[:, 0], v[:, 0].norm(dim=2), c[:, 0, 0])
+
+    def capsule_conv(
+        self,
+        poses: Tensor,
+        activations: Tensor,
+        weight: Tensor,
+        geometry: Geometry,
+        vote_offset: Tensor | None = None,
+        **parameters: Tensor,
+    ) -> Capsules:
+        """Each iteration: c = softmax of b over the parents; s = Σ c V; v = ‖s‖²/(1 + ‖s‖²) · s/‖s‖; b = b + V·v."""
+        V, _ = plain_votes(poses, activations, weight, geometry, vote_offset)
+        v, _ = self._procedure(V)
+        v = v.reshape(len(poses), *geometry.grid((poses.shape[1], poses.shape[2])), *v.shape[2:])
+        return Capsules(v, v.norm(dim=4))
+
+    def _procedure(self, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Votes [b s k t j d] → v [b s j d], c [b s k t j]."""
+        b = torch.zeros_like(V[..., 0])
+        for t in range(self.iterations):
+            c = b.softmax(4)
+            s = (c[..., None] * V).sum((2, 3))
+            norm = s.norm(dim=3, keepdim=True)
+            v = norm**2 / (1 + norm**2) * s / norm
+            if t < self.iterations - 1:
+                b = b + (V * v[:, :, None, None]).sum(5)
+        return v, c
+
+
+def plain(routing: Routing) -> Routing:
+    """The plain port of a routing with the same options.
+
+    Raises:
+        ValueError: a method or an option that has no plain port.
+    """
+    twins: dict[type[Routing], type[PlainEMRouting] | type[PlainDynamicRouting]] = {
+        EMRouting: PlainEMRouting,
+        DynamicRouting: PlainDynamicRouting,
+    }
+    if type(routing) not in twins:
+        raise ValueError(f"routing: must be EM or dynamic routing to have a plain port, got {routing.name!r}")
+    twin = twins[type(routing)]
+    shared = {field.name for field in dataclasses.fields(twin)} - {"epsilon"}
+    rest = {field.name for field in dataclasses.fields(routing)} - shared - {"backend", "variance_floor"}
+    defaults = type(routing)()
+    if changed := sorted(name for name in rest if getattr(routing, name) != getattr(defaults, name)):
+        raise ValueError(f"routing: a plain port has no {changed[0]}, got {getattr(routing, changed[0])!r}")
+    return twin(**{name: getattr(routing, name) for name in shared})

@@ -1,0 +1,68 @@
+"""The yardstick computes what it claims: the eager backend's outputs and gradients on ordinary inputs, in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.plain import PlainEMRouting, plain
+from capsella.routing import DynamicRouting, EMRouting, Geometry, Routing, UniformRouting
+
+ROUTINGS: dict[str, Routing] = {
+    "all": EMRouting(inverse_temperature=0.5, backend="eager"),
+    "types": EMRouting(inverse_temperature=0.5, competition="types", backend="eager"),
+    "dynamic": DynamicRouting(backend="eager"),
+}
+GEOMETRIES = {
+    "dense": ((2, 3), Geometry((2, 3))),
+    "stride 2, rows left over": ((6, 4), Geometry((3, 3), (2, 2))),
+    "tied": ((3, 4), Geometry((2, 2), (1, 2), tied=True)),
+    "matrix": ((4, 3), Geometry((3, 2), matrix=True)),
+}
+
+
+@pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_capsule_convolutions(routing: Routing, name: str) -> None:
+    grid, geometry = GEOMETRIES[name]
+    inputs = [
+        torch.randn(2, *grid, 2, 4, dtype=torch.float64),
+        torch.rand(2, *grid, 2, dtype=torch.float64),
+        torch.randn(geometry.weight_shape(2, 4, 3, 4), dtype=torch.float64),
+        torch.randn(*grid, 4, dtype=torch.float64),
+        *(torch.randn(3, dtype=torch.float64) for _ in routing.parameter_shapes(3, 4)),
+    ]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    poses, activations, weight, offset, *rest = inputs
+    parameters = dict(zip(routing.parameter_shapes(3, 4), rest, strict=True))
+    results = []
+    for run in (plain(routing), routing):
+        parents = run.capsule_conv(poses, activations, weight, geometry, offset, **parameters)
+        total = (parents.poses * torch.arange(4)).sum() + parents.activations.square().sum()
+        gradients: Any = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+        results.append((*parents, *gradients))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS)
+def test_votes(routing: Routing) -> None:
+    votes, activations = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
+    shapes = routing.parameter_shapes(3, 4)
+    parameters = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    results = [tuple(run.route(votes, activations, **parameters)) for run in (plain(routing), routing)]
+    torch.testing.assert_close(*results)
+
+
+def test_nothing_is_guarded_but_by_epsilon() -> None:
+    """No active child: what the package survives, a plain port does not, unless an ε is added."""
+    votes, activations, beta = torch.randn(1, 4, 2, 4), torch.zeros(1, 4), torch.zeros(2)
+    assert PlainEMRouting().route(votes, activations, beta_u=beta, beta_a=beta).poses.isnan().all()
+    assert PlainEMRouting(epsilon=1e-6).route(votes, activations, beta_u=beta, beta_a=beta).poses.isfinite().all()
+
+
+def test_options_without_a_port_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a plain port has no cost_scale, got 100"):
+        plain(EMRouting(cost_scale=100))
+    with pytest.raises(ValueError, match=r"must be EM or dynamic routing .* got 'uniform'"):
+        plain(UniformRouting())
