@@ -7,8 +7,8 @@
 
 namespace capsella::CAPSELLA_ISA {
 
-// Enough windows at a time to occupy all threads; with competition everywhere, whole images of them.
-constexpr int64_t WINDOWS_AT_A_TIME = 32;
+// With competition everywhere, what windows carry from phase to phase takes about this much memory, or one image's.
+constexpr int64_t BYTES_AT_A_TIME = 16 << 20;
 // The gradient of the weight is summed in this many parts, always the same whatever the number of threads, so that a
 // result does not depend on it; fewer where the parts would need much memory.
 constexpr int64_t PARTS = 16;
@@ -32,8 +32,9 @@ class EM {
   }
 
   void forward(float* poses, float* activations) {
-    const int64_t group = everywhere_ ? images_at_a_time() * conv_.sites() : conv_.units();
-    Scratch<V> logits(everywhere_ ? group * blocks_ * conv_.children() : 0);
+    const int64_t carried_size = blocks_ * conv_.children();
+    const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : conv_.units();
+    Scratch<V> logits(everywhere_ ? group * carried_size : 0);
     Scratch<float> sums(everywhere_ ? group * conv_.children() : 0);
     for (int64_t first = 0; first < conv_.units(); first += group) {
       const int64_t count = std::min(group, conv_.units() - first);
@@ -44,7 +45,7 @@ class EM {
       for (int t = 0; t < options_.iterations; ++t) {
         const bool last = t == options_.iterations - 1;
         for_each_window(first, count, [&](Site& site, int64_t k) {
-          V* here = &logits[k * blocks_ * conv_.children()];
+          V* here = &logits[k * carried_size];
           if (t == 0)
             site.start(here);
           else
@@ -67,8 +68,8 @@ class EM {
     std::memset(static_cast<void*>(grad_weight.get()), 0, parts * weight_size * sizeof(V));
     std::memset(static_cast<void*>(grad_beta.get()), 0, 2 * parts * blocks_ * sizeof(V));
     Scratch<float> slot_poses(units * children * p), slot_activations(units * children);
-    const int64_t group = everywhere_ ? images_at_a_time() * conv_.sites() : units;
     const int64_t carried_size = Carried<L>::size(options_.iterations, blocks_, children, conv_.d());
+    const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : units;
     Scratch<V> carried_memory((everywhere_ ? group : threads_) * carried_size);
     Scratch<float> sums(everywhere_ ? group * children : 0);
     Scratch<float> totals(everywhere_ ? conv_.batch * conv_.height * conv_.width * conv_.c_in : 0);
@@ -114,8 +115,9 @@ class EM {
   }
 
  private:
-  int64_t images_at_a_time() const {
-    return std::min(conv_.batch, (WINDOWS_AT_A_TIME + conv_.sites() - 1) / conv_.sites());
+  int64_t images_at_a_time(int64_t vectors_a_window) const {
+    const int64_t bytes = vectors_a_window * conv_.sites() * int64_t(sizeof(V));
+    return std::min(conv_.batch, std::max<int64_t>(1, BYTES_AT_A_TIME / bytes));
   }
   float* log_normalisers(int t) {
     return kept_.log_normalisers + (t - 1) * conv_.batch * conv_.height * conv_.width * conv_.c_in;
@@ -153,6 +155,7 @@ class EM {
   void for_each_part(int64_t first, int64_t count, int64_t parts, Body body) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads_) if (threads_ > 1)
     for (int64_t part = 0; part < parts; ++part) {
+      [[maybe_unused]] const FlushDenormals flush;
       const int thread = omp_get_thread_num();
       Site& site = *sites_[thread];
       for (int64_t k = count * part / parts; k < count * (part + 1) / parts; ++k) {

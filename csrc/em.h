@@ -49,12 +49,12 @@ class EMSite {
   EMSite(const Conv& conv, const EMOptions& options, const EMInputs& inputs, const EMKept& kept, const V* weight,
          const V* log_start)
       : conv_(conv), options_(options), inputs_(inputs), kept_(kept), weight_(weight), log_start_(log_start),
-        children_(conv.children()), blocks_((conv.c_out + L - 1) / L), window_(conv, 0),
+        children_(conv.children()), positions_(conv.children() / conv.c_in), blocks_((conv.c_out + L - 1) / L), window_(conv, 0),
         votes_(blocks_ * children_ * d()), couplings_(blocks_ * children_), shares_(blocks_ * children_),
-        rows_(children_), poses_(children_ * conv.p()), offsets_(inputs.vote_offset ? children_ * d() : 0),
+        rows_(children_), poses_(children_ * conv.p()), offsets_(inputs.vote_offset ? positions_ * d() : 0),
         cost_(blocks_), gain_(blocks_), data_(blocks_), grad_log_activation_(blocks_), grad_cost_(blocks_),
         means_(options.iterations * blocks_ * d()), precisions_(options.iterations * blocks_ * d()),
-        log_active_(children_), active_(children_), counts_(children_), sums_(children_), largest_(children_) {}
+        log_active_(children_), active_(children_), log_counts_(positions_), sums_(children_), largest_(children_) {}
 
   int64_t d() const { return fixed ? N * C : conv_.d(); }
   int64_t q() const { return fixed ? Q : conv_.q; }
@@ -69,22 +69,19 @@ class EMSite {
     unit_ = unit;
     window_ = Window(conv_, unit);
     const int64_t p = conv_.p();
-    for (int64_t k = 0, i = 0; k < children_ / conv_.c_in; ++k, i += conv_.c_in) {
+    float even = 0;  // data of a parent if every child were active and undecided
+    for (int64_t k = 0, i = 0; k < positions_; ++k, i += conv_.c_in) {
       const int64_t child = window_.child(conv_, k);
       std::memcpy(&poses_[i * p], inputs_.poses + child * conv_.c_in * p, conv_.c_in * p * sizeof(float));
       std::memcpy(&active_[i], inputs_.activations + child * conv_.c_in, conv_.c_in * sizeof(float));
       const int64_t y = child / conv_.width % conv_.height, x = child % conv_.width;
-      for (int64_t m = 0; m < conv_.c_in; ++m) {
-        counts_[i + m] = competitors(y, x);
-        if (inputs_.vote_offset)
-          std::memcpy(&offsets_[(i + m) * d()], inputs_.vote_offset + (y * conv_.width + x) * d(), d() * sizeof(float));
-      }
+      const float count = competitors(y, x);
+      log_counts_[k] = std::log(count);
+      even += float(conv_.c_in) / (count * float(conv_.c_out));
+      if (inputs_.vote_offset) std::memcpy(&offsets_[k * d()], inputs_.vote_offset + (y * conv_.width + x) * d(), d() * sizeof(float));
     }
-    float even = 0;  // data of a parent if every child were active and undecided
-    for (int64_t i = 0; i < children_; ++i) {
-      log_active_[i] = std::log(std::max(active_[i], LEAST_ACTIVATION));
-      even += 1.0f / (counts_[i] * float(conv_.c_out));
-    }
+    for (int64_t i = 0; i < children_; ++i) log_active_[i] = std::max(active_[i], LEAST_ACTIVATION);
+    log_in_place(log_active_.get());
     data_scale_ = options_.cost_scale == 0 ? 1.0f : options_.cost_scale / even;
     for (int64_t b = 0; b < blocks_; ++b) vote(b);
   }
@@ -92,8 +89,8 @@ class EMSite {
   // R_ij <- 1/|parents of i|, or the given start: log_couplings [blocks children].
   void start(V* log_couplings) {
     for (int64_t b = 0; b < blocks_; ++b)
-      for (int64_t i = 0; i < children_; ++i)
-        log_couplings[b * children_ + i] = log_start_[b * children_ + i] - std::log(counts_[i]);
+      for (int64_t k = 0, i = b * children_; k < positions_; ++k)
+        for (int64_t m = 0; m < conv_.c_in; ++m, ++i) log_couplings[i] = log_start_[i] - log_counts_[k];
   }
 
   // M-step of iteration t: means, variances and log-activations into what is kept.
@@ -156,7 +153,8 @@ class EMSite {
       rows_[i] = sum;
     }
     reduce_rows<Add, L>(rows_.get(), children_, out);
-    for (int64_t i = 0; i < children_; ++i) out[i] = largest_[i] + std::log(out[i]);
+    log_in_place(out);
+    for (int64_t i = 0; i < children_; ++i) out[i] += largest_[i];
   }
 
   // Logits to log-couplings, in place: over the types at this position, or over all parents of the child (log Z [b h w
@@ -172,7 +170,7 @@ class EMSite {
 
   // values [b h w c_in] of this window's children -> sums.
   void gather(const float* values) {
-    for (int64_t k = 0, i = 0; k < children_ / conv_.c_in; ++k, i += conv_.c_in)
+    for (int64_t k = 0, i = 0; k < positions_; ++k, i += conv_.c_in)
       std::memcpy(&sums_[i], values + window_.child(conv_, k) * conv_.c_in, conv_.c_in * sizeof(float));
   }
 
@@ -241,17 +239,16 @@ class EMSite {
   // weight, added to grad_weight [blocks weights q*c].
   void finish(Carried<L>& carried, V* grad_weight, float* grad_poses, float* grad_activations) {
     reduce_rows<Add, L>(carried.grad_activations, children_, grad_activations);
-    const int64_t p = conv_.p(), elements = q() * c();
+    const int64_t p = n() * q();
     prepare_vote_gradients();
     for (int64_t i = 0; i < children_; ++i) {
       V grad_pose[weight_capacity];
       for (int64_t e = 0; e < p; ++e) grad_pose[e] = V{};
-      const int64_t w = conv_.tied ? i % conv_.c_in : i;
       for (int64_t b = 0; b < blocks_; ++b) {
         V g[capacity];
         vote_gradient(i, b, carried, g);
-        const V* weight = weight_ + (b * conv_.weights() + w) * elements;
-        V* into = grad_weight + (b * conv_.weights() + w) * elements;
+        const V* weight = weight_of(b, i);
+        V* into = grad_weight + (weight - weight_);
         const float* pose = &poses_[i * p];
         for (int64_t k = 0; k < q(); ++k)
           for (int64_t m = 0; m < c(); ++m) {
@@ -299,12 +296,15 @@ class EMSite {
     return float((row_end - row) * (column_end - column));
   }
 
+  const V* weight_of(int64_t b, int64_t i) const {
+    return weight_ + (b * conv_.weights() + (conv_.tied ? i % conv_.c_in : i)) * q() * c();
+  }
+
   // V_ij = M_i W_ij, for a block of parents.
   void vote(int64_t b) {
-    const int64_t elements = q() * c(), p = conv_.p();
+    const int64_t p = n() * q();
     for (int64_t i = 0; i < children_; ++i) {
-      const int64_t w = conv_.tied ? i % conv_.c_in : i;
-      const V* weight = weight_ + (b * conv_.weights() + w) * elements;
+      const V* weight = weight_of(b, i);
       V* out = &votes_[(b * children_ + i) * d()];
       for (int64_t r = 0; r < n(); ++r) {
         V row[fixed ? C : MOST_POSE_ELEMENTS];
@@ -316,7 +316,18 @@ class EMSite {
         for (int64_t m = 0; m < c(); ++m) out[r * c() + m] = row[m];
       }
       if (inputs_.vote_offset)
-        for (int64_t h = 0; h < d(); ++h) out[h] += offsets_[i * d() + h];
+        for (int64_t h = 0; h < d(); ++h) out[h] += offsets_[i / conv_.c_in * d() + h];
+    }
+  }
+
+  // The logarithms of positive values [children].
+  void log_in_place(float* values) const {
+    for (int64_t i = 0; i < children_; i += L) {
+      const size_t bytes = std::min<int64_t>(L, children_ - i) * sizeof(float);
+      V x = splat<L>(1.0f);
+      std::memcpy(&x, values + i, bytes);
+      x = vlog<L>(x);
+      std::memcpy(values + i, &x, bytes);
     }
   }
 
@@ -498,13 +509,13 @@ class EMSite {
   const EMInputs& inputs_;
   const EMKept& kept_;
   const V *weight_, *log_start_;
-  int64_t children_, blocks_, unit_ = 0;
+  int64_t children_, positions_, blocks_, unit_ = 0;
   float data_scale_ = 1.0f;
   Window window_;
   Scratch<V> votes_, couplings_, shares_, rows_;
   Scratch<float> poses_, offsets_;
   Scratch<V> cost_, gain_, data_, grad_log_activation_, grad_cost_, means_, precisions_;
-  Scratch<float> log_active_, active_, counts_, sums_, largest_;
+  Scratch<float> log_active_, active_, log_counts_, sums_, largest_;
 };
 
 }  // namespace capsella::CAPSELLA_ISA

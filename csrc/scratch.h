@@ -1,32 +1,33 @@
-// Memory for a kernel's own use: aligned for any vector, allocated before threads start, freed when the call returns.
+// Memory for a kernel's own use: aligned for any vector, taken before threads start, given back when the call returns.
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+
+#include "pool.h"
 
 namespace capsella::CAPSELLA_ISA {
 
 template <class T>
 class Scratch {
  public:
-  explicit Scratch(int64_t count) : data_(nullptr) {
-    const size_t bytes = (size_t(count) * sizeof(T) + 63) / 64 * 64;
-    if (bytes == 0) return;
-    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
-    if (data_ == nullptr) throw std::bad_alloc();
+  explicit Scratch(int64_t count) : bytes_((size_t(count) * sizeof(T) + 63) / 64 * 64), data_(nullptr) {
+    if (bytes_ == 0) return;
+    data_ = static_cast<T*>(take_memory(bytes_));
 #ifdef CAPSELLA_POISON
-    std::memset(static_cast<void*>(data_), 0xff, bytes);  // NaN
+    std::memset(static_cast<void*>(data_), 0xff, bytes_);  // NaN
 #endif
   }
-  ~Scratch() { std::free(data_); }
+  ~Scratch() {
+    if (data_ != nullptr) give_memory(data_, bytes_);
+  }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T* get() { return data_; }
   T& operator[](int64_t k) { return data_[k]; }
 
  private:
+  size_t bytes_;
   T* data_;
 };
 
