@@ -73,7 +73,7 @@ class PlainEMRouting(Routing):
         """
         batch, height, width = poses.shape[:3]
         V, children = plain_votes(poses, activations, weight, geometry, vote_offset)
-        positions = torch.arange(height * width, device=poses.device).reshape(1, height, width)
+        positions = torch.arange(height * width, device=poses.device).reshape(1, height, width, 1)
         slots = gather_windows(positions, geometry).reshape(V.shape[1:3]) if self.competition == "all" else None
         mu, a, _ = self._procedure(V, children, slots, **parameters)
         grid = (batch, *geometry.grid((height, width)), weight.shape[3])

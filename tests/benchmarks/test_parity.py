@@ -22,9 +22,9 @@ def test_another_implementation_agrees(em, dense):
 
 
 def test_a_small_mistake_is_red(em, broken):
-    """One per cent in λ: poses of one iteration would not show it, activations and gradients do."""
+    """One per cent in λ: poses hardly show it, activations and their parameters' gradients do."""
     red = {row.tensor for row in parity(em, 2, broken, CPU) if not row.agrees}
-    assert {"activations", "activations without gradients", "gradient of weight", "gradient of beta_u"} <= red
+    assert {"activations", "activations without gradients", "gradient of beta_a", "gradient of beta_u"} <= red
 
 
 def test_networks_are_judged_layer_by_layer(good):
