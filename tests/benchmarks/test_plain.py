@@ -62,7 +62,7 @@ def test_nothing_is_guarded_but_by_epsilon() -> None:
 
 
 def test_options_without_a_port_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"a plain port has no cost_scale, got 100"):
-        plain(EMRouting(cost_scale=100))
+    with pytest.raises(ValueError, match=r"a plain port has no cost_scale, got 100.0"):
+        plain(EMRouting(cost_scale=100.0))
     with pytest.raises(ValueError, match=r"must be EM or dynamic routing .* got 'uniform'"):
         plain(UniformRouting())
