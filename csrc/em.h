@@ -11,7 +11,6 @@
 
 namespace capsella::CAPSELLA_ISA {
 
-constexpr int64_t MOST_POSE_ELEMENTS = 256;
 constexpr float LEAST_ACTIVATION = 1e-12f;   // as in eager.py
 constexpr float COST_EPSILON = 1e-8f;        // STANDARDISED_COST_EPSILON
 constexpr float NEVER = -1e30f;              // the logarithm of a coupling to a parent that is only padding

@@ -53,10 +53,33 @@ using EMForward = void(const Conv&, const EMOptions&, const EMInputs&, EMKept, f
 using EMBackward = void(const Conv&, const EMOptions&, const EMInputs&, EMKept, const float* grad_poses,
                         const float* grad_activations, EMGradients, int threads);
 
+struct DynamicOptions {
+  int iterations;
+  bool leaky;
+};
+
+// poses [b h w c_in p], weight [children c_out q c], vote_offset [h w d] or null, bias [c_out d] or null. Not for tied
+// weights.
+struct DynamicInputs {
+  const float *poses, *weight, *vote_offset, *bias;
+};
+
+struct DynamicGradients {
+  float *poses, *weight, *bias;
+};
+
+// sums [units iterations c_out d]: s of every iteration, bias included, which forward keeps for backward.
+using DynamicForward = void(const Conv&, const DynamicOptions&, const DynamicInputs&, float* sums, float* poses,
+                            float* activations, int threads);
+using DynamicBackward = void(const Conv&, const DynamicOptions&, const DynamicInputs&, const float* sums,
+                             const float* grad_poses, const float* grad_activations, DynamicGradients, int threads);
+
 struct Kernels {
   const char* name;
   EMForward* em_forward;
   EMBackward* em_backward;
+  DynamicForward* dynamic_forward;
+  DynamicBackward* dynamic_backward;
 };
 
 namespace baseline { extern const Kernels kernels; }

@@ -113,6 +113,19 @@ EMOptions em_options(const std::vector<float>& inverse_temperatures, float varia
           compete_everywhere};
 }
 
+// The tensors of dynamic routing.
+struct DynamicTensors {
+  Input poses, weight;
+  std::optional<Input> vote_offset, bias;
+
+  DynamicInputs inputs(const Conv& conv) const {
+    return {checked("poses", poses, conv.batch * conv.height * conv.width * conv.c_in * conv.p()),
+            checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.c),
+            checked("vote_offset", vote_offset, conv.height * conv.width * conv.d()),
+            checked("bias", bias, conv.c_out * conv.d())};
+  }
+};
+
 }  // namespace
 
 NB_MODULE(kernels, m) {
@@ -164,5 +177,40 @@ NB_MODULE(kernels, m) {
               checked("gradient of beta_a", gradients[4], conv.c_out)};
           nb::gil_scoped_release release;
           chosen->em_backward(conv, options, inputs, kept, out_poses, out_activations, results, threads);
+        });
+
+  nb::class_<DynamicTensors>(m, "DynamicTensors")
+      .def(nb::init<Input, Input, std::optional<Input>, std::optional<Input>>(), nb::arg("poses"), nb::arg("weight"),
+           nb::arg("vote_offset").none(), nb::arg("bias").none());
+
+  m.def("dynamic_forward",
+        [](const std::array<int64_t, 14>& shape, int iterations, bool leaky, const DynamicTensors& tensors, Output sums,
+           Output poses, Output activations, int threads) {
+          const Conv conv = conv_of(shape, false);
+          const DynamicInputs inputs = tensors.inputs(conv);
+          const int64_t parents = conv.units() * conv.c_out;
+          float* kept = checked("sums", sums, parents * iterations * conv.d());
+          float* out_poses = checked("poses", poses, parents * conv.d());
+          float* out_activations = checked("activations", activations, parents);
+          nb::gil_scoped_release release;
+          chosen->dynamic_forward(conv, {iterations, leaky}, inputs, kept, out_poses, out_activations, threads);
+        });
+
+  m.def("dynamic_backward",
+        [](const std::array<int64_t, 14>& shape, int iterations, bool leaky, const DynamicTensors& tensors, Input sums,
+           Input grad_poses, Input grad_activations, Output poses, Output weight, Output bias, int threads) {
+          const Conv conv = conv_of(shape, false);
+          const DynamicInputs inputs = tensors.inputs(conv);
+          const int64_t parents = conv.units() * conv.c_out;
+          const float* kept = checked("sums", sums, parents * iterations * conv.d());
+          const float* out_poses = checked("grad_poses", grad_poses, parents * conv.d());
+          const float* out_activations = checked("grad_activations", grad_activations, parents);
+          const DynamicGradients gradients = {
+              checked("gradient of poses", poses, conv.batch * conv.height * conv.width * conv.c_in * conv.p()),
+              checked("gradient of weight", weight, conv.weights() * conv.c_out * conv.q * conv.c),
+              checked("gradient of bias", bias, conv.c_out * conv.d())};
+          nb::gil_scoped_release release;
+          chosen->dynamic_backward(conv, {iterations, leaky}, inputs, kept, out_poses, out_activations, gradients,
+                                   threads);
         });
 }

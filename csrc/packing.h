@@ -11,6 +11,8 @@
 
 namespace capsella::CAPSELLA_ISA {
 
+constexpr int64_t MOST_POSE_ELEMENTS = 256;
+
 // weight [weights c_out q c] -> packed [blocks weights q*c] of vectors, block k holding parents k*L ...; zeros beyond.
 template <int L>
 void pack_weight(const Conv& conv, const float* weight, Vec<L>* packed, int64_t blocks, int threads) {

@@ -25,6 +25,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   T* get() { return data_; }
   T& operator[](int64_t k) { return data_[k]; }
+  const T& operator[](int64_t k) const { return data_[k]; }
 
  private:
   size_t bytes_;

@@ -8,7 +8,10 @@ namespace capsella::CAPSELLA_ISA {
 
 EMForward em_forward;
 EMBackward em_backward;
+DynamicForward dynamic_forward;
+DynamicBackward dynamic_backward;
 
-const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward, em_backward};
+const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward, em_backward, dynamic_forward,
+                         dynamic_backward};
 
 }  // namespace capsella::CAPSELLA_ISA

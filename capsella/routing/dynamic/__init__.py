@@ -1,16 +1,19 @@
 """Dynamic routing between capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829, Procedure 1)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import choose_backend
+from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_iterations, check_shape, check_votes
+from capsella.routing.convolution import Geometry, check_capsule_conv
 from capsella.routing.dynamic.eager import dynamic_routing_eager
 from capsella.routing.dynamic.reference import dynamic_routing_reference
+from capsella.routing.dynamic.tied import dynamic_capsule_conv_tied
+from capsella.types import Capsules
 
 BACKENDS = {"eager": dynamic_routing_eager, "reference": dynamic_routing_reference}
 
@@ -64,7 +67,7 @@ class DynamicRouting(Routing):
     """Learn a bias per parent, added before the squash (authors' code)."""
     leaky: bool = False
     """Let children leak to a parent that is dropped (authors' code)."""
-    backend: Literal["auto", "eager", "reference"] = "auto"
+    backend: Backend = "auto"
     """Which implementation runs."""
 
     def __post_init__(self) -> None:
@@ -79,3 +82,39 @@ class DynamicRouting(Routing):
         return dynamic_routing(
             votes, self.iterations, bias=parameters.get("bias"), leaky=self.leaky, backend=self.backend
         )
+
+    def capsule_conv(
+        self,
+        poses: Float[Tensor, "b h w c_in p"],
+        activations: Float[Tensor, "b h w c_in"],
+        weight: Float[Tensor, "kh kw c_in c_out q d"],
+        geometry: Geometry,
+        vote_offset: Float[Tensor, "h w d_out"] | None = None,
+        **parameters: Tensor,
+    ) -> Capsules:
+        """Route every window of the grid; a tied layer by algebra that needs no votes (tied.py) on every device.
+
+        The native backend takes untied layers, and hands no gradient to `vote_offset`.
+        """
+        backend = self._conv_backend(poses, weight, geometry)
+        if backend == "reference" or (backend == "eager" and not geometry.tied):
+            return super().capsule_conv(poses, activations, weight, geometry, vote_offset, **parameters)
+        grid = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
+        bias = parameters.get("bias")
+        if bias is not None:
+            check_shape("bias", bias, grid[3:], "[j d]")
+        if backend == "native":
+            from capsella.routing.dynamic.native import dynamic_capsule_conv_native as run
+        else:
+            run = dynamic_capsule_conv_tied
+        return run(poses, weight, geometry, vote_offset, self.iterations, bias, self.leaky)
+
+    def _conv_backend(self, poses: Tensor, weight: Tensor, geometry: Geometry) -> str:
+        if not geometry.tied:
+            return choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight)
+        if self.backend == "native":
+            raise ValueError(
+                "backend: 'native' takes layers whose weights are not tied; "
+                "tied ones need no votes in 'eager' either, got 'native' for a tied layer"
+            )
+        return choose_backend(self.backend, BACKENDS, auto="eager")

@@ -14,7 +14,7 @@ def dynamic_routing_eager(votes: Tensor, iterations: int, bias: Tensor | None, l
     V = votes.transpose(1, 2)  # [b j i d], so that both sums below are batched matrix products
     logits = V.new_zeros(V.shape[:3])  # [b j i]
     for iteration in range(iterations):
-        couplings = _softmax_over_parents(logits, leaky)
+        couplings = softmax_over_parents(logits, leaky)
         s = (couplings.unsqueeze(2) @ V).squeeze(2)  # [b j d]
         v = squash(s if bias is None else s + bias)
         activations = length(v)
@@ -24,7 +24,7 @@ def dynamic_routing_eager(votes: Tensor, iterations: int, bias: Tensor | None, l
     return Routed(v, activations, couplings.transpose(1, 2))
 
 
-def _softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
+def softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:
     """[b j i] → couplings; leaky adds a parent with logit 0 that takes its share and is dropped."""
     if not leaky:
         return logits.softmax(1)

@@ -1,0 +1,227 @@
+"""The native kernels against eager in float64: outputs and all gradients, every instruction set."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsella import _native
+from capsella.layers import CapsuleConv2d
+from capsella.routing import DynamicRouting, Geometry, record
+from capsella.types import Capsules
+
+if _native.UNAVAILABLE is not None:
+    pytest.skip(_native.UNAVAILABLE, allow_module_level=True)
+
+from capsella._native import kernels
+from capsella.routing.dynamic.native import _dynamic_capsule_conv
+from capsella.routing.native import conv_shape
+
+# name: (batch, grid of children, geometry, types and pose elements of children, of parents)
+LAYERS: dict[str, tuple[int, tuple[int, int], Geometry, tuple[int, int], tuple[int, int]]] = {
+    "dense as in CapsNet": (3, (2, 3), Geometry((2, 3)), (5, 8), (10, 16)),
+    "dense, one image": (1, (3, 3), Geometry((3, 3)), (4, 8), (3, 8)),
+    "convolution as in CAPSNET 2": (2, (4, 5), Geometry((3, 3)), (3, 8), (6, 8)),
+    "many windows": (9, (5, 5), Geometry((2, 2)), (3, 8), (40, 16)),
+    "odd sizes": (2, (5, 6), Geometry((3, 3), (2, 2)), (3, 7), (5, 3)),
+    "long poses": (2, (3, 3), Geometry((2, 2)), (2, 19), (3, 37)),
+    "stride beyond the kernel": (2, (5, 5), Geometry((1, 2), (3, 3)), (2, 3), (4, 11)),
+    "rows left over": (2, (3, 2), Geometry((2, 2), (2, 1)), (2, 3), (4, 4)),
+    "1×1": (2, (2, 2), Geometry((1, 1)), (3, 2), (2, 5)),
+    "one type, one element": (2, (2, 2), Geometry((2, 2)), (1, 1), (1, 1)),
+    "3×3 matrices": (2, (3, 3), Geometry((2, 2), matrix=True), (3, 9), (4, 9)),
+    "4×4 matrices": (2, (3, 4), Geometry((2, 2), matrix=True), (3, 16), (4, 16)),
+}
+EPSILON = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(params=kernels.instruction_sets())
+def _instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = kernels.instruction_set()
+    kernels.use(request.param)
+    yield
+    kernels.use(before)
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def _nan_in_new_memory() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)  # fills new tensors with NaN
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def inputs(name: str, batch: int | None = None) -> dict[str, Tensor]:
+    """Poses, weight, vote_offset, bias."""
+    b, grid, geometry, (c_in, p), (c_out, d) = LAYERS[name]
+    shapes = {
+        "poses": (b if batch is None else batch, *grid, c_in, p),
+        "weight": geometry.weight_shape(c_in, p, c_out, d),
+        "vote_offset": (*grid, d),
+        "bias": (c_out, d),
+    }
+    return {key: torch.randn(shape) for key, shape in shapes.items()}
+
+
+def results(
+    name: str, tensors: dict[str, Tensor], backend: Any = "native", dtype: Any = None, **options: Any
+) -> list[Tensor]:
+    """Poses, activations, and the gradients of poses, weight and bias."""
+    grad = {k: x.detach().to(dtype or x.dtype).requires_grad_(k != "vote_offset") for k, x in tensors.items()}
+    rest = {key: tensor for key, tensor in grad.items() if key != "poses"}
+    routing = DynamicRouting(**options, bias="bias" in rest, backend=backend)
+    activations = grad["poses"].detach().norm(dim=-1)
+    out = routing.capsule_conv(grad["poses"], activations, geometry=LAYERS[name][2], **rest)
+    generator = torch.Generator().manual_seed(1)
+    weighting = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in out]
+    gradients = torch.autograd.grad(list(out), [x for x in grad.values() if x.requires_grad], weighting)
+    return [*out, *gradients]
+
+
+def assert_as_exact_as_eager(name: str, tensors: dict[str, Tensor], **options: Any) -> None:
+    """Not further from eager in float64 than four times as far as eager in float32 is, or than a few roundings."""
+    expected = results(name, tensors, "eager", torch.float64, **options)
+    eager = results(name, tensors, "eager", **options)
+    native = results(name, tensors, **options)
+    for ours, theirs, exact in zip(native, eager, expected, strict=True):
+        allowed = 4 * (theirs - exact).abs().max() + 8 * EPSILON * exact.abs().max()
+        assert (ours - exact).abs().max() <= allowed
+
+
+@pytest.mark.usefixtures("_instruction_set", "_nan_in_new_memory")
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("options", "without"),
+    [
+        ({"iterations": 3}, ("vote_offset", "bias")),
+        ({"iterations": 1, "leaky": True}, ()),
+        ({"iterations": 2, "leaky": True}, ("vote_offset",)),
+        ({"iterations": 4}, ("bias",)),
+    ],
+)
+def test_outputs_and_gradients(name: str, options: dict[str, Any], without: tuple[str, ...]) -> None:
+    tensors = {key: tensor for key, tensor in inputs(name).items() if key not in without}
+    assert_as_exact_as_eager(name, tensors, **options)
+
+
+def test_against_the_reference() -> None:
+    tensors = inputs("odd sizes")
+    expected = results("odd sizes", tensors, "reference", torch.float64)
+    for ours, exact in zip(results("odd sizes", tensors), expected, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_threads", "_instruction_set")
+@pytest.mark.parametrize("name", ["dense as in CapsNet", "dense, one image", "many windows", "odd sizes"])
+def test_the_number_of_threads_changes_no_bit(name: str) -> None:
+    tensors = inputs(name)
+    runs = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        runs.append(results(name, tensors))
+    for several in runs[1:]:
+        for ours, expected in zip(several, runs[0], strict=True):
+            assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("name", ["dense as in CapsNet", "odd sizes"])
+def test_a_batch_of_none(name: str) -> None:
+    poses, activations, grad_poses, grad_weight, grad_bias = results(name, inputs(name, batch=0), leaky=True)
+    assert poses.numel() == activations.numel() == grad_poses.numel() == 0
+    assert not grad_weight.any()
+    assert not grad_bias.any()
+
+
+def test_inputs_that_are_not_contiguous() -> None:
+    tensors = inputs("odd sizes")
+    scattered = {key: x.transpose(0, -1).contiguous().transpose(0, -1) for key, x in tensors.items()}
+    assert not any(x.is_contiguous() for x in scattered.values())
+    for ours, expected in zip(results("odd sizes", scattered), results("odd sizes", tensors), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_inputs_are_left_alone() -> None:
+    tensors = inputs("odd sizes")
+    before = {key: x.clone() for key, x in tensors.items()}
+    results("odd sizes", tensors)
+    assert all(torch.equal(x, before[key]) for key, x in tensors.items())
+
+
+@pytest.mark.usefixtures("_instruction_set")
+@pytest.mark.parametrize("leaky", [False, True])
+@pytest.mark.parametrize("scale", [0.0, 1e-12, 1e-6, 1e6])
+def test_zero_tiny_and_huge_poses_stay_finite(leaky: bool, scale: float) -> None:
+    tensors = inputs("odd sizes")
+    del tensors["bias"], tensors["vote_offset"]
+    tensors["poses"] *= scale
+    out = results("odd sizes", tensors, leaky=leaky)
+    assert all(x.isfinite().all() for x in out)
+    assert out[1].max() <= 1 + 1e-6
+    if scale == 0:
+        assert not out[0].any()
+
+
+def test_auto_is_native_for_untied_float32_on_a_cpu() -> None:
+    tensors = inputs("odd sizes")
+    for auto, native in zip(results("odd sizes", tensors, "auto"), results("odd sizes", tensors), strict=True):
+        assert torch.equal(auto, native)
+    double = {key: x.double() for key, x in tensors.items()}
+    for auto, eager in zip(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"), strict=True):
+        assert torch.equal(auto, eager)
+
+
+def test_recording_still_gives_couplings() -> None:
+    layer = CapsuleConv2d(2, 4, 3, 4, kernel=(2, 1))
+    children = Capsules(torch.randn(2, 3, 2, 2, 4), torch.rand(2, 3, 2, 2))
+    with record() as traces:
+        recorded = layer(children)
+    assert [tuple(c.shape) for c in traces[0].couplings] == [(8, 4, 3)] * 3
+    torch.testing.assert_close(layer(children).poses, recorded.poses)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_operator_is_registered_as_torch_wants(with_bias: bool) -> None:
+    tensors = inputs("odd sizes")
+    poses, weight, bias = (tensors[key].requires_grad_() for key in ("poses", "weight", "bias"))
+    shape = conv_shape(poses, weight, LAYERS["odd sizes"][2])
+    arguments = (poses, weight, tensors["vote_offset"], bias if with_bias else None, shape, 3, True)
+    torch.library.opcheck(_dynamic_capsule_conv, arguments)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_bad_input_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = inputs("odd sizes")
+    with pytest.raises(ValueError, match=r"bias: must have shape \[j d\] = \(5, 3\), got \(3, 5\)"):
+        results("odd sizes", {**tensors, "bias": tensors["bias"].T})
+    with pytest.raises(ValueError, match=r"weight: must have the six axes"):
+        results("odd sizes", {**tensors, "weight": tensors["weight"][0, 0, 0]})
+    with pytest.raises(
+        ValueError, match=r"'native' cannot run here: it takes float32, and the poses are torch.float64"
+    ):
+        results("odd sizes", tensors, dtype=torch.float64)
+    long = Geometry((1, 1))
+    with pytest.raises(ValueError, match=r"up to 256 elements, and these have 257"):
+        DynamicRouting(backend="native").capsule_conv(
+            torch.zeros(1, 1, 1, 1, 257), torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, 257, 2), long
+        )
+    monkeypatch.setattr(_native, "UNAVAILABLE", "it was not built")
+    with pytest.raises(ValueError, match=r"'native' cannot run here: it was not built"):
+        results("odd sizes", tensors)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_kernels_refuse_arrays_of_another_size() -> None:
+    tensors = inputs("odd sizes")
+    geometry = LAYERS["odd sizes"][2]
+    shape = conv_shape(tensors["poses"], tensors["weight"], geometry)
+    with pytest.raises(ValueError, match=r"bias: must have 15 elements, got 14"):
+        _dynamic_capsule_conv(tensors["poses"], tensors["weight"], None, torch.zeros(14), shape, 3, False)
