@@ -7,7 +7,7 @@ from capsella.experiments.tables import Budget, BudgetName, PaperTable, Row
 from capsella.losses import Classification
 from capsella.training import get_recipe
 
-SMALL = Budget(per_class=200, validation_per_class=100, test_per_class=400, epochs=10, batch_size=32)
+SMALL = Budget(per_class=400, validation_per_class=100, test_per_class=400, epochs=8, batch_size=32)
 
 COLUMNS = ("iterations", "pose", "loss", "coordinate addition", "couplings")
 NOTE = (
