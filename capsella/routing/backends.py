@@ -32,7 +32,7 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
 
 def choose_conv_backend(
     backend: str, available: Collection[str], poses: Tensor, weight: Tensor, vote_offset: Tensor | None
-) -> str:
+) -> Backend:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
     While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone.
@@ -41,8 +41,9 @@ def choose_conv_backend(
         ValueError: `backend` is not one of `available`, or cannot run on these poses (says why).
     """
     obstacle = native_obstacle(poses, weight, vote_offset)
-    if choose_backend(backend, available, auto="native" if obstacle is None else "eager") != "native":
-        return "eager" if backend == "auto" else backend
+    chosen = choose_backend(backend, available, auto="native" if obstacle is None else "eager")
+    if chosen != "native":
+        return "reference" if chosen == "reference" else "eager"
     if obstacle is not None:
         raise ValueError(f"backend: 'native' cannot run here: {obstacle}")
     return "eager" if is_recording() else "native"

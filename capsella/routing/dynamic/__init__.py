@@ -1,6 +1,6 @@
 """Dynamic routing between capsules (Sabour, Frosst, Hinton 2017, arXiv 1710.09829, Procedure 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from jaxtyping import Float
@@ -94,11 +94,12 @@ class DynamicRouting(Routing):
     ) -> Capsules:
         """Route every window of the grid; a tied layer by algebra that needs no votes (tied.py) on every device.
 
-        The native backend takes untied layers, and hands no gradient to `vote_offset`.
+        The native backend takes untied layers.
         """
-        backend = self._conv_backend(poses, weight, geometry)
+        backend = self._conv_backend(poses, weight, geometry, vote_offset)
         if backend == "reference" or (backend == "eager" and not geometry.tied):
-            return super().capsule_conv(poses, activations, weight, geometry, vote_offset, **parameters)
+            with_votes = replace(self, backend=backend)
+            return Routing.capsule_conv(with_votes, poses, activations, weight, geometry, vote_offset, **parameters)
         grid = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
         bias = parameters.get("bias")
         if bias is not None:
@@ -109,12 +110,13 @@ class DynamicRouting(Routing):
             run = dynamic_capsule_conv_tied
         return run(poses, weight, geometry, vote_offset, self.iterations, bias, self.leaky)
 
-    def _conv_backend(self, poses: Tensor, weight: Tensor, geometry: Geometry) -> str:
+    def _conv_backend(self, poses: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None) -> Backend:
         if not geometry.tied:
-            return choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight)
+            return choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight, vote_offset)
         if self.backend == "native":
             raise ValueError(
                 "backend: 'native' takes layers whose weights are not tied; "
                 "tied ones need no votes in 'eager' either, got 'native' for a tied layer"
             )
-        return choose_backend(self.backend, BACKENDS, auto="eager")
+        chosen = choose_backend(self.backend, BACKENDS, auto="eager")
+        return "reference" if chosen == "reference" else "eager"
