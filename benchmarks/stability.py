@@ -34,7 +34,9 @@ class Study:
     out: Path
     """Folder for the CSV, JSON and PNG."""
     data: Literal["toys", "smallnorb-jpeg", "digits"] = "toys"
-    """Images, resized to 32×32."""
+    """Images, in grey."""
+    size: int = 32
+    """Resize them to this many pixels a side."""
     images_per_class: int = 100
     """Training images a class; fewer make a tiny set."""
     steps: int = 2000
@@ -76,7 +78,13 @@ class Point(NamedTuple):
 def train(study: Study, name: str, routing: Routing, images: ImageSet) -> Iterator[Point]:
     """Train the network and yield points; ends after the first step that is not finite."""
     torch.manual_seed(study.seed)
-    model = create_model("hinton2018_matrix_capsnet_small", routing=routing, classes=images.classes, channels=1)
+    model = create_model(
+        "hinton2018_matrix_capsnet_small",
+        image_size=(study.size, study.size),
+        channels=1,
+        classes=images.classes,
+        routing=routing,
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=study.learning_rate)
     schedule, taken = LossOptions(name="spread"), list[tuple[float, float, float]]()
     for step, chosen in enumerate(_order(len(images), study), start=1):
@@ -146,7 +154,7 @@ def summarise(points: list[Point], study: Study, images: ImageSet) -> Summary:
 
 def run(study: Study, console: Console) -> dict[str, Summary]:
     """Train both; the three files are written anew with every tenth point."""
-    options = DataOptions(name=study.data, size=32, channels=1, per_class=study.images_per_class)
+    options = DataOptions(name=study.data, size=study.size, channels=1, per_class=study.images_per_class)
     images = load_data(options).train
     routings: dict[str, Routing] = {
         "capsella": EMRouting(competition=study.competition),
