@@ -50,6 +50,7 @@ def test_wrong_results_have_no_speed(case, yardsticks, good, broken):
     assert result.verdicts("broken") == []
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_what_is_not_there_is_named(case, yardsticks, absent):
     result = run_case(case, (*yardsticks, absent), QUICK, {})
     assert "abacus" in result.unavailable["absent"]
@@ -68,6 +69,7 @@ def test_exit_codes(words, case, good, broken, monkeypatch, capsys, tmp_path):
     assert "images/s, bar" not in out
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_json(case, good, broken, absent, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "cases_of", lambda device: (case,))
     path = tmp_path / "bench.json"
