@@ -1,5 +1,6 @@
 """For every test: shape annotations are checked, and random numbers are the same on every run."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,10 @@ from jaxtyping import config, install_import_hook
 install_import_hook(["capsella.routing", "capsella.layers", "capsella.losses"], "beartype.beartype")
 
 import torch  # noqa: E402
+
+# Triton decides when kernels are imported: without a GPU they run as NumPy code.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile("capsella", deadline=None, max_examples=25, derandomize=True, database=None)
 settings.load_profile("capsella")

@@ -1,5 +1,8 @@
 """Dynamic routing, vectorised and differentiable. Gradients flow through every iteration, as in the authors' code."""
 
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 
@@ -8,19 +11,49 @@ from capsella.routing.recording import new_trace
 from capsella.routing.squash import length, squash
 
 
+@runtime_checkable
+class Votes(Protocol):
+    """What the procedure asks of the votes û_ij, which it need not see: two passes over them."""
+
+    def weighted_sum(self, couplings: Tensor) -> Tensor:
+        """The sums s = Σ_i c û [b j d], for couplings [b j i]."""
+
+    def agreement(self, v: Tensor) -> Tensor:
+        """û·v [b j i], for parents [b j d]."""
+
+
+@dataclass(frozen=True)
+class WrittenVotes:
+    """`Votes` that stand in memory: V [b j i d], so that both sums are batched matrix products."""
+
+    V: Tensor
+
+    def weighted_sum(self, couplings: Tensor) -> Tensor:
+        """Sum over the children."""
+        return (couplings.unsqueeze(2) @ self.V).squeeze(2)
+
+    def agreement(self, v: Tensor) -> Tensor:
+        """Sum over the pose elements."""
+        return (self.V @ v.unsqueeze(3)).squeeze(3)
+
+
 def dynamic_routing_eager(votes: Tensor, iterations: int, bias: Tensor | None, leaky: bool) -> Routed:
     """Sabour et al. 2017, Procedure 1, for votes [b i j d]."""
+    V = votes.transpose(1, 2)
+    return dynamic_procedure(WrittenVotes(V), V.new_zeros(V.shape[:3]), iterations, bias, leaky)
+
+
+def dynamic_procedure(votes: Votes, logits: Tensor, iterations: int, bias: Tensor | None, leaky: bool) -> Routed:
+    """Procedure 1 from logits [b j i], zeros at its start."""
     trace = new_trace("dynamic")
-    V = votes.transpose(1, 2)  # [b j i d], so that both sums below are batched matrix products
-    logits = V.new_zeros(V.shape[:3])  # [b j i]
     for iteration in range(iterations):
         couplings = softmax_over_parents(logits, leaky)
-        s = (couplings.unsqueeze(2) @ V).squeeze(2)  # [b j d]
+        s = votes.weighted_sum(couplings)  # [b j d]
         v = squash(s if bias is None else s + bias)
         activations = length(v)
         trace.add(couplings.transpose(1, 2), v, activations)
         if iteration < iterations - 1:
-            logits = logits + (V @ v.unsqueeze(3)).squeeze(3)
+            logits = logits + votes.agreement(v)
     return Routed(v, activations, couplings.transpose(1, 2))
 
 

@@ -12,6 +12,7 @@ from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import Geometry, capsule_votes
 from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
+from capsella.routing.em.moments import WrittenVotes
 from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
 from capsella.routing.em.settings import EMSettings
 from capsella.types import Capsules
@@ -106,7 +107,8 @@ class EMRouting(EMSettings, Routing):
         votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
         if everywhere:
             log_normaliser = compete_everywhere(geometry, batch, (poses.shape[1], poses.shape[2]), poses.shape[3])
-            routed = em_procedure(votes, children, beta_u, beta_a, self, log_normaliser)
+            V = WrittenVotes(votes.transpose(1, 2))
+            routed = em_procedure(V, children, beta_u, beta_a, self, log_normaliser)
         else:
             routed = _route(votes, children, beta_u, beta_a, self, backend)
         grid = (batch, rows, columns, weight.shape[3])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from capsella.routing.base import Routed
 from capsella.routing.convolution import Geometry, gather_windows
-from capsella.routing.em.moments import moments, scaled_distance
+from capsella.routing.em.moments import Votes, WrittenVotes
 from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
 from capsella.routing.recording import is_recording, new_trace
 
@@ -27,43 +27,44 @@ def em_routing_eager(
     votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings
 ) -> Routed:
     """Hinton et al. 2018, Procedure 1, for votes [b i j d]: all j parents compete for every child."""
-    return em_procedure(votes, activations, beta_u, beta_a, settings, lambda logits: logits.logsumexp(1, keepdim=True))
+    V = WrittenVotes(votes.transpose(1, 2))
+    return em_procedure(V, activations, beta_u, beta_a, settings, compete_here)
 
 
 def em_procedure(
-    votes: Tensor,
+    votes: Votes,
     activations: Tensor,
     beta_u: Tensor,
     beta_a: Tensor,
     settings: EMSettings,
     log_normaliser: LogNormaliser,
 ) -> Routed:
-    """Procedure 1 for votes [n i j d], activations [n i].
+    """Procedure 1 for the votes of i children with activations [n i].
 
     log_normaliser: from logits [n j i] to the logarithm of their exponentials' sum over all parents that compete for
         child i, broadcastable to [n j i].
     """
     trace = new_trace("em")
-    V = votes.transpose(1, 2)  # [n j i d], so that all sums over children are batched matrix products
     a = activations.unsqueeze(1)  # [n 1 i]
-    logits = V.new_zeros(V.shape[:3])  # [n j i]
+    parents, (windows, children) = len(beta_u), activations.shape
+    logits = activations.new_zeros(windows, parents, children)
     even = logits - log_normaliser(logits)  # ln 1/|parents of i|
     even_share = even.exp().sum(2)  # [n j], the data of a parent if every child were active and undecided
     # R_ij ← 1/|parents of i|, or as a random start departs from it; both count each of the i's windows alike
-    log_R = even + (start_couplings(V.shape[2], V.shape[1], settings).to(V).T * V.shape[1]).log()
+    log_R = even + (start_couplings(children, parents, settings).to(even).T * parents).log()
     for t in range(settings.iterations):
         # M-step
         R = log_R.exp()
         data = (R * a).sum(2)  # Σ_i r_ij
-        mu, variance = moments(V, _shares(log_R, a))
+        mu, variance = votes.moments(_shares(log_R, a))
         variance = variance.clamp(min=settings.variance_floor)
         log_a = _log_activation(data, even_share, variance, beta_u, beta_a, settings, t)
         trace.add(
-            R.transpose(1, 2), mu, log_a.exp(), _vote_distances(V, mu).transpose(1, 2) if is_recording() else None
+            R.transpose(1, 2), mu, log_a.exp(), _vote_distances(votes, mu).transpose(1, 2) if is_recording() else None
         )
         # E-step; after the last M-step nobody would use it
         if t < settings.iterations - 1:
-            log_p = -0.5 * (scaled_distance(V, mu, 1 / variance) + _log_2pi_variance(variance))
+            log_p = -0.5 * (votes.scaled_distance(mu, 1 / variance) + _log_2pi_variance(variance))
             logits = log_a.unsqueeze(2) + log_p
             log_R = logits - log_normaliser(logits)
     return Routed(mu, log_a.exp(), R.transpose(1, 2))
@@ -75,9 +76,9 @@ def _log_2pi_variance(variance: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _vote_distances(V: Tensor, mu: Tensor) -> Tensor:
+def _vote_distances(votes: Votes, mu: Tensor) -> Tensor:
     """‖V_ij − μ_j‖ [n j i]."""
-    return scaled_distance(V, mu, torch.ones_like(mu)).sqrt()
+    return votes.scaled_distance(mu, torch.ones_like(mu)).sqrt()
 
 
 def _shares(log_R: Tensor, a: Tensor) -> Tensor:
@@ -102,6 +103,11 @@ def _log_activation(
         centred = cost - cost.mean(1, keepdim=True)
         cost = centred / (centred.square().mean(1, keepdim=True) + STANDARDISED_COST_EPSILON).sqrt()
     return torch.nn.functional.logsigmoid(settings.inverse_temperature_at(iteration) * (beta_a - cost))
+
+
+def compete_here(logits: Tensor) -> Tensor:
+    """The `log_normaliser` for parents of which all compete for every child."""
+    return logits.logsumexp(1, keepdim=True)
 
 
 def compete_everywhere(geometry: Geometry, batch: int, size: tuple[int, int], c_in: int) -> LogNormaliser:

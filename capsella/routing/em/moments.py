@@ -4,7 +4,8 @@ Left to autograd, each iteration would keep two more tensors of the votes' size:
 computed again in the backward pass, block by block, so that on a CPU they stay in its cache.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +13,32 @@ from torch.autograd.function import once_differentiable
 
 BLOCK = 1 << 17
 """Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache."""
+
+
+@runtime_checkable
+class Votes(Protocol):
+    """What the procedure asks of the votes V_ij, which it need not see: two passes over them."""
+
+    def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """μ = Σ_i s V and σ² = Σ_i s (V − μ)² [n j d], for shares s [n j i] that sum to 1 over i."""
+
+    def scaled_distance(self, mu: Tensor, precision: Tensor) -> Tensor:
+        """Σ_h (V − μ)²_h · precision_h [n j i], for means and precisions [n j d]."""
+
+
+@dataclass(frozen=True)
+class WrittenVotes:
+    """`Votes` that stand in memory: V [n j i d], so that all sums over children are batched matrix products."""
+
+    V: Tensor
+
+    def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """`moments` of V."""
+        return moments(self.V, shares)
+
+    def scaled_distance(self, mu: Tensor, precision: Tensor) -> Tensor:
+        """`scaled_distance` of V."""
+        return scaled_distance(self.V, mu, precision)
 
 
 def moments(V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
