@@ -45,6 +45,8 @@ class Study:
     """Images a step."""
     learning_rate: float = 3e-3
     """Of Adam."""
+    gradient_clip: float | None = None
+    """Largest norm of the whole gradient; longer ones are shortened to it."""
     seed: int = 0
     """Of the weights and of the order of the images."""
     log_every: int = 10
@@ -93,7 +95,8 @@ def train(study: Study, name: str, routing: Routing, images: ImageSet) -> Iterat
         loss = spread_loss(activations, labels, schedule.spread_at(step - 1, study.steps))
         optimizer.zero_grad()
         loss.backward()
-        norm = torch.nn.utils.get_total_norm([x.grad for x in model.parameters() if x.grad is not None])
+        clip = math.inf if study.gradient_clip is None else study.gradient_clip
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         taken.append((loss.item(), float((activations.argmax(1) == labels).float().mean()), float(norm)))
         finite = all(map(math.isfinite, taken[-1]))
