@@ -108,7 +108,9 @@ class Dynamic {
   }
   void unpad(const V* rows, int64_t count, float* out) const { unpad(reinterpret_cast<const float*>(rows), count, out); }
 
-  static void clear(V* values, int64_t count) { std::memset(static_cast<void*>(values), 0, count * sizeof(V)); }
+  static void clear(V* values, int64_t count) {
+    if (count > 0) std::memset(static_cast<void*>(values), 0, count * sizeof(V));
+  }
 
   // body(thread, unit, votes, sum [c_out d]) for all chunks of all windows; `total` then adds the parts of each sum. The
   // votes are made anew, except where they are fewer than the weights: then those of the last `fresh` time still stand.
