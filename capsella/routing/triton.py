@@ -238,7 +238,7 @@ INTERPRETED = not isinstance(_sums, triton.runtime.JITFunction)
 """Whether TRITON_INTERPRET=1 was set when Python came here: kernels then run as NumPy code on CPU tensors."""
 
 
-def _constants(poses: Tensor, weight: Tensor, slots: Tensor) -> dict[str, Any]:
+def _constants(poses: Tensor, weight: Tensor, slots: Tensor, short: bool) -> dict[str, Any]:
     """What every kernel is compiled for: numbers of things, and the tile that suits them."""
     (sites, window), (c_out, q, e) = slots.shape, weight.shape[3:]
     rows = poses.shape[4] // q
@@ -250,12 +250,13 @@ def _constants(poses: Tensor, weight: Tensor, slots: Tensor) -> dict[str, Any]:
         "RP": row_side, "EP": column_side, "BC": columns, "BQ": max(LEAST_SIDE, triton.next_power_of_2(q)),
         "BM": max(LEAST_SIDE, row_side, min(TILE, TILE * TILE // columns, needed)),
         "TIED": weight.shape[:2].numel() < window,
+        "PRECISION": _precision(poses.dtype, short),
     }  # fmt: skip
 
 
-def _precision(dtype: torch.dtype) -> str:
-    """How tl.dot multiplies numbers that came as `dtype`: exactly, except where the user allows less for float32."""
-    if dtype.itemsize == 2:
+def _precision(dtype: torch.dtype, short: bool) -> str:
+    """How tl.dot multiplies: exactly, except where the user allows less for float32."""
+    if short:
         return "tf32"
     return "ieee" if dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest" else "tf32x3"
 
@@ -284,24 +285,24 @@ def _vote_sums(
     weight: Tensor,
     offset: Tensor | None,
     slots: Tensor,
-    dot: str,
+    short: bool,
     shares: Tensor,
     mu: Tensor | None,
 ) -> Tensor:
     """[1 n j d], or [2 n j d] where μ is given."""
-    constants = _constants(poses, weight, slots)
+    constants = _constants(poses, weight, slots, short)
     area, windows, d = poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
     grid = _grid(constants, windows)
     out = shares.new_empty(grid[2], 1 if mu is None else 2, *shares.shape[:2], d)
     _launch(
         _sums, grid, poses, weight, offset, slots, area, windows, shares, mu, out,
-        **constants, PRECISION=dot, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
+        **constants, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
     )  # fmt: skip
     return out.sum(0)
 
 
 @_vote_sums.register_fake
-def _(poses: Tensor, weight: Tensor, offset: Any, slots: Any, dot: Any, shares: Tensor, mu: Any) -> Tensor:
+def _(poses: Tensor, weight: Tensor, offset: Any, slots: Any, short: Any, shares: Tensor, mu: Any) -> Tensor:
     d = poses.shape[4] // weight.shape[4] * weight.shape[5]
     return shares.new_empty(1 if mu is None else 2, *shares.shape[:2], d)
 
@@ -312,24 +313,24 @@ def _vote_scores(
     weight: Tensor,
     offset: Tensor | None,
     slots: Tensor,
-    dot: str,
+    short: bool,
     alpha: Tensor,
     mu: Tensor | None,
     beta: Tensor | None,
 ) -> Tensor:
     """[n j i]."""
-    constants = _constants(poses, weight, slots)
+    constants = _constants(poses, weight, slots, short)
     area, windows = poses.shape[1:3].numel(), len(alpha)
     out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C"])
     _launch(
         _scores, _grid(constants, windows), poses, weight, offset, slots, area, windows, alpha, mu, beta, out,
-        **constants, PRECISION=dot, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
+        **constants, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
     )  # fmt: skip
     return out
 
 
 @_vote_scores.register_fake
-def _(poses: Tensor, weight: Any, offset: Any, slots: Tensor, dot: Any, alpha: Tensor, *rest: Any) -> Tensor:
+def _(poses: Tensor, weight: Any, offset: Any, slots: Tensor, short: Any, alpha: Tensor, *rest: Any) -> Tensor:
     return alpha.new_empty(*alpha.shape[:2], slots.shape[1] * poses.shape[3])
 
 
@@ -339,7 +340,7 @@ def _vote_gradients(
     weight: Tensor,
     offset: Tensor | None,
     slots: Tensor,
-    dot: str,
+    short: bool,
     shares: Tensor,
     alpha: Tensor,
     mu: Tensor | None,
@@ -347,7 +348,7 @@ def _vote_gradients(
     offset_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the pose of each child of each window [n i p], the weight, and each such child's offset [n i d]."""
-    constants = _constants(poses, weight, slots)
+    constants = _constants(poses, weight, slots, short)
     area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]
     weights = constants["C"] if constants["TIED"] else children
     groups = triton.cdiv(windows, constants["BM"] // constants["RP"] * BLOCKS)
@@ -358,7 +359,7 @@ def _vote_gradients(
     _launch(
         _gradients, (triton.cdiv(weights, per_program), groups),
         poses, weight, offset, slots, area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
-        **constants, PRECISION=dot, OFFSET=offset is not None, CENTRED=mu is not None,
+        **constants, OFFSET=offset is not None, CENTRED=mu is not None,
         OFFSET_WANTED=offset_wanted, PER_PROGRAM=per_program, GROUP=BLOCKS,
     )  # fmt: skip
     return grad_poses, grad_weight.sum(0), grad_offset
@@ -370,7 +371,7 @@ def _(
     weight: Tensor,
     offset: Any,
     slots: Any,
-    dot: Any,
+    short: Any,
     shares: Tensor,
     alpha: Tensor,
     mu: Any,
@@ -389,14 +390,14 @@ class Factors(NamedTuple):
     """What votes are made of: V = M W, plus `offset` where there is one, for every child of every window.
 
     poses [b h w c_in p] and weight [kh kw c_in c_out q e] of one type; offset [h w d] or None; slots [sites k], the
-    position of the child in each slot of each window of an image; dot, the precision of tl.dot.
+    position of the child in each slot of each window of an image; short, whether poses and weight hold 16-bit numbers.
     """
 
     poses: Tensor
     weight: Tensor
     offset: Tensor | None
     slots: Tensor
-    dot: str
+    short: bool
 
     def sums(self, shares: Tensor, mu: Tensor | None = None) -> Tensor:
         """Σ_i s δ, and where μ is given Σ_i s δ²: [1 n j d] or [2 n j d], for shares [n j i] and μ [n j d]."""
@@ -443,7 +444,7 @@ def vote_factors(
             f"backend: 'triton' needs poses on a CUDA device, got {poses.device}; move model and images there, or take "
             "backend 'eager' (with TRITON_INTERPRET=1 in the environment, kernels run on a CPU: slow, for tests)"
         )
-    dot = _precision(torch.promote_types(poses.dtype, weight.dtype))
+    short = torch.promote_types(poses.dtype, weight.dtype).itemsize == 2
     # Converted here, for autograd to add up the gradients of all passes before it rounds them to shorter types.
     dtype = torch.promote_types(torch.promote_types(poses.dtype, weight.dtype), torch.float32)
     poses, weight, activations = poses.to(dtype).contiguous(), weight.to(dtype).contiguous(), activations.to(dtype)
@@ -451,7 +452,7 @@ def vote_factors(
     positions = torch.arange(poses.shape[1:3].numel(), dtype=torch.int32, device=poses.device)
     slots = gather_windows(positions.reshape(1, *poses.shape[1:3], 1), geometry).flatten(0, 2).flatten(1)
     children = gather_windows(activations, geometry).reshape(len(poses) * len(slots), slots.shape[1] * poses.shape[3])
-    return Factors(poses, weight, vote_offset, slots, dot), children
+    return Factors(poses, weight, vote_offset, slots, short), children
 
 
 def _add_windows(windows: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:

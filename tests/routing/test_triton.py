@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 import capsella
-from capsella.routing import DynamicRouting, EMRouting, Geometry
+from capsella.routing import DynamicRouting, EMRouting, Geometry, capsule_votes
+from capsella.routing.em.moments import WrittenVotes
 
 pytest.importorskip("triton")  # published for Linux alone
 
 from capsella.routing import triton as kernels
 from capsella.routing.dynamic.triton import dynamic_capsule_conv_triton
-from capsella.routing.em.triton import em_capsule_conv_triton
+from capsella.routing.em.triton import TritonVotes, em_capsule_conv_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROOT = Path(capsella.__file__).parents[1]
@@ -150,6 +151,20 @@ def test_without_an_offset_to_learn(learned: bool | None) -> None:
     assert_alike(run(tensors, geometry, "triton", EM), run(tensors, geometry, "eager", EM))
 
 
+def test_moments_for_any_shares() -> None:
+    """EM's shares are a softmax, whose gradient forgives a slip that is the same for all children."""
+    case = CASES["one child a window"]
+    (poses, activations, weight, offset, *_), geometry = inputs(case), case[-1]
+    votes, children, _ = capsule_votes(poses, activations, weight, geometry, offset)
+    factors, _ = kernels.vote_factors(poses, activations, weight, geometry, offset)
+    shares = torch.ones_like(children).unsqueeze(1).repeat(1, 3, 1).requires_grad_()
+    both = []
+    for V in (TritonVotes(geometry, factors), WrittenVotes(votes.transpose(1, 2))):
+        mu, variance = V.moments(shares)
+        both.append([mu, variance, *torch.autograd.grad((mu**3).sum() + variance.sum(), [shares, poses, weight])])
+    assert_alike(*both)
+
+
 def error(ours: Tensor, exact: Tensor) -> float:
     """Largest difference, in units of the largest value."""
     return float((ours.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max().clamp(min=1e-6))
@@ -221,9 +236,9 @@ def test_precision_is_what_torch_allows() -> None:
     try:
         for allowed, expected in {"highest": "ieee", "high": "tf32x3"}.items():
             torch.set_float32_matmul_precision(allowed)
-            assert kernels._precision(torch.float32) == expected
-            assert kernels._precision(torch.float64) == "ieee"
-            assert kernels._precision(torch.bfloat16) == "tf32"
+            assert kernels._precision(torch.float32, short=False) == expected
+            assert kernels._precision(torch.float64, short=False) == "ieee"
+            assert kernels._precision(torch.float32, short=True) == "tf32"
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -247,8 +262,8 @@ from triton.compiler import ASTSource
 from capsella.routing import triton as kernels
 
 def empty(*shape): return torch.empty(shape, device="meta")
-constants = kernels._constants(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9))
-constants |= dict(PRECISION="ieee", OFFSET=True, CENTRED=True, CHUNK=64, OFFSET_WANTED=True, PER_PROGRAM=4, GROUP=8)
+constants = kernels._constants(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9), False)
+constants |= dict(OFFSET=True, CENTRED=True, CHUNK=64, OFFSET_WANTED=True, PER_PROGRAM=4, GROUP=8)
 for kernel in (kernels._sums, kernels._scores, kernels._gradients):
     types = {"slots": "*i32", "area": "i32", "windows": "i32"}
     types = {name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in kernel.arg_names}
@@ -264,3 +279,34 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
         [sys.executable, "-c", COMPILE], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert run.stdout.split() == ["_sums", "_scores", "_gradients"], run.stderr
+
+
+# As in test_compile.py: in its own process, with the backend that traces and compiles nothing.
+TRACE = """
+import torch
+from capsella.routing import DynamicRouting, EMRouting, Geometry
+from capsella.routing.dynamic.triton import dynamic_capsule_conv_triton
+from capsella.routing.em.triton import em_capsule_conv_triton
+
+geometry = Geometry((1, 2))
+poses, activations, beta = torch.randn(2, 1, 3, 2, 3), torch.rand(2, 1, 3, 2), torch.zeros(3)
+weight = torch.randn(geometry.weight_shape(2, 3, 3, 5), requires_grad=True)
+children = poses, activations, weight, geometry, None
+
+def em(): return em_capsule_conv_triton(*children, beta, beta, EMRouting(iterations=2))
+def dynamic(): return dynamic_capsule_conv_triton(*children, None, DynamicRouting(iterations=2))
+
+for route in (em, dynamic):
+    results = []
+    for run in (route, torch.compile(route, fullgraph=True, backend="aot_eager")):
+        out = run()
+        results.append([*out, *torch.autograd.grad(out.poses.square().sum() + out.activations.sum(), weight)])
+    torch.testing.assert_close(*results)
+    print(route.__name__)
+"""
+
+
+@pytest.mark.skipif(not kernels.INTERPRETED, reason="the script is for a CPU")
+def test_torch_compile_takes_one_graph() -> None:
+    run = subprocess.run([sys.executable, "-c", TRACE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["em", "dynamic"], run.stderr

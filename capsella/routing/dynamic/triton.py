@@ -69,11 +69,11 @@ class _WeightedSum(torch.autograd.Function):
         weight: Tensor,
         offset: Tensor | None,
         slots: Tensor,
-        dot: str,
+        short: bool,
         c: Tensor,
     ) -> Tensor:
-        factors = Factors(poses, weight, offset, slots, dot)
-        ctx.fixed = geometry, dot
+        factors = Factors(poses, weight, offset, slots, short)
+        ctx.fixed = geometry, short
         ctx.save_for_backward(*factors[:4], c)
         return factors.sums(c)[0]
 
@@ -81,8 +81,8 @@ class _WeightedSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         poses, weight, offset, slots, c = ctx.saved_tensors
-        geometry, dot = ctx.fixed
-        V = Factors(poses, weight, offset, slots, dot)
+        geometry, short = ctx.fixed
+        V = Factors(poses, weight, offset, slots, short)
         of_factors = V.gradients(geometry, c, grad, offset_wanted=ctx.needs_input_grad[3])
         return None, *of_factors, V.scores(grad)
 
@@ -96,11 +96,11 @@ class _Agreement(torch.autograd.Function):
         weight: Tensor,
         offset: Tensor | None,
         slots: Tensor,
-        dot: str,
+        short: bool,
         v: Tensor,
     ) -> Tensor:
-        factors = Factors(poses, weight, offset, slots, dot)
-        ctx.fixed = geometry, dot
+        factors = Factors(poses, weight, offset, slots, short)
+        ctx.fixed = geometry, short
         ctx.save_for_backward(*factors[:4], v)
         return factors.scores(v)
 
@@ -108,7 +108,7 @@ class _Agreement(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         poses, weight, offset, slots, v = ctx.saved_tensors
-        geometry, dot = ctx.fixed
-        V = Factors(poses, weight, offset, slots, dot)
+        geometry, short = ctx.fixed
+        V = Factors(poses, weight, offset, slots, short)
         of_factors = V.gradients(geometry, grad, v, offset_wanted=ctx.needs_input_grad[3])
         return None, *of_factors, V.sums(grad)[0]

@@ -42,22 +42,24 @@ def em_capsule_conv_triton(
     compete = everywhere if routing.competition == "all" else compete_here
     beta_u, beta_a = beta_u.to(children.dtype), beta_a.to(children.dtype)
     with torch.autocast(poses.device.type, enabled=False):
-        mu, a, _ = em_procedure(_TritonVotes(geometry, factors), children, beta_u, beta_a, routing, compete)
+        mu, a, _ = em_procedure(TritonVotes(geometry, factors), children, beta_u, beta_a, routing, compete)
     return Capsules(mu.reshape(*grid, d), a.reshape(grid))
 
 
 @dataclass(frozen=True)
-class _TritonVotes:
+class TritonVotes:
     """`Votes` that are computed anew in each pass."""
 
     geometry: Geometry
     factors: Factors
 
     def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Votes`."""
         mu, variance = _Moments.apply(self.geometry, *self.factors, shares)
         return mu, variance
 
     def scaled_distance(self, mu: Tensor, precision: Tensor) -> Tensor:
+        """See `Votes`."""
         distance: Tensor = _ScaledDistance.apply(self.geometry, *self.factors, mu, precision)
         return distance
 
@@ -73,13 +75,13 @@ class _Moments(torch.autograd.Function):
         weight: Tensor,
         offset: Tensor | None,
         slots: Tensor,
-        dot: str,
+        short: bool,
         shares: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        factors = Factors(poses, weight, offset, slots, dot)
+        factors = Factors(poses, weight, offset, slots, short)
         (mu,) = factors.sums(shares)
         _, variance = factors.sums(shares, mu)
-        ctx.fixed = geometry, dot
+        ctx.fixed = geometry, short
         ctx.save_for_backward(*factors[:4], shares, mu)
         return mu, variance
 
@@ -87,8 +89,8 @@ class _Moments(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mu: Tensor, grad_variance: Tensor) -> tuple[Tensor | None, ...]:
         poses, weight, offset, slots, shares, mu = ctx.saved_tensors
-        geometry, dot = ctx.fixed
-        V = Factors(poses, weight, offset, slots, dot)
+        geometry, short = ctx.fixed
+        V = Factors(poses, weight, offset, slots, short)
         # ∂μ/∂s = V = μ + δ, ∂σ²/∂s = δ²; ∂L/∂V = s (g + 2 g₂ δ)
         grad_shares = V.scores(grad_mu, mu, grad_variance) + (mu * grad_mu).sum(2, keepdim=True)
         wanted = ctx.needs_input_grad[3]
@@ -105,12 +107,12 @@ class _ScaledDistance(torch.autograd.Function):
         weight: Tensor,
         offset: Tensor | None,
         slots: Tensor,
-        dot: str,
+        short: bool,
         mu: Tensor,
         precision: Tensor,
     ) -> Tensor:
-        factors = Factors(poses, weight, offset, slots, dot)
-        ctx.fixed = geometry, dot
+        factors = Factors(poses, weight, offset, slots, short)
+        ctx.fixed = geometry, short
         ctx.save_for_backward(*factors[:4], mu, precision)
         return factors.scores(torch.zeros_like(mu), mu, precision)
 
@@ -118,8 +120,8 @@ class _ScaledDistance(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         poses, weight, offset, slots, mu, precision = ctx.saved_tensors
-        geometry, dot = ctx.fixed
-        V = Factors(poses, weight, offset, slots, dot)
+        geometry, short = ctx.fixed
+        V = Factors(poses, weight, offset, slots, short)
         # ∂L/∂V = e 2 precision δ
         first, grad_precision = V.sums(grad, mu)
         wanted = ctx.needs_input_grad[3]
