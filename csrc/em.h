@@ -77,7 +77,8 @@ class EMSite {
       const float count = competitors(y, x);
       log_counts_[k] = std::log(count);
       even += float(conv_.c_in) / (count * float(conv_.c_out));
-      if (inputs_.vote_offset) std::memcpy(&offsets_[k * d()], inputs_.vote_offset + (y * conv_.width + x) * d(), d() * sizeof(float));
+      if (inputs_.vote_offset)
+        std::memcpy(&offsets_[k * d()], inputs_.vote_offset + (y * conv_.width + x) * d(), d() * sizeof(float));
     }
     for (int64_t i = 0; i < children_; ++i) log_active_[i] = std::max(active_[i], LEAST_ACTIVATION);
     log_in_place(log_active_.get());

@@ -109,12 +109,6 @@ inline Vec<L> vlog1p(Vec<L> x) {
   return rounded ? x : vlog<L>(u) * (x / excess);
 }
 
-template <int L>
-inline Vec<L> vsqrt(Vec<L> x) {
-  for (int l = 0; l < L; ++l) x[l] = __builtin_sqrtf(x[l]);
-  return x;
-}
-
 struct Add {
   template <class V>
   static V apply(V a, V b) { return a + b; }
