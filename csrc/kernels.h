@@ -58,8 +58,8 @@ struct DynamicOptions {
   bool leaky;
 };
 
-// poses [b h w c_in p], weight [children c_out q c], vote_offset [h w d] or null, bias [c_out d] or null. Not for tied
-// weights.
+// poses [b h w c_in p], weight [(window) c_in c_out q c], vote_offset [h w d] or null, bias [c_out d] or null. Tied
+// weights take no vote_offset.
 struct DynamicInputs {
   const float *poses, *weight, *vote_offset, *bias;
 };

@@ -119,6 +119,7 @@ struct DynamicTensors {
   std::optional<Input> vote_offset, bias;
 
   DynamicInputs inputs(const Conv& conv) const {
+    if (conv.tied && vote_offset) throw std::invalid_argument("vote_offset: must be None for tied weights");
     return {checked("poses", poses, conv.batch * conv.height * conv.width * conv.c_in * conv.p()),
             checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.c),
             checked("vote_offset", vote_offset, conv.height * conv.width * conv.d()),
@@ -184,9 +185,9 @@ NB_MODULE(kernels, m) {
            nb::arg("vote_offset").none(), nb::arg("bias").none());
 
   m.def("dynamic_forward",
-        [](const std::array<int64_t, 14>& shape, int iterations, bool leaky, const DynamicTensors& tensors, Output sums,
-           Output poses, Output activations, int threads) {
-          const Conv conv = conv_of(shape, false);
+        [](const std::array<int64_t, 14>& shape, bool tied, int iterations, bool leaky, const DynamicTensors& tensors,
+           Output sums, Output poses, Output activations, int threads) {
+          const Conv conv = conv_of(shape, tied);
           const DynamicInputs inputs = tensors.inputs(conv);
           const int64_t parents = conv.units() * conv.c_out;
           float* kept = checked("sums", sums, parents * iterations * conv.d());
@@ -197,9 +198,9 @@ NB_MODULE(kernels, m) {
         });
 
   m.def("dynamic_backward",
-        [](const std::array<int64_t, 14>& shape, int iterations, bool leaky, const DynamicTensors& tensors, Input sums,
-           Input grad_poses, Input grad_activations, Output poses, Output weight, Output bias, int threads) {
-          const Conv conv = conv_of(shape, false);
+        [](const std::array<int64_t, 14>& shape, bool tied, int iterations, bool leaky, const DynamicTensors& tensors,
+           Input sums, Input grad_poses, Input grad_activations, Output poses, Output weight, Output bias, int threads) {
+          const Conv conv = conv_of(shape, tied);
           const DynamicInputs inputs = tensors.inputs(conv);
           const int64_t parents = conv.units() * conv.c_out;
           const float* kept = checked("sums", sums, parents * iterations * conv.d());

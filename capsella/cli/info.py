@@ -32,6 +32,6 @@ def _backend() -> str:
     if _native.UNAVAILABLE is not None:
         return f'auto → "eager": {_native.UNAVAILABLE}'
     return (
-        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in EM and untied '
-        'dynamic capsule layers, else "eager"; "reference" only when asked for'
+        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in EM and dynamic '
+        'capsule layers, else "eager"; "reference" only when asked for'
     )

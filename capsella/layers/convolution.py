@@ -12,8 +12,8 @@ from capsella.types import Capsules
 PoseKind = Literal["vector", "matrix"]
 # The authors' code of [S] draws vector capsule weights with this standard deviation.
 WEIGHT_SD = 0.1
-# Matrix weights start near the identity, so that votes start as their children's poses, alike for all parents.
-MATRIX_WEIGHT_SD = 0.1
+# Where votes start as their children's poses, near the identity: what is added to it, so that parents differ.
+NEAR_IDENTITY_SD = 0.1
 
 
 class CapsuleConv2d(nn.Module):
@@ -62,7 +62,7 @@ class CapsuleConv2d(nn.Module):
         self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
-        self.weight = nn.Parameter(_initial_weight(shape, pose))
+        self.weight = nn.Parameter(_initial_weight(shape, pose, routing))
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         self.routing_parameters = nn.ParameterDict(
@@ -108,10 +108,11 @@ class DenseCapsules(CapsuleConv2d):
         )
 
 
-def _initial_weight(shape: tuple[int, ...], pose: PoseKind) -> Tensor:
-    if pose == "vector":
-        return torch.randn(shape) * WEIGHT_SD
-    return torch.eye(shape[-1]) + torch.randn(shape) * MATRIX_WEIGHT_SD
+def _initial_weight(shape: tuple[int, ...], pose: PoseKind, routing: Routing) -> Tensor:
+    square = shape[-2] == shape[-1]
+    if pose == "matrix" or (routing.compares_poses and square):
+        return torch.eye(shape[-1]) + torch.randn(shape) * NEAR_IDENTITY_SD
+    return torch.randn(shape) * WEIGHT_SD
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -31,16 +31,22 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
 
 
 def choose_conv_backend(
-    backend: str, available: Collection[str], poses: Tensor, weight: Tensor, vote_offset: Tensor | None
+    backend: str,
+    available: Collection[str],
+    poses: Tensor,
+    weight: Tensor,
+    vote_offset: Tensor | None,
+    obstacle: str | None = None,
 ) -> Backend:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
-    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone.
+    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone. `obstacle`: why
+    this routing has no native kernel for such a layer, where it has none.
 
     Raises:
         ValueError: `backend` is not one of `available`, or cannot run on these poses (says why).
     """
-    obstacle = native_obstacle(poses, weight, vote_offset)
+    obstacle = obstacle or native_obstacle(poses, weight, vote_offset)
     chosen = choose_backend(backend, available, auto="native" if obstacle is None else "eager")
     if chosen != "native":
         return "reference" if chosen == "reference" else "eager"

@@ -30,6 +30,9 @@ class Routing(ABC):
     """Options of a routing method. Subclasses are final, frozen, and registered under `name`."""
 
     name: ClassVar[str]
+    compares_poses: ClassVar[bool] = False
+    """Whether votes are weighed by their distance from the parent's pose, not by their direction: square weights of
+    layers then start near the identity."""
 
     def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
         """Name and shape of what a layer with `types` parent types and `pose` pose elements must learn for it."""

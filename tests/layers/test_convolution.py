@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from capsella.layers import CapsuleConv2d, DenseCapsules
+from capsella.layers.convolution import PoseKind
 from capsella.routing import (
     DynamicRouting,
+    EMRouting,
     Geometry,
     RandomRouting,
     Routing,
@@ -128,3 +130,19 @@ def test_the_layer_uses_every_vote() -> None:
     assert votes.shape == (1, 8, 4, 5)
     layer(u).poses.square().sum().backward()
     assert layer.weight.grad.abs().amin((4, 5)).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("pose_in", "pose_out", "pose", "routing", "near_identity"),
+    [
+        (16, 16, "matrix", EMRouting(), True),
+        (16, 16, "vector", EMRouting(), True),
+        (16, 8, "vector", EMRouting(), False),
+        (16, 16, "vector", DynamicRouting(), False),
+    ],
+)
+def test_first_weights(pose_in: int, pose_out: int, pose: PoseKind, routing: Routing, near_identity: bool) -> None:
+    weight = CapsuleConv2d(20, pose_in, 30, pose_out, 1, pose=pose, routing=routing).weight.detach()[0, 0]
+    mean = torch.eye(weight.shape[-2]) if near_identity else torch.zeros(weight.shape[-2:])
+    assert (weight.mean((0, 1)) - mean).abs().max() < 5 * 0.1 / 600**0.5
+    assert (weight - mean).std().item() == pytest.approx(0.1, rel=0.05)

@@ -92,11 +92,14 @@ class DynamicRouting(Routing):
         vote_offset: Float[Tensor, "h w d_out"] | None = None,
         **parameters: Tensor,
     ) -> Capsules:
-        """Route every window of the grid; a tied layer by algebra that needs no votes (tied.py) on every device.
+        """Route every window of the grid.
 
-        The native backend takes untied layers.
+        A tied layer needs no votes, in tied.py on every device as in the native kernels, which take no `vote_offset`
+        for it.
         """
-        backend = self._conv_backend(poses, weight, geometry, vote_offset)
+        offset_of_tied = geometry.tied and vote_offset is not None
+        obstacle = "its tied layers take no vote_offset" if offset_of_tied else None
+        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight, vote_offset, obstacle)
         if backend == "reference" or (backend == "eager" and not geometry.tied):
             with_votes = replace(self, backend=backend)
             return Routing.capsule_conv(with_votes, poses, activations, weight, geometry, vote_offset, **parameters)
@@ -109,14 +112,3 @@ class DynamicRouting(Routing):
         else:
             run = dynamic_capsule_conv_tied
         return run(poses, weight, geometry, vote_offset, self.iterations, bias, self.leaky)
-
-    def _conv_backend(self, poses: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None) -> Backend:
-        if not geometry.tied:
-            return choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight, vote_offset)
-        if self.backend == "native":
-            raise ValueError(
-                "backend: 'native' takes layers whose weights are not tied; "
-                "tied ones need no votes in 'eager' either, got 'native' for a tied layer"
-            )
-        chosen = choose_backend(self.backend, BACKENDS, auto="eager")
-        return "reference" if chosen == "reference" else "eager"

@@ -1,4 +1,4 @@
-"""Dynamic routing of an untied capsule convolution by the C++ kernels of csrc/dynamic.h, without stored votes."""
+"""Dynamic routing of a capsule convolution by the C++ kernels of csrc/dynamic.cpp, without stored votes."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ def dynamic_capsule_conv_native(
 ) -> Capsules:
     """Sabour et al. 2017, Procedure 1, for every window of the grid.
 
-    Shapes as in `Routing.capsule_conv`, and checked there; float32, and `geometry` not tied. No gradient reaches
-    `vote_offset`.
+    Shapes as in `Routing.capsule_conv`, and checked there; float32. No gradient reaches `vote_offset`, which a tied
+    layer must not have.
     """
     shape = conv_shape(poses, weight, geometry)
-    parents = _dynamic_capsule_conv(poses, weight, vote_offset, bias, shape, iterations, leaky)
+    parents = _dynamic_capsule_conv(poses, weight, vote_offset, bias, shape, geometry.tied, iterations, leaky)
     return Capsules(parents[0], parents[1])
 
 
@@ -37,13 +37,14 @@ def _dynamic_capsule_conv(
     vote_offset: Tensor | None,
     bias: Tensor | None,
     shape: list[int],
+    tied: bool,
     iterations: int,
     leaky: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The parents' poses and activations, and s of every iteration, from which the backward pass starts."""
     v, a, sums = _empty_outputs(poses, shape, iterations)
     tensors = kernels.DynamicTensors(*ready(poses, weight, vote_offset, bias))
-    kernels.dynamic_forward(shape, iterations, leaky, tensors, sums, v, a, torch.get_num_threads())
+    kernels.dynamic_forward(shape, tied, iterations, leaky, tensors, sums, v, a, torch.get_num_threads())
     return v, a, sums
 
 
@@ -59,7 +60,7 @@ def _empty_outputs(poses: Tensor, shape: list[int], iterations: int) -> tuple[Te
 
 
 @_dynamic_capsule_conv.register_fake
-def _(poses, weight, vote_offset, bias, shape, iterations, leaky):  # type: ignore[no-untyped-def]
+def _(poses, weight, vote_offset, bias, shape, tied, iterations, leaky):  # type: ignore[no-untyped-def]
     return _empty_outputs(poses, shape, iterations)
 
 
@@ -73,6 +74,7 @@ def _dynamic_capsule_conv_backward(
     bias: Tensor | None,
     sums: Tensor,
     shape: list[int],
+    tied: bool,
     iterations: int,
     leaky: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,6 +83,7 @@ def _dynamic_capsule_conv_backward(
     inputs = ready(poses, weight, vote_offset, bias)
     kernels.dynamic_backward(
         shape,
+        tied,
         iterations,
         leaky,
         kernels.DynamicTensors(*inputs),
@@ -96,7 +99,7 @@ def _empty_gradients(poses: Tensor, weight: Tensor, sums: Tensor) -> tuple[Tenso
 
 
 @_dynamic_capsule_conv_backward.register_fake
-def _(grad_poses, grad_activations, poses, weight, vote_offset, bias, sums, shape, iterations, leaky):  # type: ignore
+def _(grad_poses, grad_activations, poses, weight, vote_offset, bias, sums, shape, tied, iterations, leaky):  # type: ignore
     return _empty_gradients(poses, weight, sums)
 
 
@@ -107,7 +110,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, grad_poses: Tensor, grad_activations: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     poses, weight, bias = _dynamic_capsule_conv_backward(grad_poses, grad_activations, *ctx.saved_tensors, *ctx.options)
-    return poses, weight, None, bias if ctx.needs_input_grad[3] else None, None, None, None
+    return poses, weight, None, bias if ctx.needs_input_grad[3] else None, None, None, None, None
 
 
 _dynamic_capsule_conv.register_autograd(_backward, setup_context=_keep)

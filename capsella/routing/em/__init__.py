@@ -63,6 +63,7 @@ class EMRouting(EMSettings, Routing):
     """Options of `em_routing` for a capsule layer."""
 
     name: ClassVar[str] = "em"
+    compares_poses: ClassVar[bool] = True
 
     competition: Literal["all", "types"] = "all"
     """Who competes for a child of a convolution: every type at every position whose window holds it (the paper), or the

@@ -33,6 +33,11 @@ LAYERS: dict[str, tuple[int, tuple[int, int], Geometry, tuple[int, int], tuple[i
     "one type, one element": (2, (2, 2), Geometry((2, 2)), (1, 1), (1, 1)),
     "3×3 matrices": (2, (3, 3), Geometry((2, 2), matrix=True), (3, 9), (4, 9)),
     "4×4 matrices": (2, (3, 4), Geometry((2, 2), matrix=True), (3, 16), (4, 16)),
+    "tied as in CAPSNET 1": (2, (6, 6), Geometry((6, 6), tied=True), (5, 8), (4, 96)),
+    "tied, one image, one type": (1, (2, 3), Geometry((2, 3), tied=True), (1, 5), (3, 4)),
+    "tied windows": (3, (5, 6), Geometry((3, 2), (2, 3), tied=True), (4, 7), (5, 19)),
+    "tied 3×3 matrices": (2, (4, 5), Geometry((4, 5), tied=True, matrix=True), (3, 9), (4, 9)),
+    "tied, many windows": (9, (5, 5), Geometry((2, 2), tied=True), (9, 8), (20, 16)),
 }
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -110,6 +115,8 @@ def assert_as_exact_as_eager(name: str, tensors: dict[str, Tensor], **options: A
 )
 def test_outputs_and_gradients(name: str, options: dict[str, Any], without: tuple[str, ...]) -> None:
     tensors = {key: tensor for key, tensor in inputs(name).items() if key not in without}
+    if LAYERS[name][2].tied:
+        tensors.pop("vote_offset", None)
     assert_as_exact_as_eager(name, tensors, **options)
 
 
@@ -121,9 +128,12 @@ def test_against_the_reference() -> None:
 
 
 @pytest.mark.usefixtures("_threads", "_instruction_set")
-@pytest.mark.parametrize("name", ["dense as in CapsNet", "dense, one image", "many windows", "odd sizes"])
+@pytest.mark.parametrize(
+    "name", ["dense as in CapsNet", "dense, one image", "many windows", "odd sizes", "tied windows"]
+)
 def test_the_number_of_threads_changes_no_bit(name: str) -> None:
     tensors = inputs(name)
+    del tensors["vote_offset"]
     runs = []
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)
@@ -133,9 +143,11 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
             assert torch.equal(ours, expected)
 
 
-@pytest.mark.parametrize("name", ["dense as in CapsNet", "odd sizes"])
+@pytest.mark.parametrize("name", ["dense as in CapsNet", "odd sizes", "tied windows"])
 def test_a_batch_of_none(name: str) -> None:
-    poses, activations, grad_poses, grad_weight, grad_bias = results(name, inputs(name, batch=0), leaky=True)
+    tensors = inputs(name, batch=0)
+    del tensors["vote_offset"]
+    poses, activations, grad_poses, grad_weight, grad_bias = results(name, tensors, leaky=True)
     assert poses.numel() == activations.numel() == grad_poses.numel() == 0
     assert not grad_weight.any()
     assert not grad_bias.any()
@@ -158,22 +170,28 @@ def test_inputs_are_left_alone() -> None:
 
 @pytest.mark.usefixtures("_instruction_set")
 @pytest.mark.parametrize("leaky", [False, True])
+@pytest.mark.parametrize("name", ["odd sizes", "tied windows"])
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e-6, 1e6])
-def test_zero_tiny_and_huge_poses_stay_finite(leaky: bool, scale: float) -> None:
-    tensors = inputs("odd sizes")
+def test_zero_tiny_and_huge_poses_stay_finite(leaky: bool, name: str, scale: float) -> None:
+    tensors = inputs(name)
     del tensors["bias"], tensors["vote_offset"]
     tensors["poses"] *= scale
-    out = results("odd sizes", tensors, leaky=leaky)
+    out = results(name, tensors, leaky=leaky)
     assert all(x.isfinite().all() for x in out)
     assert out[1].max() <= 1 + 1e-6
     if scale == 0:
         assert not out[0].any()
 
 
-def test_auto_is_native_for_untied_float32_on_a_cpu() -> None:
+def test_auto_is_native_for_float32_on_a_cpu() -> None:
     tensors = inputs("odd sizes")
     for auto, native in zip(results("odd sizes", tensors, "auto"), results("odd sizes", tensors), strict=True):
         assert torch.equal(auto, native)
+    tied = inputs("tied windows")
+    offset = tied.pop("vote_offset")
+    for auto, native in zip(results("tied windows", tied, "auto"), results("tied windows", tied), strict=True):
+        assert torch.equal(auto, native)
+    assert all(x.isfinite().all() for x in results("tied windows", {**tied, "vote_offset": offset}, "auto"))
     double = {key: x.double() for key, x in tensors.items()}
     for auto, eager in zip(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"), strict=True):
         assert torch.equal(auto, eager)
@@ -193,7 +211,7 @@ def test_the_operator_is_registered_as_torch_wants(with_bias: bool) -> None:
     tensors = inputs("odd sizes")
     poses, weight, bias = (tensors[key].requires_grad_() for key in ("poses", "weight", "bias"))
     shape = conv_shape(poses, weight, LAYERS["odd sizes"][2])
-    arguments = (poses, weight, tensors["vote_offset"], bias if with_bias else None, shape, 3, True)
+    arguments = (poses, weight, tensors["vote_offset"], bias if with_bias else None, shape, False, 3, True)
     torch.library.opcheck(_dynamic_capsule_conv, arguments)
 
 
@@ -224,4 +242,6 @@ def test_kernels_refuse_arrays_of_another_size() -> None:
     geometry = LAYERS["odd sizes"][2]
     shape = conv_shape(tensors["poses"], tensors["weight"], geometry)
     with pytest.raises(ValueError, match=r"bias: must have 15 elements, got 14"):
-        _dynamic_capsule_conv(tensors["poses"], tensors["weight"], None, torch.zeros(14), shape, 3, False)
+        _dynamic_capsule_conv(tensors["poses"], tensors["weight"], None, torch.zeros(14), shape, False, 3, False)
+    with pytest.raises(ValueError, match=r"vote_offset: must be None for tied weights"):
+        _dynamic_capsule_conv(tensors["poses"], tensors["weight"], tensors["vote_offset"], None, shape, True, 3, False)

@@ -106,5 +106,5 @@ def test_bad_input_says_what_is_wrong() -> None:
         route("dense", {**tensors, "bias": torch.zeros(5, dtype=torch.float64)})
     with pytest.raises(ValueError, match=r"vote_offset: must have shape \[h w d\] = \(3, 2, 5\), got \(2, 3, 5\)"):
         route("dense", {**tensors, "vote_offset": tensors["vote_offset"].transpose(0, 1)})
-    with pytest.raises(ValueError, match=r"backend: 'native' takes layers whose weights are not tied"):
+    with pytest.raises(ValueError, match=r"backend: 'native' cannot run here: its tied layers take no vote_offset"):
         route("dense", tensors, "native")

@@ -1,0 +1,109 @@
+// What dynamic routing (Sabour et al. 2017, Procedure 1) needs whether weights are tied or not.
+//
+// Procedure 1 adds v to the logits as û·v in every iteration. û never changes, so the logits of an iteration are
+// û·g, with g the sum of the v before it: an iteration is one pass over the children that needs g alone.
+#pragma once
+
+#include <algorithm>
+
+#include "packing.h"
+#include "scratch.h"
+
+namespace capsella::CAPSELLA_ISA {
+
+template <int L>
+inline Vec<L> load(const float* from) {
+  Vec<L> x;
+  std::memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+template <int L>
+inline void store(float* to, Vec<L> x) {
+  std::memcpy(to, &x, sizeof(x));
+}
+
+// The poses of the children of every window, where they lie in [b h w c_in p].
+class WindowPoses {
+ public:
+  WindowPoses(const Conv& conv, const float* poses)
+      : p_(conv.p()), width_(conv.c_in * conv.p()), poses_(poses), corners_(conv.units()), steps_(conv.children() / conv.c_in) {
+    for (int64_t unit = 0; unit < conv.units(); ++unit) corners_[unit] = Window(conv, unit).child(conv, 0);
+    for (int64_t k = 0; k < conv.children() / conv.c_in; ++k)
+      steps_[k] = k / conv.kernel_width * conv.width + k % conv.kernel_width;
+  }
+
+  // Position of the k'th child position of a window in [b h w].
+  int64_t position(int64_t unit, int64_t k) const { return corners_[unit] + steps_[k]; }
+  const float* at(int64_t unit, int64_t k, int64_t type) const {
+    return poses_ + position(unit, k) * width_ + type * p_;
+  }
+
+ private:
+  int64_t p_, width_;  // floats of a child's pose, and of all poses at one position
+  const float* poses_;
+  Scratch<int64_t> corners_;  // [units]
+  Scratch<int64_t> steps_;    // [kernel positions]
+};
+
+// Couplings of L children: vectors over the children, one for each parent.
+template <int L>
+class Softmax {
+  using V = Vec<L>;
+
+ public:
+  Softmax(const Conv& conv, bool leaky) : parents_(conv.c_out), leaky_(leaky) {}
+
+  // Couplings [count] of the first iteration.
+  void even(V* couplings, int64_t count) const {
+    std::fill_n(couplings, count, splat<L>(1.0f / float(parents_ + leaky_)));
+  }
+
+  // Logits of parents `stride` vectors apart to couplings, in place; a leak is one more parent, with logit 0.
+  void apply(V* logits, int64_t stride = 1) const {
+    V largest = leaky_ ? V{} : logits[0];
+    for (int64_t j = 0; j < parents_; ++j) largest = vmax<L>(largest, logits[j * stride]);
+    V sum = leaky_ ? vexp<L>(-largest) : V{};
+    for (int64_t j = 0; j < parents_; ++j) {
+      logits[j * stride] = vexp<L>(logits[j * stride] - largest);
+      sum += logits[j * stride];
+    }
+    const V inverse = 1.0f / sum;
+    for (int64_t j = 0; j < parents_; ++j) logits[j * stride] *= inverse;
+  }
+
+  // The gradient of couplings to that of their logits, in place.
+  void gradient(const V* couplings, V* gradient, int64_t stride = 1) const {
+    V mean{};
+    for (int64_t j = 0; j < parents_; ++j) mean += couplings[j * stride] * gradient[j * stride];
+    for (int64_t j = 0; j < parents_; ++j)
+      gradient[j * stride] = couplings[j * stride] * (gradient[j * stride] - mean);
+  }
+
+ private:
+  int64_t parents_;
+  bool leaky_;
+};
+
+// What the backward pass knows of every window and iteration t, in vectors [c_out d] of `size`: the gradient of s, and
+// g, which is 0 in the first iteration and not kept.
+template <int L>
+class Terms {
+  using V = Vec<L>;
+
+ public:
+  Terms(int64_t units, int iterations, int64_t size)
+      : iterations_(iterations), size_(size), memory_(units * (2 * iterations - 1) * size) {}
+  int iterations() const { return iterations_; }
+  V* sum_gradient(int64_t unit, int t) { return &memory_[(unit * (2 * iterations_ - 1) + t) * size_]; }
+  const V* sum_gradient(int64_t unit, int t) const { return const_cast<Terms*>(this)->sum_gradient(unit, t); }
+  V* g(int64_t unit, int t) { return sum_gradient(unit, iterations_ - 1 + t); }
+  const V* g(int64_t unit, int t) const { return const_cast<Terms*>(this)->g(unit, t); }
+
+ private:
+  int iterations_;
+  int64_t size_;
+  Scratch<V> memory_;
+};
+
+}  // namespace capsella::CAPSELLA_ISA
