@@ -168,15 +168,22 @@ class EM {
   // From log-sum-exps at each window's children to those over all parents of each child [b h w c_in].
   void total_log(int64_t first, int64_t count, const float* sums, float* out) {
     for_each_child(first, count, [&](int64_t image, int64_t y, int64_t x, int64_t child) {
-      for (int64_t m = 0; m < conv_.c_in; ++m) {
-        float largest = NEVER, sum = 0;
+      for (int64_t m = 0; m < conv_.c_in; m += L) {
+        const size_t bytes = std::min<int64_t>(L, conv_.c_in - m) * sizeof(float);
+        auto of_window = [&](int64_t unit, int64_t position) {
+          V here{};
+          std::memcpy(&here, sums + (unit - first) * conv_.children() + position * conv_.c_in + m, bytes);
+          return here;
+        };
+        V largest = splat<L>(NEVER), sum{};
         visit_windows(conv_, image, y, x, [&](int64_t unit, int64_t position) {
-          largest = std::max(largest, sums[((unit - first) * conv_.children()) + position * conv_.c_in + m]);
+          largest = vmax<L>(largest, of_window(unit, position));
         });
         visit_windows(conv_, image, y, x, [&](int64_t unit, int64_t position) {
-          sum += std::exp(sums[((unit - first) * conv_.children()) + position * conv_.c_in + m] - largest);
+          sum += vexp<L>(of_window(unit, position) - largest);
         });
-        out[child * conv_.c_in + m] = largest + std::log(sum);
+        const V total = largest + vlog<L>(sum);
+        std::memcpy(out + child * conv_.c_in + m, &total, bytes);
       }
     });
   }
