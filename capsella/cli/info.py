@@ -33,5 +33,5 @@ def _backend() -> str:
         return f'auto → "eager": {_native.UNAVAILABLE}'
     return (
         f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in EM and dynamic '
-        'capsule layers, else "eager"; "reference" only when asked for'
+        'capsule layers, else "eager"; "reference" and "triton" (CUDA) only when asked for'
     )

@@ -1,6 +1,8 @@
 """Which implementation of a routing runs: the one asked for, or the fastest that fits."""
 
+import os
 from collections.abc import Collection
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -9,10 +11,12 @@ from torch import Tensor
 from capsella import _native
 from capsella.routing.recording import is_recording
 
-Backend = Literal["auto", "reference", "eager", "native"]
-"""`reference`: plain loops, line for line with the paper. `eager`: PyTorch. `native`: C++ on the CPU, which never
-writes the votes to memory. `auto`: native for float32 on a CPU where it is built, else eager."""
+Backend = Literal["auto", "reference", "eager", "native", "triton"]
+"""`reference`: plain loops, line for line with the paper. `eager`: PyTorch. `native`: C++ on the CPU, and `triton`:
+kernels for CUDA devices; neither writes the votes to memory. `auto`: native for float32 on a CPU where it is built,
+else eager."""
 
+FUSED = ("native", "triton")
 MOST_POSE_ELEMENTS = 256
 """Pose elements that the native kernels take."""
 
@@ -36,23 +40,36 @@ def choose_conv_backend(
     poses: Tensor,
     weight: Tensor,
     vote_offset: Tensor | None,
-    obstacle: str | None = None,
+    no_native: str | None = None,
 ) -> Backend:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
-    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone. `obstacle`: why
+    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone. `no_native`: why
     this routing has no native kernel for such a layer, where it has none.
 
     Raises:
         ValueError: `backend` is not one of `available`, or cannot run on these poses (says why).
     """
-    obstacle = obstacle or native_obstacle(poses, weight, vote_offset)
-    chosen = choose_backend(backend, available, auto="native" if obstacle is None else "eager")
-    if chosen != "native":
+    no_native = no_native or native_obstacle(poses, weight, vote_offset)
+    chosen = choose_backend(backend, available, auto="native" if no_native is None else "eager")
+    if chosen not in FUSED:
         return "reference" if chosen == "reference" else "eager"
+    obstacle = no_native if chosen == "native" else triton_obstacle(poses)
     if obstacle is not None:
-        raise ValueError(f"backend: 'native' cannot run here: {obstacle}")
-    return "eager" if is_recording() else "native"
+        raise ValueError(f"backend: {chosen!r} cannot run here: {obstacle}")
+    if is_recording():
+        return "eager"
+    return "native" if chosen == "native" else "triton"
+
+
+def triton_obstacle(poses: Tensor) -> str | None:
+    """Why the Triton kernels cannot take these poses; None where they can."""
+    if find_spec("triton") is None:
+        return "it needs the package triton: pip install 'capsella[triton]' (on Linux)"
+    # Triton's interpreter runs kernels as NumPy code, for tests.
+    if poses.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"it runs on CUDA devices, and the poses are on {poses.device}"
+    return None
 
 
 def native_obstacle(poses: Tensor, weight: Tensor, vote_offset: Tensor | None) -> str | None:

@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import torch
 from torch import Tensor
 
 import capsella
-from capsella.routing import DynamicRouting, EMRouting, Geometry, capsule_votes
+from capsella.routing import DynamicRouting, EMRouting, Geometry, backends, capsule_votes, record
 from capsella.routing.em.moments import WrittenVotes
 
 pytest.importorskip("triton")  # published for Linux alone
 
 from capsella.routing import triton as kernels
-from capsella.routing.dynamic.triton import dynamic_capsule_conv_triton
 from capsella.routing.em.triton import TritonVotes, em_capsule_conv_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,17 +57,8 @@ def run(tensors: list[Tensor], geometry: Geometry, backend: str, routing: Any) -
     """Poses, activations, and the gradients of one fixed random weighting of both."""
     poses, activations, weight, offset, beta_u, beta_a, bias = tensors
     children = poses, activations, weight, geometry, offset
-    if isinstance(routing, EMRouting):
-        if backend == "triton":
-            out = em_capsule_conv_triton(*children, beta_u, beta_a, routing)
-        else:
-            out = EMRouting(**{**vars(routing), "backend": backend}).capsule_conv(
-                *children, beta_u=beta_u, beta_a=beta_a
-            )
-    elif backend == "triton":
-        out = dynamic_capsule_conv_triton(*children, bias, routing)
-    else:
-        out = DynamicRouting(**{**vars(routing), "backend": backend}).capsule_conv(*children, bias=bias)
+    parameters = {"beta_u": beta_u, "beta_a": beta_a} if isinstance(routing, EMRouting) else {"bias": bias}
+    out = replace(routing, backend=backend).capsule_conv(*children, **parameters)
     g = torch.Generator().manual_seed(1)
     weighted = [(torch.randn(x.shape, generator=g, dtype=torch.float64).to(x) * x).sum() for x in out]
     asking = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
@@ -310,3 +301,26 @@ for route in (em, dynamic):
 def test_torch_compile_takes_one_graph() -> None:
     run = subprocess.run([sys.executable, "-c", TRACE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["em", "dynamic"], run.stderr
+
+
+@pytest.mark.parametrize("routing", [EM, DYNAMIC], ids=["em", "dynamic"])
+def test_recording_still_gives_couplings(routing: Any) -> None:
+    geometry = Geometry((1, 2))
+    tensors = inputs((1, 1, 3, 2, 4, 2, 4, geometry))
+    with record() as traces:
+        recorded = run(tensors, geometry, "triton", routing)
+    assert len(traces[0].couplings) == 2
+    assert_alike(run(tensors, geometry, "triton", routing), recorded)
+
+
+def test_asking_for_it_where_it_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = Geometry((1, 2))
+    tensors = [tensor.cpu() for tensor in inputs((1, 1, 3, 2, 4, 2, 4, geometry))]
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(
+        ValueError, match=r"'triton' cannot run here: it runs on CUDA devices, and the poses are on cpu"
+    ):
+        run(tensors, geometry, "triton", EM)
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'triton' cannot run here: it needs the package triton"):
+        run(tensors, geometry, "triton", DYNAMIC)

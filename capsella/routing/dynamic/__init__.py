@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
+from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_iterations, check_shape, check_votes
 from capsella.routing.convolution import Geometry, check_capsule_conv
@@ -98,13 +98,17 @@ class DynamicRouting(Routing):
         for it.
         """
         offset_of_tied = geometry.tied and vote_offset is not None
-        obstacle = "its tied layers take no vote_offset" if offset_of_tied else None
-        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight, vote_offset, obstacle)
+        no_native = "its tied layers take no vote_offset" if offset_of_tied else None
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), poses, weight, vote_offset, no_native)
+        bias = parameters.get("bias")
+        if backend == "triton":
+            from capsella.routing.dynamic.triton import dynamic_capsule_conv_triton
+
+            return dynamic_capsule_conv_triton(poses, activations, weight, geometry, vote_offset, bias, self)
         if backend == "reference" or (backend == "eager" and not geometry.tied):
             with_votes = replace(self, backend=backend)
             return Routing.capsule_conv(with_votes, poses, activations, weight, geometry, vote_offset, **parameters)
         grid = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
-        bias = parameters.get("bias")
         if bias is not None:
             check_shape("bias", bias, grid[3:], "[j d]")
         if backend == "native":

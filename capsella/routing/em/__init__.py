@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
+from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import Geometry, capsule_votes
@@ -96,13 +96,17 @@ class EMRouting(EMSettings, Routing):
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
         beta_u, beta_a = parameters["beta_u"], parameters["beta_a"]
         everywhere = self.competition == "all"
-        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), poses, weight, vote_offset)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), poses, weight, vote_offset)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 
             return em_capsule_conv_native(
                 poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self, everywhere
             )
+        if backend == "triton":
+            from capsella.routing.em.triton import em_capsule_conv_triton
+
+            return em_capsule_conv_triton(poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self)
         if everywhere and backend == "reference":
             return em_capsule_conv_reference(poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self)
         votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
