@@ -29,6 +29,7 @@ format: .venv/installed
 
 results: .venv/installed
 	$(BIN)/python -m capsella.experiments.results results > docs/results.md
+	$(BIN)/python -m benchmarks.tables results/speed > docs/speed.md
 
 # BENCH="em- --compile --json em.json": which, and how; --help tells.
 bench: .venv/installed
