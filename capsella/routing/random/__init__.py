@@ -30,10 +30,16 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     return Routed(v, activations, couplings)
 
 
-@torch.compiler.assume_constant_result  # torch.compile cannot trace a generator
-def random_couplings(children: int, parents: int, seed: int) -> Float[Tensor, "i j"]:
+# An operator, because torch.compile cannot trace a generator.
+@torch.library.custom_op("capsella::random_couplings", mutates_args=())
+def random_couplings(children: int, parents: int, seed: int) -> Tensor:
     """Softmax over the parents of standard normal logits [i j], in float64 on the CPU: the same on every device."""
     return torch.randn(children, parents, generator=torch.Generator().manual_seed(seed)).double().softmax(1)
+
+
+@random_couplings.register_fake
+def _(children, parents, seed):  # type: ignore[no-untyped-def]
+    return torch.empty(children, parents, dtype=torch.float64)
 
 
 @register_routing
