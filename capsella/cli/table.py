@@ -32,6 +32,8 @@ class TableOptions:
 def run(arguments: list[str]) -> None:
     """List the tables, or run one."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120  # a file or pipe has no width to fit into
     if not arguments or arguments[0] in ("-h", "--help"):
         _list(console)
         return

@@ -146,6 +146,8 @@ def draw_table(values: dict[str, Any]) -> Table:
     """A table's JSON for a terminal."""
     title = f"{values['title']}: test error on {values['data']}"
     table = Table(*values["columns"], *MEASURED, title=title, caption=values["note"])
+    for column in table.columns:
+        column.overflow = "fold"  # a number cut short is no number
     for row in values["rows"]:
         table.add_row(*table_cells(row))
     return table
