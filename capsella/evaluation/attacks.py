@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from capsella.evaluation.evidence import check_class_capsules, log_odds, margin, vote_log_odds
+from capsella.evaluation.evidence import class_capsules, log_odds, margin, vote_log_odds
 from capsella.models import ImageClassifier
 
 Score = Callable[[Tensor], Tensor]
@@ -116,7 +116,7 @@ def vote_attack(
         ValueError: also for a model without class capsules.
     """
     _check(model, images, labels, epsilon, steps, step_size, restarts)
-    check_class_capsules(model)
+    class_capsules(model)
     climb = _Climb(images, labels, epsilon, steps, 2.5 * epsilon / steps if step_size is None else step_size)
     with _attacked(model):
         return climb.restarted(lambda batch: vote_log_odds(model, batch), _whole(model), restarts, generator)

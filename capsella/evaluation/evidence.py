@@ -52,8 +52,7 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
     Raises:
         ValueError: a model without class capsules.
     """
-    model = check_class_capsules(model)
-    layer = model.capsule_layers[-1]
+    model, layer = class_capsules(model)
     children = model.capsule_layers[:-1](model.primary(model.backbone(images)))
     votes, activations, _ = capsule_votes(
         children.poses.float(), children.activations.float(), layer.weight, layer.geometry, layer.vote_offset
@@ -65,16 +64,16 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
 
 
 def has_class_capsules(model: ImageClassifier) -> bool:
-    """Whether `vote_attack` can be made: the last layer is one of routed capsules."""
+    """Whether the vote attack can be made: the last layer is one of routed capsules."""
     return isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1], CapsuleConv2d)
 
 
-def check_class_capsules(model: ImageClassifier) -> CapsuleClassifier:
-    """The model itself, whose last layer routes class capsules.
+def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleConv2d]:
+    """The model itself, and its layer of routed class capsules.
 
     Raises:
         ValueError: it has none.
     """
-    if not isinstance(model, CapsuleClassifier) or not has_class_capsules(model):
-        raise ValueError(f"model: must have routed class capsules for the vote attack, got {type(model).__name__}")
-    return model
+    if isinstance(model, CapsuleClassifier) and isinstance(layer := model.capsule_layers[-1], CapsuleConv2d):
+        return model, layer
+    raise ValueError(f"model: must have routed class capsules for the vote attack, got {type(model).__name__}")
