@@ -62,6 +62,13 @@ def test_a_linear_classifier_falls_where_its_margin_is_used_up(linear, attack):
         assert accuracy(linear, attack(linear, IMAGES, LABELS, epsilon), LABELS) == right
 
 
+def test_networks_are_attacked_in_evaluation_mode(linear):
+    """Dropout of everything would leave no gradient."""
+    linear.network.insert(0, nn.Dropout(1.0)).train()
+    torch.testing.assert_close(fgsm(linear, IMAGES, LABELS, 0.1), IMAGES + 0.1 * UPHILL)
+    assert all(module.training for module in linear.modules())
+
+
 def test_the_gradient_of_the_margin(linear):
     torch.testing.assert_close(margin_gradient(linear, IMAGES, LABELS).flatten(), torch.tensor([-2, 2, -1.5, 0.25]))
     assert margin(torch.tensor([[1.0, 3, 2]]), torch.tensor([1])).tolist() == [-1]
