@@ -11,8 +11,8 @@ from rich.console import Console
 from capsella.data import ImageSet, load_data
 from capsella.data.holdout import first_per_class
 from capsella.errors import CapsellaError
-from capsella.evaluation import AttackOptions, robustness, robustness_notes, robustness_table
-from capsella.explain.plots import robustness_figure, write_png
+from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
+from capsella.explain.plots import attack_figure, write_png
 from capsella.files import write_json
 from capsella.training import Run, load_run
 
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> None:
         raise ValueError("runs: must name the folder of at least one run")
     runs = {name: load_run(folder) for name, folder in zip(_names(options.runs), options.runs, strict=True)}
     name, images = _test_images(runs, options.per_class)
-    results = robustness({name: run.model for name, run in runs.items()}, images, options.attack, progress=True)
+    results = attack_networks({name: run.model for name, run in runs.items()}, images, options.attack, progress=True)
     values = {
         "data": name,
         "images": len(images),
@@ -60,13 +60,13 @@ def run(arguments: list[str]) -> None:
         for name, result in results.items()
         for curve in result.curves
     }
-    write_png(robustness_figure((0.0, *options.attack.epsilons), curves), out / "attacks.png")
+    write_png(attack_figure((0.0, *options.attack.epsilons), curves), out / "attacks.png")
     if options.json:
         print(json.dumps(values, indent=2))
         return
     console = Console(highlight=False)
-    console.print(robustness_table(results, options.attack))
-    for line in (*robustness_notes(results), f"written to {out / 'attacks.json'} and {out / 'attacks.png'}"):
+    console.print(attack_table(results, options.attack))
+    for line in (*attack_notes(results), f"written to {out / 'attacks.json'} and {out / 'attacks.png'}"):
         console.print(line, soft_wrap=True, markup=False)
 
 

@@ -1,16 +1,16 @@
 """What a trained model is worth: errors on a labelled set, what attacks leave of it, and predictions for files."""
 
 from capsella.evaluation.accuracy import ClassScore, Evaluation, evaluate
-from capsella.evaluation.calibration import Calibration, calibration
-from capsella.evaluation.prediction import Prediction, find_images, predict_files, write_csv
-from capsella.evaluation.robustness import (
+from capsella.evaluation.adversarial import (
     AttackCurve,
     AttackOptions,
-    Robustness,
-    robustness,
-    robustness_notes,
-    robustness_table,
+    UnderAttack,
+    attack_networks,
+    attack_notes,
+    attack_table,
 )
+from capsella.evaluation.calibration import Calibration, calibration
+from capsella.evaluation.prediction import Prediction, find_images, predict_files, write_csv
 from capsella.evaluation.tables import evaluation_table
 
 __all__ = [
@@ -20,14 +20,14 @@ __all__ = [
     "ClassScore",
     "Evaluation",
     "Prediction",
-    "Robustness",
+    "UnderAttack",
+    "attack_networks",
+    "attack_notes",
+    "attack_table",
     "calibration",
     "evaluate",
     "evaluation_table",
     "find_images",
     "predict_files",
-    "robustness",
-    "robustness_notes",
-    "robustness_table",
     "write_csv",
 ]

@@ -151,7 +151,7 @@ def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
-def robustness_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
+def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
     """Accuracy in per cent against ε; `curves` are those of (network, attack), a number for each ε.
 
     A network has one colour, an attack one marker; what comes from another network is dashed.

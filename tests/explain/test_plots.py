@@ -5,11 +5,11 @@ from PIL import Image
 from capsella.errors import CapsellaError
 from capsella.evaluation import calibration
 from capsella.explain.plots import (
+    attack_figure,
     confusion_figure,
     entropy_figure,
     read_metrics,
     reliability_figure,
-    robustness_figure,
     shorten,
     training_figure,
     write_png,
@@ -136,7 +136,7 @@ def test_attacks_have_a_line_each_in_their_networks_colour(tmp_path):
         ("$\\bad{", "FGSM"): (80, 5, 0),
         ("$\\bad{", "transfer from caps"): (80, 60, 30),
     }
-    figure = robustness_figure((0, 0.1, 0.3), curves)
+    figure = attack_figure((0, 0.1, 0.3), curves)
     lines = figure.axes[0].lines
     assert [line.get_label() for line in lines] == [f"{network}: {attack}" for network, attack in curves]
     assert [list(line.get_ydata()) for line in lines] == [list(accuracy) for accuracy in curves.values()]
@@ -145,6 +145,6 @@ def test_attacks_have_a_line_each_in_their_networks_colour(tmp_path):
     assert [line.get_linestyle() for line in lines] == ["-", "-", "-", "--"]
     write_png(figure, tmp_path / "attacks.png")
     with pytest.raises(ValueError, match="curves: must hold at least one attack, got none"):
-        robustness_figure((0, 0.1), {})
+        attack_figure((0, 0.1), {})
     with pytest.raises(ValueError, match="curves: must have 2 numbers, one an ε, got 3 for FGSM on caps"):
-        robustness_figure((0, 0.1), curves)
+        attack_figure((0, 0.1), curves)

@@ -73,7 +73,7 @@ class AttackCurve:
 
 
 @dataclass(frozen=True)
-class Robustness:
+class UnderAttack:
     """One network under every attack.
 
     clean: accuracy without an attack, in per cent.
@@ -109,12 +109,12 @@ class Robustness:
         }
 
 
-def robustness(
+def attack_networks(
     models: Mapping[str, ImageClassifier],
     images: ImageSet,
     options: AttackOptions = AttackOptions(),
     progress: bool = False,
-) -> dict[str, Robustness]:
+) -> dict[str, UnderAttack]:
     """Attack each network with FGSM, BIM and PGD; with the vote attack where it has capsules; with others' PGD images.
 
     Args:
@@ -164,12 +164,12 @@ class _Tally:
         self.pixels += zero.numel()
         self.without_gradient += int(zero.flatten(1).all(1).sum())
 
-    def result(self, images: int, options: AttackOptions) -> Robustness:
+    def result(self, images: int, options: AttackOptions) -> UnderAttack:
         """Counts as shares in per cent."""
         share = {key: 100 * right / images for key, right in self.right.items()}
         attacks = dict.fromkeys((attack, source) for attack, source, _ in self.right if attack not in ("clean", "full"))
         white_box_first = sorted(attacks, key=lambda attack: attack[1] is not None)
-        return Robustness(
+        return UnderAttack(
             clean=share["clean", None, 0.0],
             at_full_reach=share["full", None, 1.0],
             zero_gradient=100 * self.zeros / self.pixels,
@@ -216,7 +216,7 @@ def _attack_batch(
         yield
 
 
-def robustness_table(results: Mapping[str, Robustness], options: AttackOptions) -> Table:
+def attack_table(results: Mapping[str, UnderAttack], options: AttackOptions) -> Table:
     """A row an attack, a column an ε; for a terminal."""
     table = Table(title="accuracy % under attack, L∞", title_justify="left")
     for heading in ("network", "attack"):
@@ -230,7 +230,7 @@ def robustness_table(results: Mapping[str, Robustness], options: AttackOptions) 
     return table
 
 
-def robustness_notes(results: Mapping[str, Robustness]) -> list[str]:
+def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
     """What a reader must know: whether the gradients can be trusted."""
     notes = []
     for name, result in results.items():

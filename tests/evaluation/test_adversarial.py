@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 
 from capsella.data import ImageSet
-from capsella.evaluation import AttackOptions, robustness, robustness_notes, robustness_table
+from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
 from capsella.models.base import ConvolutionalClassifier
 
 # Two classes by the brightness of one pixel, which is 0.5, 0.3, 0.3 and 0.5 away from the middle.
@@ -43,7 +43,7 @@ OPTIONS = AttackOptions(epsilons=(0.1, 0.35, 0.6), steps=4, restarts=2, batch_si
 
 
 def test_accuracy_by_hand():
-    results = robustness({"one": threshold(), "two": threshold()}, GREY, OPTIONS)
+    results = attack_networks({"one": threshold(), "two": threshold()}, GREY, OPTIONS)
     assert list(results) == ["one", "two"]
     for name, other in (("one", "two"), ("two", "one")):
         result = results[name]
@@ -57,7 +57,7 @@ def test_accuracy_by_hand():
 def test_a_masked_gradient_is_found_out(monkeypatch):
     """White-box attacks find nothing to climb; the images that fool its twin fool it as well."""
     masked = threshold(Steps())
-    results = robustness({"masked": masked, "plain": threshold()}, GREY, OPTIONS)
+    results = attack_networks({"masked": masked, "plain": threshold()}, GREY, OPTIONS)
     assert (results["masked"].zero_gradient, results["masked"].without_gradient) == (100, 4)
     accuracy = {curve.label: curve.accuracy for curve in results["masked"].curves}
     assert accuracy["FGSM"] == (100, 100, 100)
@@ -65,15 +65,15 @@ def test_a_masked_gradient_is_found_out(monkeypatch):
     monkeypatch.setattr(
         sys.modules[AttackOptions.__module__], "FULL_REACH_RESTARTS", 1
     )  # more random points than one, and luck does it
-    once = robustness({"masked": masked}, GREY, AttackOptions((0.1,), steps=1, restarts=1))
+    once = attack_networks({"masked": masked}, GREY, AttackOptions((0.1,), steps=1, restarts=1))
     assert once["masked"].is_masked
-    assert "MASKED: the curves overstate this network" in robustness_notes(once)[0]
+    assert "MASKED: the curves overstate this network" in attack_notes(once)[0]
 
 
 def test_capsules_and_a_cnn(trained, digits):
     options = AttackOptions((0.1, 0.3), steps=4, restarts=1)
     models = {name: trained[name] for name in ("cnn", "dynamic")}
-    results = robustness(models, digits.test, options)
+    results = attack_networks(models, digits.test, options)
     labels = {name: [curve.label for curve in result.curves] for name, result in results.items()}
     assert labels["cnn"] == ["FGSM", "BIM", "PGD", "transfer from dynamic"]
     assert labels["dynamic"] == ["FGSM", "BIM", "PGD", "vote", "transfer from cnn"]
@@ -82,16 +82,16 @@ def test_capsules_and_a_cnn(trained, digits):
         accuracy = {curve.attack: curve.accuracy for curve in result.curves}
         assert accuracy["PGD"][1] < accuracy["PGD"][0] <= result.clean
         assert accuracy["PGD"][1] <= accuracy["transfer"][1]
-    again = robustness(models, digits.test, options)
+    again = attack_networks(models, digits.test, options)
     assert {name: result.to_dict() for name, result in again.items()} == {
         name: result.to_dict() for name, result in results.items()
     }
     json.dumps(again["cnn"].to_dict(), allow_nan=False)
     console = Console(file=io.StringIO(), width=120)
-    console.print(robustness_table(results, options))
+    console.print(attack_table(results, options))
     assert "ε = 0.3" in console.file.getvalue()
     assert f"{results['dynamic'].curves[0].accuracy[1]:.1f}" in console.file.getvalue()
-    assert "dynamic: PGD at ε = 1 leaves 0.0 % right" in robustness_notes(results)[1]
+    assert "dynamic: PGD at ε = 1 leaves 0.0 % right" in attack_notes(results)[1]
     assert not any(model.training for model in models.values())
 
 
@@ -114,9 +114,9 @@ def test_options_out_of_range(fields, message):
 
 def test_errors():
     with pytest.raises(ValueError, match="models, images: must be at least one, got 0 and 4"):
-        robustness({}, GREY)
+        attack_networks({}, GREY)
     with pytest.raises(ValueError, match="models, images: must be at least one, got 1 and 0"):
-        robustness({"one": threshold()}, GREY.subset([]))
+        attack_networks({"one": threshold()}, GREY.subset([]))
     other = ImageSet(GREY.images, GREY.labels, ("b", "a"))
     with pytest.raises(ValueError, match=r"images.classes: must be one's \('a', 'b'\), got \('b', 'a'\)"):
-        robustness({"one": threshold()}, other)
+        attack_networks({"one": threshold()}, other)
