@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import capsella
-from capsella.cli import data, evaluate, explain, main, models, predict, table, train
+from capsella.cli import attack, data, evaluate, explain, main, models, predict, table, train
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,6 +38,7 @@ def understood(monkeypatch):
         (train, "resume"),
         (train, "_train_seeds"),
         (evaluate, "load_run"),
+        (attack, "load_run"),
         (predict, "load_run"),
         (explain, "load_run"),
         (data, "load_data"),
@@ -81,7 +82,15 @@ def test_a_wrong_command_is_not(line, understood):
 
 def test_there_are_commands():
     assert len(COMMANDS) >= 5
-    assert {line.split()[1] for line in COMMANDS} >= {"train", "evaluate", "predict", "explain", "data", "table"}
+    assert {line.split()[1] for line in COMMANDS} >= {
+        "train",
+        "evaluate",
+        "attack",
+        "predict",
+        "explain",
+        "data",
+        "table",
+    }
 
 
 def test_files_that_are_named_exist():

@@ -151,6 +151,38 @@ def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
+def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
+    """Accuracy in per cent against ε; `curves` are those of (network, attack), a number for each ε.
+
+    A network has one colour, an attack one marker; what comes from another network is dashed.
+
+    Raises:
+        ValueError: no curves, or one that does not have a number for every ε.
+    """
+    if not curves:
+        raise ValueError("curves: must hold at least one attack, got none")
+    for (network, attack), accuracy in curves.items():
+        if len(accuracy) != len(epsilons):
+            raise ValueError(
+                f"curves: must have {len(epsilons)} numbers, one an ε, got {len(accuracy)} for {attack} on {network}"
+            )
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    networks = list(dict.fromkeys(network for network, _ in curves))
+    kinds = list(dict.fromkeys(attack.partition(" ")[0] for _, attack in curves))
+    for (network, attack), accuracy in curves.items():
+        colour, marker = f"C{networks.index(network)}", "osD^v"[kinds.index(attack.partition(" ")[0]) % 5]
+        style = "--" if " from " in attack else "-"
+        label = f"{shorten(network)}: {printable(attack)}"
+        axes.plot(epsilons, accuracy, linestyle=style, marker=marker, markersize=4, color=colour, label=label)
+    axes.set(xlabel="ε: largest change of a pixel, of images in [0, 1]", ylabel="accuracy %", ylim=(-2, 102))
+    axes.grid(alpha=0.25)
+    legend = axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
 def activation_bars(axes: Axes, activations: Float[np.ndarray, "classes"], classes: Sequence[str], most: int) -> None:
     """The `most` largest class activations as horizontal bars, the largest on top and marked."""
     order = np.argsort(-activations, kind="stable")[:most]

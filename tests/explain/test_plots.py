@@ -5,6 +5,7 @@ from PIL import Image
 from capsella.errors import CapsellaError
 from capsella.evaluation import calibration
 from capsella.explain.plots import (
+    attack_figure,
     confusion_figure,
     entropy_figure,
     read_metrics,
@@ -126,3 +127,24 @@ def test_shorten_keeps_what_fits():
 
 def test_shorten_makes_bytes_that_are_no_text_drawable():
     assert shorten(b"caf\xe9.png".decode("utf-8", "surrogateescape")) == "caf\N{REPLACEMENT CHARACTER}.png"
+
+
+def test_attacks_have_a_line_each_in_their_networks_colour(tmp_path):
+    curves = {
+        ("caps", "FGSM"): (90, 50.0, 10),
+        ("caps", "PGD"): (90, 20, 0),
+        ("$\\bad{", "FGSM"): (80, 5, 0),
+        ("$\\bad{", "transfer from caps"): (80, 60, 30),
+    }
+    figure = attack_figure((0, 0.1, 0.3), curves)
+    lines = figure.axes[0].lines
+    assert [line.get_label() for line in lines] == [f"{network}: {attack}" for network, attack in curves]
+    assert [list(line.get_ydata()) for line in lines] == [list(accuracy) for accuracy in curves.values()]
+    assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color() == lines[3].get_color()
+    assert lines[0].get_marker() == lines[2].get_marker() != lines[1].get_marker()
+    assert [line.get_linestyle() for line in lines] == ["-", "-", "-", "--"]
+    write_png(figure, tmp_path / "attacks.png")
+    with pytest.raises(ValueError, match="curves: must hold at least one attack, got none"):
+        attack_figure((0, 0.1), {})
+    with pytest.raises(ValueError, match="curves: must have 2 numbers, one an ε, got 3 for FGSM on caps"):
+        attack_figure((0, 0.1), curves)

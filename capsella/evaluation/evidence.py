@@ -1,0 +1,79 @@
+"""What a network says for and against each class, as log-odds: the scale on which attacks climb without masking.
+
+A length or a logistic near 0 or 1 has next to no slope, and losses that are flat there (margin and spread loss beyond
+their margins) mask the gradient: an attack then fails, and the network looks robust. Log-odds undo both activation
+functions exactly: they are ln ‖s‖² of a squashed length ‖s‖²/(1+‖s‖²), and λ(β_a − cost) of an EM capsule.
+"""
+
+from dataclasses import replace
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from capsella.layers import CapsuleConv2d
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.routing import EMRouting, capsule_votes
+from capsella.types import Output
+
+LEAST = 1e-12
+"""Activations below it, and squared lengths, count as this: their logarithm stays finite."""
+LEAST_BELOW_ONE = 2.0**-24
+"""1 − a counts as at least half a step of float32 below 1."""
+
+
+def log_odds(output: Output) -> Float[Tensor, "b classes"]:
+    """Of each class: ln a/(1 − a) of a capsule's activation a; a CNN's logits as they are."""
+    if output.logits is not None:
+        return output.logits.float()
+    a = output.activations.float()
+    return a.clamp(min=LEAST).log() - (1 - a).clamp(min=LEAST_BELOW_ONE).log()
+
+
+def margin(odds: Float[Tensor, "b classes"], labels: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """How far an image is from its own class y: max_{k≠y} z_k − z_y, above 0 where it is misclassified.
+
+    Carlini and Wagner 2017, section V.A, f6.
+    """
+    true = odds.gather(1, labels[:, None])
+    return odds.scatter(1, labels[:, None], float("-inf")).amax(1) - true[:, 0]
+
+
+def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
+    """What the votes for each class capsule say when every child counts alike: the network without its last routing.
+
+    Dynamic routing, and the uniform and random couplings that stand in for it: ‖squash(1/N Σ_i û_j|i)‖ over all N
+    children, as in the authors' code; its log-odds are ln ‖1/N Σ_i û_j|i‖².
+
+    EM routing (not in the paper): the length of a pose says nothing of its presence there, agreement does. So: the
+    activation after one M-step with even couplings, the fixed start of Procedure 1, as log-odds λ_0(β_a − Σ_h cost).
+
+    Capsule layers below the last route as they always do (the paper's network has none).
+
+    Raises:
+        ValueError: a model without class capsules.
+    """
+    model, layer = class_capsules(model)
+    children = model.capsule_layers[:-1](model.primary(model.backbone(images)))
+    votes, activations, _ = capsule_votes(
+        children.poses.float(), children.activations.float(), layer.weight, layer.geometry, layer.vote_offset
+    )
+    if not isinstance(layer.routing, EMRouting):
+        return (votes.mean(1).square().sum(2) + LEAST).log()
+    once = replace(layer.routing, iterations=1, start="even", backend="eager")
+    return log_odds(Output(once.route(votes, activations, **layer.routing_parameters).activations))
+
+
+def has_class_capsules(model: ImageClassifier) -> bool:
+    """Whether the vote attack can be made: the last layer is one of routed capsules."""
+    return isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1], CapsuleConv2d)
+
+
+def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleConv2d]:
+    """The model itself, and its layer of routed class capsules.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if isinstance(model, CapsuleClassifier) and isinstance(layer := model.capsule_layers[-1], CapsuleConv2d):
+        return model, layer
+    raise ValueError(f"model: must have routed class capsules for the vote attack, got {type(model).__name__}")

@@ -1,0 +1,64 @@
+"""`capsella attack` on a capsule network and a CNN."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from capsella.cli import main
+
+SHORT = ["--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
+QUICK = ["--epsilons", "0.1", "0.5", "--steps", "2", "--restarts", "1"]
+
+
+@pytest.fixture(scope="module")
+def cnn(images, trained):
+    folder = images.parent / "cnn"
+    words = ["--model", "hinton2018_cnn", *SHORT, "--out", str(folder)]
+    main(["train", "images-cnn", "--data.path", str(images), *words])
+    return folder
+
+
+def test_two_runs(cli, trained, cnn, tmp_path):
+    answer = cli("attack", trained, cnn, *QUICK, "--out", tmp_path)
+    assert answer.code == 0, answer.err
+    values = json.loads((tmp_path / "attacks.json").read_text())
+    assert (values["data"], values["images"], values["options"]["epsilons"]) == ("my images", 6, [0.1, 0.5])
+    attacks = {
+        name: [(row["attack"], row["source"]) for row in network["attacks"]]
+        for name, network in values["networks"].items()
+    }
+    white = [("FGSM", None), ("BIM", None), ("PGD", None)]
+    assert set(attacks["cnn"]) == {*white, ("transfer", "run")}
+    assert set(attacks["run"]) == {*white, ("vote", None), ("transfer", "cnn")}
+    for network in values["networks"].values():
+        assert f"{network['clean_accuracy_percent']:.1f}" in answer.out
+        assert all(len(row["accuracy_percent"]) == 2 for row in network["attacks"])
+    for text in ("transfer from run", "vote", "ε = 0.5", "run: PGD at ε = 1 leaves", str(tmp_path / "attacks.png")):
+        assert text in answer.out
+    with Image.open(tmp_path / "attacks.png") as picture:
+        assert min(picture.size) > 300
+    assert json.loads(cli("attack", trained, cnn, *QUICK, "--out", tmp_path, "--json").out) == values
+
+
+def test_one_run_of_fewer_images(cli, trained):
+    answer = cli("attack", trained, *QUICK, "--per-class", 1)
+    assert answer.code == 0, answer.err
+    assert json.loads((trained / "attacks.json").read_text())["images"] == 3
+    assert "transfer" not in answer.out
+
+
+def test_errors(cli, trained, cnn, images, tmp_path):
+    other = tmp_path / "other"
+    words = ["--data.path", images, "--model", "hinton2018_cnn", *SHORT[2:], "--size", 18, "--out", other]
+    assert cli("train", "images-cnn", *words).code == 0
+    for words, message in (
+        ([], "runs: must name the folder of at least one run"),
+        ([trained, trained], "runs: must each be named once"),
+        ([trained, "--per-class", 0], "per_class: must be at least 1 or None, got 0"),
+        ([trained, "--epsilons", 2], "epsilons: must be at least one, rising within (0, 1], got (2.0,)"),
+        ([trained, other], "other: must have been trained on the images of run"),
+    ):
+        answer = cli("attack", *words)
+        assert answer.code in (1, 2)  # 2 where a flag alone is wrong
+        assert message in " ".join(answer.err.replace("│", " ").split())
