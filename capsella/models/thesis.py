@@ -50,8 +50,8 @@ def forslov2018_capsnet1(
         channels: of the image.
         classes: their names.
         routing: of all routed layers; 3 iterations (§6.5).
-        standardise: bring each image to zero mean and unit variance first. The thesis does not say; without it, the
-            three filters of the first layer may all be blind to bright images from the start.
+        standardise: bring each image to zero mean and unit variance first. The thesis does not say; without it, a tenth
+            of the first layer's filters start blind to pictures of cells, which are bright, and stay so.
         reconstruction: with DECODER NET.
     """
     return _capsnet(init, False, image_size, channels, classes, routing, standardise, reconstruction)
