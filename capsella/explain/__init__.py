@@ -2,7 +2,7 @@
 
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.images import explain_images
-from capsella.explain.perturbation import OFFSETS, dimension_tweaks
+from capsella.explain.perturbation import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.reconstruction import Reconstructions, pick_examples, reconstruct
 from capsella.explain.report import write_report
 from capsella.explain.vote_distances import (
@@ -21,6 +21,7 @@ __all__ = [
     "dimension_tweaks",
     "explain_images",
     "has_vote_distances",
+    "largest_elements",
     "pick_examples",
     "reconstruct",
     "routing_diagnostics",

@@ -36,25 +36,35 @@ def show(axes: Axes, picture: Float[np.ndarray, "h w c"]) -> None:
     axes.spines[:].set_visible(False)
 
 
-def tweaks(axes: Axes, grid: Float[np.ndarray, "d offsets c h w"], offsets: Sequence[float]) -> None:
-    """A row a pose element, a column an offset, which heads it."""
+def tweaks(
+    axes: Axes,
+    grid: Float[np.ndarray, "d offsets c h w"],
+    offsets: Sequence[float],
+    elements: Sequence[int] | None = None,
+) -> None:
+    """A row a pose element, named by its index + 1, a column an offset, which heads it."""
     d, columns, _, h, w = grid.shape
     if columns != len(offsets):
         raise ValueError(f"offsets: must name each of the {columns} columns, got {len(offsets)}")
+    elements = range(d) if elements is None else elements
+    if d != len(elements):
+        raise ValueError(f"elements: must name each of the {d} rows, got {len(elements)}")
     show(axes, mosaic(grid))
     # Centres of the tiles; pixel k reaches from k − ½ to k + ½.
     across, down = (w + GAP) * np.arange(columns) + (w - 1) / 2, (h + GAP) * np.arange(d) + (h - 1) / 2
     axes.set_xticks(across, [f"{offset:+.2f}" for offset in offsets], fontsize=8)
-    axes.set_yticks(down, [str(k + 1) for k in range(d)], fontsize=8)
+    axes.set_yticks(down, [str(k + 1) for k in elements], fontsize=8)
     axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
     axes.set(ylabel="number of the capsule")
 
 
-def tweak_figure(grid: Float[np.ndarray, "d offsets c h w"], offsets: Sequence[float]) -> Figure:
+def tweak_figure(
+    grid: Float[np.ndarray, "d offsets c h w"], offsets: Sequence[float], elements: Sequence[int] | None = None
+) -> Figure:
     """The dimension tweaks of one class capsule (Sabour et al. 2017, Fig. 4)."""
     height = 0.6 * _aspect(grid[0]) * grid.shape[0]
     figure = Figure(figsize=(0.6 * grid.shape[1] + 0.8, height + 0.6), layout="constrained")
-    tweaks(figure.add_subplot(), grid, offsets)
+    tweaks(figure.add_subplot(), grid, offsets, elements)
     return figure
 
 

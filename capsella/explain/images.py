@@ -11,7 +11,7 @@ from capsella.data.reading import read_image
 from capsella.evaluation.inference import inference
 from capsella.evaluation.prediction import find_images
 from capsella.explain.image_grids import show, tweaks
-from capsella.explain.perturbation import OFFSETS, dimension_tweaks
+from capsella.explain.perturbation import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.plots import activation_bars, shorten, write_png
 from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.models import ImageClassifier
@@ -76,7 +76,9 @@ def image_figure(model: ImageClassifier, image: Float[Tensor, "c h w"], title: s
         left, right, below = (figure.add_subplot(grid[row, 0]) for row in range(3))
         show(below, decoded[0].float().cpu().clamp(0, 1).permute(1, 2, 0).numpy())
         below.set_title("reconstruction", fontsize=10)
-        tweaks(figure.add_subplot(grid[:, 1]), dimension_tweaks(model, image).numpy(), OFFSETS)
+        elements = largest_elements(model, image)
+        moved = dimension_tweaks(model, image, elements=elements).numpy()
+        tweaks(figure.add_subplot(grid[:, 1]), moved, OFFSETS, elements)
     show(left, image.permute(1, 2, 0).numpy())
     left.set_title("input", fontsize=10)
     activation_bars(right, activations, model.classes, MOST_BARS)

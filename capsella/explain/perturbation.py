@@ -14,11 +14,35 @@ from capsella.types import Capsules
 OFFSETS = tuple(step / 20 for step in range(-5, 6))
 
 
+# Pose elements in a picture; CapsNet has 16, the thesis's networks up to 96.
+MOST_ELEMENTS = 16
+
+
+def largest_elements(
+    model: ImageClassifier, image: Float[Tensor, "c h w"], target: int | None = None, most: int = MOST_ELEMENTS
+) -> list[int]:
+    """Indices, ascending, of the pose elements of one class capsule that are largest in size: all where `most` are.
+
+    Args: as for `dimension_tweaks`; most: how many, at least 1.
+
+    Raises:
+        ValueError: a model without a decoder, an image of another shape, a target outside the classes, none wanted.
+    """
+    if most < 1:
+        raise ValueError(f"most: must be at least 1, got {most}")
+    _check(model, image, target)
+    with inference(model) as device:
+        poses, activations = model.encode(image.unsqueeze(0).to(device))
+        pose = poses[0, 0, 0, int(activations.argmax()) if target is None else target]
+        return sorted(pose.abs().topk(min(most, len(pose))).indices.tolist())
+
+
 def dimension_tweaks(
     model: ImageClassifier,
     image: Float[Tensor, "c h w"],
     target: int | None = None,
     offsets: Sequence[float] = OFFSETS,
+    elements: Sequence[int] | None = None,
 ) -> Float[Tensor, "d offsets c h w"]:
     """Decode one class capsule of `image` with each of its d pose elements moved by each offset in turn.
 
@@ -27,17 +51,15 @@ def dimension_tweaks(
         image: [c h w] in [0, 1].
         target: index of the class whose capsule is moved; None takes the longest, the prediction.
         offsets: what is added to the pose element; zero shows the plain reconstruction.
+        elements: indices of the pose elements to move; None takes all.
 
     Returns:
         [d offsets c h w] on the CPU: a row a pose element, a column an offset.
 
     Raises:
-        ValueError: a model without a decoder, an image of another shape, a target outside the classes, no offsets.
+        ValueError: a model without a decoder, an image of another shape, no such target or elements, no offsets.
     """
-    check_decoder(model, "dimension tweaks")
-    model.check_images(image.unsqueeze(0))
-    if target is not None and not 0 <= target < len(model.classes):
-        raise ValueError(f"target: must be a class index in 0…{len(model.classes) - 1}, got {target}")
+    _check(model, image, target)
     if len(offsets) == 0:
         raise ValueError("offsets: must hold at least one number, got none")
     with inference(model) as device:
@@ -46,9 +68,19 @@ def dimension_tweaks(
             target = int(activations.argmax())
         count, d = len(offsets), poses.shape[-1]
         targets = torch.full((count,), target, device=device)
+        elements = range(d) if elements is None else elements
+        if not elements or min(elements) < 0 or max(elements) >= d:
+            raise ValueError(f"elements: must be at least one index in 0…{d - 1}, got {list(elements)}")
         rows = []
-        for element in range(d):
+        for element in elements:
             moved = poses.repeat(count, 1, 1, 1, 1)
             moved[:, 0, 0, target, element] += torch.tensor(offsets).to(moved)
             rows.append(model.decode(Capsules(moved, activations.expand(count, -1, -1, -1)), targets).float().cpu())
     return torch.stack(rows).clone()
+
+
+def _check(model: ImageClassifier, image: Tensor, target: int | None) -> None:
+    check_decoder(model, "dimension tweaks")
+    model.check_images(image.unsqueeze(0))
+    if target is not None and not 0 <= target < len(model.classes):
+        raise ValueError(f"target: must be a class index in 0…{len(model.classes) - 1}, got {target}")

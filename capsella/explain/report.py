@@ -14,7 +14,7 @@ from capsella.evaluation.accuracy import Evaluation
 from capsella.evaluation.tables import percent
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
-from capsella.explain.perturbation import OFFSETS, dimension_tweaks
+from capsella.explain.perturbation import MOST_ELEMENTS, OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.plots import (
     confusion_figure,
     entropy_figure,
@@ -154,13 +154,16 @@ def _tweaks(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) ->
         return Section(name, title, NO_DECODER)
     index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
     target = int(evaluation.predictions[index])
-    grid = dimension_tweaks(model, images.images[index].float() / 255, target)
+    image = images.images[index].float() / 255
+    elements = largest_elements(model, image, target)
+    grid = dimension_tweaks(model, image, target, elements=elements)
     text = (
         f"The capsule of class {images.classes[target]} for test image {index}. Each row moves one number of its pose "
         "by the offset that heads the column and decodes the result; the middle column is the plain reconstruction. "
-        "A row that changes shows what that number stands for: thickness, slant, size."
+        f"A row that changes shows what that number stands for: thickness, slant, size. Of more than {MOST_ELEMENTS} "
+        "numbers, the largest are shown."
     )
-    return Section(name, title, text, tweak_figure(grid.numpy(), OFFSETS))
+    return Section(name, title, text, tweak_figure(grid.numpy(), OFFSETS, elements))
 
 
 def _training(metrics_csv: Path | None) -> Section:

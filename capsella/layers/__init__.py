@@ -2,15 +2,18 @@
 
 from capsella.layers.convolution import CapsuleConv2d, DenseCapsules
 from capsella.layers.coordinates import coordinate_addition, receptive_field_centres
-from capsella.layers.decoders import DenseDecoder, mask_all_but
-from capsella.layers.images import CropImages, JitterImages, PrepareImages, StandardiseImages
+from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_all_but
+from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
+from capsella.layers.initial_weights import start_for_relus
 from capsella.layers.primary import MatrixPrimaryCapsules, PrimaryCapsules
 
 __all__ = [
     "CapsuleConv2d",
+    "ConvolutionalDecoder",
     "CropImages",
     "DenseCapsules",
     "DenseDecoder",
+    "EnlargeImages",
     "JitterImages",
     "MatrixPrimaryCapsules",
     "PrepareImages",
@@ -19,4 +22,5 @@ __all__ = [
     "coordinate_addition",
     "mask_all_but",
     "receptive_field_centres",
+    "start_for_relus",
 ]

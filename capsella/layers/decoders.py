@@ -6,7 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from capsella.layers.initial_weights import start_for_relus
 from capsella.types import Capsules
+
+# Rows and columns of the first map of DECODER NET: its 2,700 numbers are 30·30·3.
+FIRST_MAP = 30
 
 
 def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b 1 1 classes d"]:
@@ -37,4 +41,52 @@ class DenseDecoder(nn.Module):
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
         """Masked class poses to images."""
         images: Tensor = self.layers(poses)
+        return images
+
+
+class ConvolutionalDecoder(nn.Module):
+    """DECODER NET: dense 675–2700, then convolutions with nearest-neighbour upsizing between (Forslöv 2018, Fig. 30).
+
+    2,700 numbers make a map of 3 channels, 30×30. Three 6×6 convolutions with ReLU follow, each before an upsizing: to
+    a quarter of the image's sides (never below 30), to half of them, to the image; then a 7×7 convolution and a
+    sigmoid. Zeros around the maps keep their size.
+
+    It is fed with one capsule, the figure's "one capsule at the output layer"; Table 2's 675·CT weights leave room for
+    no more. All classes but one being masked, that capsule is the sum over the classes.
+
+    The figure's sizes are not in the text. Table 2 has 6·6·256·256 weights in the fifth layer, after 128 channels from
+    the fourth: a misprint, which its total of 4,521,252 + 675·CT inherits. Here it has 6·6·128·256, and the decoder
+    3,341,604 + 675·CT weights beside its biases, with 3-channel images.
+
+    Shapes: class poses [b 1 1 classes d], masked → images [b channels height width] in [0, 1].
+
+    Args:
+        pose: d, the elements of a class pose.
+        image: (channels, height, width), of at least 30×30.
+        hidden: channels of the 6×6 convolutions.
+
+    Raises:
+        ValueError: a smaller image, or not three numbers in `hidden`.
+    """
+
+    def __init__(self, pose: int, image: tuple[int, int, int], hidden: Sequence[int] = (64, 128, 256)) -> None:
+        super().__init__()
+        channels, *size = image
+        if min(size) < FIRST_MAP:
+            raise ValueError(f"image: must be at least {FIRST_MAP}×{FIRST_MAP} to decode to, got {size[0]}×{size[1]}")
+        if len(hidden) != 3:
+            raise ValueError(f"hidden: must be three numbers of channels, got {tuple(hidden)}")
+        layers: list[nn.Module] = [nn.Linear(pose, 675), nn.ReLU(), nn.Linear(675, 3 * FIRST_MAP**2), nn.ReLU()]
+        layers.append(nn.Unflatten(1, (3, FIRST_MAP, FIRST_MAP)))
+        for before, after, part in zip((3, *hidden), hidden, (4, 2, 1), strict=False):
+            larger = tuple(max(FIRST_MAP, -(-n // part)) for n in size)
+            # Five zeros a side, the odd one at the lower right as in TensorFlow.
+            layers += [nn.ZeroPad2d((2, 3, 2, 3)), nn.Conv2d(before, after, 6), nn.ReLU(), nn.Upsample(larger)]
+        layers += [nn.Conv2d(hidden[-1], channels, 7, padding=3), nn.Sigmoid()]
+        self.layers = nn.Sequential(*layers)
+        start_for_relus(self.layers)
+
+    def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
+        """Masked class poses to images."""
+        images: Tensor = self.layers(poses.sum((1, 2, 3)))
         return images

@@ -33,6 +33,29 @@ class CropImages(nn.Module):
         return cuts[b, :, tops, lefts]
 
 
+class EnlargeImages(nn.Module):
+    """Enlarge images, bilinearly, until their shorter side has `least` pixels; larger ones stay as they are.
+
+    image_size: (height, width) before. size: after.
+
+    Shapes: [b c height width] → [b c *size].
+    """
+
+    def __init__(self, image_size: tuple[int, int], least: int) -> None:
+        super().__init__()
+        if min(image_size) < 1:
+            raise ValueError(f"image_size: must be at least 1×1, got {image_size[0]}×{image_size[1]}")
+        scale = max(1.0, least / min(image_size))
+        height, width = (round(n * scale) for n in image_size)
+        self.image_size, self.size = image_size, (height, width)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c height width"]:
+        """Enlarge each image."""
+        if self.size == self.image_size:
+            return images
+        return nn.functional.interpolate(images, self.size, mode="bilinear", align_corners=False)
+
+
 class StandardiseImages(nn.Module):
     """Subtract an image's mean and divide by its standard deviation, over all pixels and channels (Hinton et al. 2018).
 

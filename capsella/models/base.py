@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from capsella.errors import CapsellaError
 from capsella.files import write_json, write_whole
-from capsella.layers import mask_all_but
+from capsella.layers import mask_all_but, start_for_relus
 from capsella.types import Capsules, Output
 
 
@@ -145,8 +145,8 @@ class CapsuleClassifier(ImageClassifier):
 class ConvolutionalClassifier(ImageClassifier):
     """A CNN baseline: one network from images to logits; activations are its softmax.
 
-    Its weights start as He et al. 2015 draw them for ReLUs. PyTorch's default shrinks the signal by √6 a layer, and a
-    baseline of six layers then does not leave chance on bright images: the comparison would flatter the capsules.
+    Its weights start by `start_for_relus`. With PyTorch's default a baseline of six layers does not leave chance on
+    bright images: the comparison would flatter the capsules.
     """
 
     def __init__(
@@ -154,11 +154,7 @@ class ConvolutionalClassifier(ImageClassifier):
     ) -> None:
         super().__init__(image_size, channels, classes)
         self.network = network
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_for_relus(network)
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
         """Softmax activations and the logits they come from; `labels` are for decoders, of which there is none."""

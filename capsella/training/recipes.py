@@ -76,6 +76,42 @@ HINTON_SMALLNORB_CNN = replace(
     loss=LossOptions(name="cross_entropy"),
 )
 
+# Forslöv's thesis 2018, §8: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay
+# and L2, no augmentation of training images, reconstruction 0.392 times the mean. §10.6: dynamic routing does best on
+# small sets, with the decoder. The text gives a learning rate for EM alone (Fig. 34); the others, the decay and the
+# weight of L2 are ours, not tuned.
+FORSLOV_OPTIMIZER = OptimizerOptions(learning_rate=1e-4, l2=1e-6)
+FORSLOV_CAPSNET = Recipe(
+    model={"name": "forslov2018_capsnet1_init1", "routing": DynamicRouting(iterations=3), "reconstruction": True},
+    data=DataOptions(name="pbc", size=224, channels=3),
+    loss=LossOptions(name="margin", reconstruction="mean", reconstruction_weight=0.392),
+    optimizer=FORSLOV_OPTIMIZER,
+    epochs=333,
+    batch_size=5,
+)
+# §8.2.3: the margin rises by 0.1 every 3,000 steps.
+FORSLOV_EMNET = replace(
+    FORSLOV_CAPSNET,
+    model={"name": "forslov2018_emnet1_init1", "reconstruction": False},
+    loss=replace(FORSLOV_CAPSNET.loss, name="spread", spread_schedule="stairs"),
+    optimizer=replace(FORSLOV_OPTIMIZER, learning_rate=3e-4),
+)
+FORSLOV_CNN = replace(
+    FORSLOV_CAPSNET,
+    model={"name": "forslov2018_cnnnet1_init1", "dropout": 0.5},
+    loss=LossOptions(name="cross_entropy"),
+)
+FORSLOV = {
+    f"forslov2018-{net}-init{init}": replace(recipe, model={**recipe.model, "name": f"forslov2018_{net}_init{init}"})
+    for recipe, nets in (
+        (FORSLOV_CAPSNET, ("capsnet1", "capsnet2")),
+        (FORSLOV_EMNET, ("emnet1", "emnet2")),
+        (FORSLOV_CNN, ("cnnnet1", "cnnnet2", "cnnnet3")),
+    )
+    for net in nets
+    for init in (1, 2)
+}
+
 RECIPES.update(
     {
         "demo": replace(
@@ -102,5 +138,6 @@ RECIPES.update(
             data=replace(HINTON_SMALLNORB.data, name="toys", validation=0.3),  # one of three toys
             epochs=20,
         ),
+        **FORSLOV,
     }
 )

@@ -36,6 +36,13 @@ def test_tweaks_are_headed_by_offsets_and_numbered():
         tweak_figure(np.zeros((16, 3, 1, 7, 9)), offsets[:2])
 
 
+def test_tweaks_of_chosen_elements_keep_their_numbers():
+    (axes,) = tweak_figure(np.zeros((2, 1, 1, 7, 9)), [0.0], [3, 95]).axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["4", "96"]
+    with pytest.raises(ValueError, match="elements: must name each of the 2 rows, got 3"):
+        tweak_figure(np.zeros((2, 1, 1, 7, 9)), [0.0], [1, 2, 3])
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_reconstructions_stand_below_their_input(channels):
     images = np.random.default_rng(0).random((8, channels, 4, 4))

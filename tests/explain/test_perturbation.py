@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from capsella.explain import OFFSETS, dimension_tweaks
+from capsella.explain import OFFSETS, dimension_tweaks, largest_elements
 from capsella.types import Capsules
 
 
@@ -76,3 +76,25 @@ def test_other_bad_input_is_named(capsnet, plain_capsnet, cnn, image):
     for model in (plain_capsnet, cnn):
         with pytest.raises(ValueError, match=r"model: must have a decoder for dimension tweaks, got \w+ without one"):
             dimension_tweaks(model, image)
+
+
+def test_chosen_elements_are_rows_of_the_whole(capsnet, image):
+    grid = dimension_tweaks(capsnet, image)
+    torch.testing.assert_close(dimension_tweaks(capsnet, image, elements=[3, 11]), grid[[3, 11]])
+    for elements in ([], [16], [-1, 2]):
+        with pytest.raises(ValueError, match=r"elements: must be at least one index in 0…15, got \["):
+            dimension_tweaks(capsnet, image, elements=elements)
+
+
+def test_the_largest_elements_of_the_winner_or_the_target(capsnet, image):
+    capsules = capsnet.encode(image.unsqueeze(0))
+    for target in (None, 0, 2):
+        pose = capsules.poses[0, 0, 0, capsules.activations.argmax() if target is None else target].abs()
+        chosen = largest_elements(capsnet, image, target, most=5)
+        others = [k for k in range(16) if k not in chosen]
+        assert len(chosen) == 5
+        assert chosen == sorted(chosen)
+        assert pose[chosen].min() >= pose[others].max()
+    assert largest_elements(capsnet, image) == list(range(16))
+    with pytest.raises(ValueError, match="most: must be at least 1, got 0"):
+        largest_elements(capsnet, image, most=0)

@@ -1,6 +1,7 @@
+import pytest
 import torch
 
-from capsella.layers import DenseDecoder, mask_all_but
+from capsella.layers import ConvolutionalDecoder, DenseDecoder, mask_all_but
 from capsella.types import Capsules
 
 
@@ -48,3 +49,32 @@ def test_figure_2() -> None:
 def test_other_widths() -> None:
     decoder = DenseDecoder(2, 3, (1, 4, 4), hidden=[7])
     assert [tuple(p.shape) for p in decoder.parameters()] == [(7, 6), (7,), (16, 7), (16,)]
+
+
+@pytest.mark.parametrize("image", [(3, 64, 64), (1, 64, 70), (3, 224, 160), (3, 30, 31)])
+def test_the_convolutional_decoder_makes_images_of_any_size(image: tuple[int, int, int]) -> None:
+    images = ConvolutionalDecoder(5, image, hidden=(2, 3, 4))(10 * torch.randn(2, 1, 1, 4, 5))
+    assert images.shape == (2, *image)
+    assert 0 <= images.min() <= images.max() <= 1
+
+
+def test_the_convolutional_decoder_upsizes_between_its_convolutions() -> None:
+    """30×30 → 56 → 112 → 224; a tile of one colour before the last convolution."""
+    upsizings = [
+        layer for layer in ConvolutionalDecoder(5, (3, 224, 224)).layers if isinstance(layer, torch.nn.Upsample)
+    ]
+    assert [(layer.size, layer.mode) for layer in upsizings] == [((size, size), "nearest") for size in (56, 112, 224)]
+
+
+def test_the_convolutional_decoder_sees_the_masked_capsule_alone() -> None:
+    decoder = ConvolutionalDecoder(5, (3, 32, 32), hidden=(2, 3, 4))
+    capsules, target = class_capsules(), torch.tensor([2, 0, 3])
+    alone = torch.stack([capsules.poses[b, :, :, t : t + 1] for b, t in enumerate(target.tolist())])
+    torch.testing.assert_close(decoder(mask_all_but(capsules, target)), decoder(alone))
+
+
+def test_errors_of_the_convolutional_decoder() -> None:
+    with pytest.raises(ValueError, match="image: must be at least 30×30 to decode to, got 29×40"):
+        ConvolutionalDecoder(5, (3, 29, 40))
+    with pytest.raises(ValueError, match=r"hidden: must be three numbers of channels, got \(64, 128\)"):
+        ConvolutionalDecoder(5, (3, 64, 64), hidden=(64, 128))

@@ -67,8 +67,8 @@ def test_capsules_and_reconstructions_fit(name: str) -> None:
 @every_model
 def test_smallest_image_and_one_below(name: str) -> None:
     least = least_size(name)
-    model = create_model(name, image_size=least, classes=2)
-    assert model(images_for(model)).activations.shape == (2, 2)
+    model = create_model(name, image_size=least, classes=3)
+    assert model(images_for(model)).activations.shape == (2, 3)
     with pytest.raises(
         ValueError, match=rf"image_size: must be at least {least}×{least} .*got {least + 3}×{least - 1}"
     ):

@@ -77,7 +77,16 @@ class EMRouting(EMSettings, Routing):
             raise ValueError(f"competition: must be 'all' or 'types', got {self.competition!r}")
 
     def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
-        """β_u and β_a, one of each per parent type."""
+        """β_u and β_a, one of each per parent type.
+
+        Raises:
+            ValueError: standardised costs of two types, or one: only their order would be left, without a gradient.
+        """
+        if self.standardise_costs and types < 3:
+            raise ValueError(
+                "standardise_costs: must be off for a layer of fewer than three capsule types or classes (with an "
+                f"inverse_temperature of about 0.01), got {types}"
+            )
         return {"beta_u": (types,), "beta_a": (types,)}
 
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:

@@ -1,0 +1,110 @@
+"""What the networks of Forslöv's thesis (2018) share: the INIT-NETs in front, and the names of both variants."""
+
+import inspect
+from typing import Any, Literal
+
+from torch import nn
+
+from capsella.layers import EnlargeImages, StandardiseImages, start_for_relus
+from capsella.models.base import ImageClassifier
+from capsella.models.registry import ModelFunction, register_model
+from capsella.models.shapes import grid_after
+
+InitNet = Literal[1, 2]
+
+# Table 1: basic has the first five classes, medium the first ten, hard all.
+CELLS = (
+    "Segmented Neutrophil",
+    "Eosinophil",
+    "Basophil",
+    "Lymphocyte",
+    "Monocyte",
+    "Erythroblast",
+    "Giant Thrombocyte",
+    "Blast",
+    "Smudge Cell",
+    "Artefact",
+    "Thrombocyte Aggregation",
+    "Band Neutrophil",
+    "Myelocyte",
+    "Metamyelocyte",
+    "Plasma Cell",
+)
+LEAST_SIZE, PUBLISHED_SIZE = 64, 224
+# Channels that an INIT-NET ends with.
+INIT_CHANNELS = 128
+
+
+def with_both_init_nets(build: ModelFunction) -> ModelFunction:
+    """Register `build` twice, as NAME_init1 and NAME_init2, with its first argument, the INIT-NET, filled in.
+
+    In the docstring `INIT-NET n` gets the number.
+    """
+
+    def register(init: InitNet) -> None:
+        def network(**options: Any) -> ImageClassifier:
+            return build(init, **options)
+
+        _, *others = inspect.signature(build).parameters.values()
+        network.__name__ = f"{build.__name__}_init{init}"
+        network.__doc__ = (build.__doc__ or "").replace("INIT-NET n", f"INIT-NET {init}")
+        network.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+        register_model(network)
+
+    register(1)
+    register(2)
+    return build
+
+
+def init_net(init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool) -> nn.Sequential:
+    """Images to feature maps [b 128 rows columns]: 20×20 from 224×224 (Figures 21 and 22, Table 2).
+
+    The figures' strides are not in the text; Table 2's kernels, and 20×20×128 at the end, fit these. INIT-NET 1: 5×5×3
+    with stride 2, 2×2 max-pool, 5×5×32, 2×2 max-pool. INIT-NET 2 has a 5×5 convolution with stride 2, of 3 and of 32
+    channels, for each pool. Both halve the sides three times, to 28×28, with zeros around the maps, and end with an
+    unpadded 9×9×128. A ReLU follows each convolution.
+
+    Raises:
+        ValueError: an image below 64×64.
+    """
+    if min(image_size) < LEAST_SIZE:
+        height, width = image_size
+        raise ValueError(
+            f"image_size: must be at least {LEAST_SIZE}×{LEAST_SIZE} for the networks of the thesis, "
+            f"got {height}×{width}"
+        )
+    if init == 1:
+        halvings = [*_conv(channels, 3, 5, 2), _pool(), *_conv(3, 32, 5, 1), _pool()]
+    else:
+        halvings = [*_conv(channels, 3, 5, 2), *_conv(3, 3, 5, 2), *_conv(3, 32, 5, 1), *_conv(32, 32, 5, 2)]
+    prepare = [StandardiseImages() if standardise else nn.Identity(), EnlargeImages(image_size, PUBLISHED_SIZE)]
+    net = nn.Sequential(*prepare, *halvings, nn.Conv2d(32, INIT_CHANNELS, 9), nn.ReLU())
+    start_for_relus(net)
+    return net
+
+
+def halved_size(image_size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the map that covers the image before the 9×9 convolution of an INIT-NET.
+
+    >>> halved_size((224, 224)), halved_size((64, 128)), halved_size((300, 260))
+    ((28, 28), (28, 56), (38, 33))
+    """
+    rows, columns = (-(-n // 8) for n in EnlargeImages(image_size, PUBLISHED_SIZE).size)
+    return rows, columns
+
+
+def grid_behind(image_size: tuple[int, int], *convolutions: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns after an INIT-NET and unpadded convolutions, given as (kernel, stride).
+
+    >>> grid_behind((224, 224)), grid_behind((224, 224), (9, 2)), grid_behind((224, 224), (9, 2), (3, 1))
+    ((20, 20), (6, 6), (4, 4))
+    """
+    return grid_after(halved_size(image_size), [(9, 1), *convolutions])
+
+
+def _conv(before: int, after: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(before, after, kernel, stride, padding=kernel // 2), nn.ReLU()
+
+
+def _pool() -> nn.Module:
+    return nn.MaxPool2d(2, ceil_mode=True)  # ⌈n / 2⌉, as the strided convolutions
