@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -43,7 +43,8 @@ class Journal:
         self.files: set[str] = set()
         self.predictions = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")  # noqa: SIM115 (closed by `__exit__`)
+        # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
+        self.file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `__exit__`)
         try:
             self._lock()
             if overwrite:
@@ -92,15 +93,19 @@ class Journal:
 
     def _continue(self, about: dict[str, Any]) -> None:
         """Read what is there up to the first line that is not whole, and go on behind it."""
-        head = self.file.readline()
-        if not head.endswith(b"\n"):  # new, or killed while it wrote the first line
-            self.file.seek(0)
-            self.file.truncate()
-            self._write([about])
-            return
-        self._check(head, about)
-        end = self.file.tell()
-        for line in self.file:
+        with open(self.path, "rb") as file:
+            head = file.readline()
+            if head.endswith(b"\n"):
+                self._check(head, about)
+                self.file.truncate(self._read(file))
+                return
+        self.file.truncate(0)  # new, or killed while it wrote the first line
+        self._write([about])
+
+    def _read(self, file: BinaryIO) -> int:
+        """Take note of what is done; returns where the last whole line ends."""
+        end = file.tell()
+        for line in file:
             try:
                 outcome = self._outcome(json.loads(line)) if line.endswith(b"\n") else None
             except (ValueError, KeyError, TypeError, IndexError):
@@ -110,8 +115,7 @@ class Journal:
             end += len(line)
             self.files.add(str(outcome.file))
             self.predictions += isinstance(outcome, Prediction)
-        self.file.seek(end)
-        self.file.truncate()
+        return end
 
     def _check(self, head: bytes, about: dict[str, Any]) -> None:
         anew = "or begin anew with --overwrite"
@@ -126,8 +130,9 @@ class Journal:
 
     def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
         try:
-            self.file.write(b"".join(json.dumps(record).encode() + b"\n" for record in records))
-            self.file.flush()
+            lines = memoryview(b"".join(json.dumps(record).encode() + b"\n" for record in records))
+            while lines:
+                lines = lines[self.file.write(lines) :]
             os.fsync(self.file.fileno())
         except OSError as error:
             if is_disk_full(error):

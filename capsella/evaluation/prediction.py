@@ -74,10 +74,21 @@ def predict_batches(
     model: ImageClassifier, files: Iterable[str], *, batch_size: int, workers: int
 ) -> Iterator[list[Prediction | Broken]]:
     """What becomes of each file, in order, `batch_size` files at a time; arguments and errors as `predict_files`."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+    check_speed(batch_size, workers)
     chunks = decode_files(files, model.image_size, model.channels, chunk=batch_size, workers=workers)
     return (_predict(model, chunk) for chunk in chunks)
+
+
+def check_speed(batch_size: int, workers: int | None) -> None:
+    """Both are in range.
+
+    Raises:
+        ValueError: a batch size below 1, `workers` below 0.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers: must be at least 0, got {workers}")
 
 
 def _predict(model: ImageClassifier, chunk: Chunk) -> list[Prediction | Broken]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from capsella.errors import CapsellaError
 from capsella.evaluation.journal import Journal
 from capsella.evaluation.listing import image_files
-from capsella.evaluation.prediction import Broken, Prediction, predict_batches
+from capsella.evaluation.prediction import Broken, Prediction, check_speed, predict_batches
 from capsella.evaluation.prediction_tables import check_table, write_broken, write_table
 from capsella.evaluation.progress import image_progress
 from capsella.models import ImageClassifier
@@ -64,6 +64,7 @@ def predict_table(
             another prediction, or in use; from `predict_files`; the disk is full.
     """
     paths, out = [Path(path) for path in paths], Path(out)
+    check_speed(batch_size, workers)
     check_table(out, model.classes)
     journal_path = out.with_name(out.name + ".journal")
     _check_unused(out, journal_path, resume=resume, overwrite=overwrite)
