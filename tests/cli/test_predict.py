@@ -125,8 +125,8 @@ def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_p
     for k in range(400):
         shutil.copy(files[k % len(files)], folder / f"{k}.png")
     out, journal = tmp_path / "p.csv", tmp_path / "p.csv.journal"
-    words = [trained, folder, "--out", out, "--workers", 2, "--batch-size", 2, "--resume"]
-    job = start(*words)
+    words = [trained, folder, "--out", out, "--batch-size", 2, "--resume"]
+    job = start(*words, "--workers", 2)
     while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
         assert job.poll() is None, job.communicate()[0].decode()
         time.sleep(0.002)
@@ -136,7 +136,7 @@ def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_p
     assert not out.exists()
     assert len(family) >= 2
     assert psutil.wait_procs(family, timeout=30)[1] == []  # nobody goes on without the one that was killed
-    job = start(*words)
+    job = start(*words, "--workers", 0)
     said = job.communicate()[0].decode()
     assert job.returncode == 0, said
     assert "400 predictions written to" in said

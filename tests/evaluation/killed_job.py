@@ -34,7 +34,7 @@ class Slow(ImageClassifier):
 
 
 def kill(folder: Path, out: Path, seed: int) -> None:
-    """Ten times: start, and kill once some more is known; then let it end. Prints the size of the journal at each kill."""
+    """Ten times: start, and kill once some more is known; then let it end. Prints the journal's size at each kill."""
     numbers, journal = random.Random(seed), out.with_name(out.name + ".journal")
     size = 0
     for _ in range(10):

@@ -1,6 +1,7 @@
 """What a journal keeps of outcomes, and what of itself when it was cut off, damaged, or is another's."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,13 +113,10 @@ def test_two_processes_do_not_write_one_journal(path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_is_a_clear_error(path):
     message = r"no space left to write .*t\.journal; make room, then go on with --resume"
-    with (
-        open("/dev/full", "ab", buffering=0) as full,
-        pytest.raises(CapsellaError, match=message),
-        journal(path) as again,
-    ):
-        again.file.close()
-        again.file = full
+    again = journal(path)
+    again.file.close()
+    again.file = os.fdopen(os.open("/dev/full", os.O_WRONLY), "ab", buffering=0)
+    with again, pytest.raises(CapsellaError, match=message):
         again.append(OUTCOMES)
     assert len(path.read_bytes().splitlines()) == 4
 
