@@ -28,7 +28,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException as error:  # an interrupted write leaves nothing behind either
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
         raise
 
@@ -43,7 +43,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def _is_disk_full(error: BaseException | None) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
     """True for ENOSPC and EDQUOT, also where a library raised its own error from it, or passes on the words only."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

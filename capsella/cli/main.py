@@ -18,7 +18,7 @@ from capsella.version import __version__
 VERBS = {
     "train": "train a recipe, evaluate it on the test images, and write a report",
     "evaluate": "error, precision, recall, calibration and confusion matrix of a run",
-    "predict": "classify image files into a CSV table",
+    "predict": "classify image files into a CSV, JSON lines or Parquet table",
     "attack": "accuracy of runs under adversarial attacks, white-box, from one another, and on votes",
     "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
     "table": "run a table of a paper, row by row, and print its numbers beside ours",

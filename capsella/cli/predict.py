@@ -1,5 +1,6 @@
 """`capsella predict`."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,24 +8,35 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from capsella.evaluation import predict_files, write_csv
+from capsella.evaluation import Broken, predict_files, predict_table, print_table
 from capsella.training import load_run
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images into a CSV table: file, class, and the activation of every class."""
+    """Classify images into a table: file, class, and the activation of every class.
+
+    With --out, images that cannot be read are listed in OUT.broken.csv, and a call that is interrupted, however it is,
+    goes on with --resume.
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS…")]
     """Image files, or folders to look for images in."""
     out: Path | None = None
-    """The table; default: standard output."""
+    """The table, a .csv, .jsonl or .parquet file; default: CSV to standard output."""
+    resume: bool = False
+    """Go on with a table that an earlier call left unfinished; begin where there is none."""
+    overwrite: bool = False
+    """Replace a table that is there."""
+    workers: int | None = None
+    """Processes that decode images; 0 decodes in this one. Default: a core each but for one, at most 8."""
     batch_size: int = 64
     """Images at a time."""
     skip_broken: bool = False
-    """Leave out images that cannot be read, and list them at the end, instead of stopping at the first."""
+    """To standard output: leave out images that cannot be read, and list them at the end, instead of stopping at the
+    first. A table always leaves them out."""
 
 
 def run(arguments: list[str]) -> None:
@@ -32,12 +44,46 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Predict, args=arguments, prog="capsella predict")
     if not options.paths:
         raise ValueError("paths: must name at least one image or folder")
-    model = load_run(options.run).model
-    broken: list[str] | None = [] if options.skip_broken else None
-    predictions = predict_files(model, options.paths, batch_size=options.batch_size, broken=broken)
-    rows = write_csv(predictions, model.classes, options.out)
+    if options.out is None and (options.resume or options.overwrite):
+        raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
     console = Console(stderr=True, highlight=False)
+    if options.out is None:
+        _to_standard_output(options, console)
+    else:
+        _to_table(options, options.out, console)
+
+
+def _to_standard_output(options: Predict, console: Console) -> None:
+    model = load_run(options.run).model
+    broken: list[Broken] | None = [] if options.skip_broken else None
+    predictions = predict_files(
+        model, options.paths, batch_size=options.batch_size, workers=options.workers or 0, broken=broken
+    )
+    print_table(predictions, model.classes)
     if broken:
-        console.print(f"left out {len(broken)} broken images:", *broken, sep="\n  ", soft_wrap=True, markup=False)
-    if options.out is not None:
-        console.print(f"{rows} predictions written to {options.out}", soft_wrap=True, markup=False)
+        lines = (f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken)
+        console.print(f"left out {len(broken)} broken images:", *lines, sep="\n  ", soft_wrap=True, markup=False)
+
+
+def _to_table(options: Predict, out: Path, console: Console) -> None:
+    began = time.monotonic()
+    written = predict_table(
+        load_run(options.run).model,
+        options.paths,
+        out,
+        batch_size=options.batch_size,
+        workers=options.workers,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        console=console,
+    )
+    seconds = time.monotonic() - began
+    lines = [f"{written.rows} predictions written to {out} in {seconds:.0f} s"]
+    if written.broken_table:
+        lines.append(f"{written.broken} broken images listed in {written.broken_table}")
+    console.print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def _printable(text: str) -> str:
+    """A name can hold line breaks, and what commands a terminal."""
+    return text if text.isprintable() else repr(text)

@@ -1,5 +1,7 @@
 """Image files to tensors: one way to decode, convert and resize for training, prediction and packed sets alike."""
 
+import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +24,9 @@ FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 MOST_PIXELS = 80_000_000
 """A file that unpacks to more pixels is refused: a small file can hold enough of them to exhaust the memory."""
 
+MOST_BYTES = 400_000_000
+"""A larger file is refused: `MOST_PIXELS` of four bytes are 320,000,000, and what else a file holds is read as well."""
+
 _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
 _SHOW_PROGRESS_FROM = 2_000
 
@@ -42,8 +47,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None, channels: int | 
         [c h w], 0..255.
 
     Raises:
-        CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, or larger than
-            `MOST_PIXELS`.
+        CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
+            `MOST_PIXELS` or `MOST_BYTES`, or no file but a folder, a pipe, a device.
         ValueError: `size` or `channels` cannot be.
     """
     if channels not in (1, 3, None):
@@ -58,6 +63,8 @@ def decode(
 ) -> UInt8[Tensor, "c h w"]:
     """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it."""
     try:
+        if isinstance(file, Path):
+            _check_file(file)
         with Image.open(file, formats=FORMATS) as image:
             _check_header(image)
             image.load()
@@ -68,6 +75,20 @@ def decode(
         raise
     except Exception as error:  # decoders raise errors of every kind on damaged bytes
         raise CapsellaError(f"{name}: cannot be read as an image ({error or type(error).__name__})") from error
+
+
+def _check_file(file: Path) -> None:
+    """Before anything is read: a pipe would be waited for without end, a device never ends."""
+    status = file.stat()
+    if stat.S_ISDIR(status.st_mode):
+        os.scandir(file).close()  # a walk names a folder as a file where it cannot list it; the reason is this error
+        raise CapsellaError("it is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise CapsellaError("it is a pipe or a device, no file")
+    if status.st_size == 0:
+        raise CapsellaError("the file is empty")
+    if status.st_size > MOST_BYTES:
+        raise CapsellaError(f"{status.st_size:,} bytes; at most {MOST_BYTES:,} are read")
 
 
 def _check_header(image: Image.Image) -> None:

@@ -10,17 +10,22 @@ from capsella.evaluation.adversarial import (
     attack_table,
 )
 from capsella.evaluation.calibration import Calibration, calibration
-from capsella.evaluation.prediction import Prediction, find_images, predict_files, write_csv
+from capsella.evaluation.listing import find_images, image_files
+from capsella.evaluation.prediction import Broken, Prediction, predict_files
+from capsella.evaluation.prediction_job import Written, predict_table
+from capsella.evaluation.prediction_tables import print_table, write_broken, write_table
 from capsella.evaluation.tables import evaluation_table
 
 __all__ = [
     "AttackCurve",
     "AttackOptions",
+    "Broken",
     "Calibration",
     "ClassScore",
     "Evaluation",
     "Prediction",
     "UnderAttack",
+    "Written",
     "attack_networks",
     "attack_notes",
     "attack_table",
@@ -28,6 +33,10 @@ __all__ = [
     "evaluate",
     "evaluation_table",
     "find_images",
+    "image_files",
     "predict_files",
-    "write_csv",
+    "predict_table",
+    "print_table",
+    "write_broken",
+    "write_table",
 ]

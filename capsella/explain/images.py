@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsella.data.reading import read_image
 from capsella.evaluation.inference import inference
-from capsella.evaluation.prediction import find_images
+from capsella.evaluation.listing import find_images
 from capsella.explain.image_grids import show, tweaks
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.plots import activation_bars, shorten, write_png

@@ -11,6 +11,7 @@ from capsella.models.base import ImageClassifier, load_weights
 from capsella.routing import Routing, routing_from_dict
 
 ModelFunction = Callable[..., ImageClassifier]
+MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
 _MODELS: dict[str, ModelFunction] = {}
 
 
@@ -75,10 +76,14 @@ def model_function(name: str) -> ModelFunction:
 
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
+    if not 1 <= int(height) * int(width) <= MOST_PIXELS:
+        raise ValueError(f"image_size: must be 1 to {MOST_PIXELS:,} pixels, got {height}×{width}")
     return int(height), int(width)
 
 
 def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(classes, int) and classes > MOST_CLASSES:
+        raise ValueError(f"classes: must be at most {MOST_CLASSES:,}, got {classes:,}")
     names = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else tuple(classes)
     if len(names) < 2:
         raise ValueError(f"classes: must be at least 2, got {len(names)}")

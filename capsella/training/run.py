@@ -63,7 +63,7 @@ def read_config(folder: str | Path) -> tuple[str, Recipe, dict[str, Any]]:
         raise CapsellaError(f"{folder} is not a run folder: it has no config.json") from error
     except CapsellaError as error:
         raise CapsellaError(f"{path}: {error}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CapsellaError(f"{path} is damaged: {error!r}") from error
 
 

@@ -25,7 +25,7 @@ def test_help_names_every_command(cli, words):
         (["train", "demo"], ["--out", "--seeds", "--epochs", "--model.routing.iterations", "--data.path", "--seed"]),
         (["train", "demo", "--model", "sabour2017_cnn"], ["--model.dropout", "default: cross_entropy"]),
         (["evaluate"], ["RUN", "--split", "--json", "--out"]),
-        (["predict"], ["RUN PATHS…", "--skip-broken", "--out", "standard output"]),
+        (["predict"], ["RUN PATHS…", "--skip-broken", "--out", "--resume", "--workers", "standard output"]),
         (["explain"], ["RUN IMAGES…", "--out"]),
         (["data"], ["data list", "data show NAME"]),
         (["data", "list"], ["data list", "data show NAME"]),

@@ -1,7 +1,5 @@
-"""What one does with a run, and with images: evaluate, predict, explain, data, models, info."""
+"""What one does with a run, and with images: evaluate, explain, data, models, info."""
 
-import csv
-import io
 import json
 
 import pytest
@@ -19,10 +17,6 @@ def broken(tmp_path):
     path.parent.mkdir()
     path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     return path
-
-
-def table(text):
-    return list(csv.reader(io.StringIO(text)))
 
 
 class TestEvaluate:
@@ -52,50 +46,6 @@ class TestEvaluate:
 
     def test_a_batch_size_of_zero(self, cli, trained):
         assert "batch_size: must be at least 1, got 0" in cli("evaluate", trained, "--batch-size", 0).err
-
-
-class TestPredict:
-    def test_to_standard_output(self, cli, trained, images):
-        answer = cli("predict", trained, images / "rows", images / "rings" / "rings03.png")
-        head, *rows = table(answer.out)
-        assert answer.code == 0
-        assert head == ["file", "class", "columns", "rings", "rows"]
-        assert rows[0][0] == str(images / "rows" / "rows00.png")
-        assert len(rows) == 12
-        for row in rows:
-            activations = dict(zip(head[2:], map(float, row[2:]), strict=True))
-            assert row[1] == max(activations, key=activations.get)
-            assert all(0 <= value <= 1 for value in activations.values())
-
-    def test_to_a_file(self, cli, trained, images, tmp_path):
-        answer = cli("predict", trained, images, "--out", tmp_path / "sub" / "p.csv", "--batch-size", 7)
-        assert (answer.code, answer.out) == (0, "")
-        assert f"33 predictions written to {tmp_path / 'sub' / 'p.csv'}" in answer.err
-        assert (tmp_path / "sub" / "p.csv").read_text() == cli("predict", trained, images).out
-
-    def test_a_broken_image_is_named_and_the_older_table_kept(self, cli, trained, images, broken, tmp_path):
-        (tmp_path / "p.csv").write_text("older")
-        answer = cli("predict", trained, images, broken, "--out", tmp_path / "p.csv")
-        assert answer.code == 1
-        assert f"{broken}: cannot be read as an image" in answer.err
-        assert (tmp_path / "p.csv").read_text() == "older"
-
-    def test_skip_broken_counts_and_lists(self, cli, trained, images, broken):
-        answer = cli("predict", trained, images / "rows", broken.parent, "--skip-broken")
-        assert answer.code == 0
-        assert len(table(answer.out)) == 12
-        assert "left out 1 broken images:" in answer.err
-        assert str(broken) in answer.err
-
-    def test_nothing_that_can_be_read(self, cli, trained, broken):
-        answer = cli("predict", trained, broken, "--skip-broken")
-        assert answer.code == 1
-        assert "none of the 1 images could be read" in answer.err
-
-    def test_a_path_that_is_not_there(self, cli, trained, tmp_path):
-        assert (
-            f"{tmp_path / 'x.png'}: there is no such file or folder" in cli("predict", trained, tmp_path / "x.png").err
-        )
 
 
 class TestExplain:

@@ -1,0 +1,179 @@
+"""Many image files to pixels, in worker processes, with a bounded number of images in memory."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from capsella.data.reading import read_image
+from capsella.errors import CapsellaError
+
+_AHEAD = 3  # chunks a worker may be ahead of whoever takes them: enough to smooth out slow files
+_DIED = "the process that decoded it died: the decoder crashed, or the system ended it for want of memory"
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some files and what became of them.
+
+    files: their names. reasons: what is wrong with each, None where it was read. pixels: those that were read, in
+    order, [k c h w], 0..255; NumPy's, because PyTorch passes tensors on in shared memory, of which containers have
+    little.
+    """
+
+    files: tuple[str, ...]
+    reasons: tuple[str | None, ...]
+    pixels: UInt8[np.ndarray, "k c h w"]
+
+
+def decode_files(
+    files: Iterable[str], size: tuple[int, int], channels: int, *, chunk: int = 64, workers: int = 0
+) -> Iterator[Chunk]:
+    """Read image files as `read_image` does, `chunk` at a time, in their order; broken ones end up as a reason.
+
+    Workers are started by a server process that has never computed: forked from here, they would inherit the locks
+    of OpenMP's threads. One that dies over a file is replaced, and the file has that as its reason.
+
+    Args:
+        files: names; taken as they are needed, so that any number of them costs no memory.
+        size: (height, width) to resize to.
+        channels: 1 for grey, 3 for RGB.
+        chunk: files a chunk.
+        workers: processes; 0 decodes in this one. With more, a script of one's own must guard its main part with
+            `if __name__ == "__main__":`, as for every use of `multiprocessing`.
+
+    Raises:
+        ValueError: `chunk` below 1, `workers` below 0.
+        CapsellaError: worker processes do not start.
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk: must be at least 1, got {chunk}")
+    if workers < 0:
+        raise ValueError(f"workers: must be at least 0, got {workers}")
+    read = partial(_read, size=size, channels=channels)
+    chunks = _chunks(files, chunk)
+    return _in_processes(chunks, read, workers) if workers else map(read, chunks)
+
+
+def _chunks(files: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
+    waiting = iter(files)
+    while chunk := tuple(islice(waiting, size)):
+        yield chunk
+
+
+def _read(files: Sequence[str], size: tuple[int, int], channels: int) -> Chunk:
+    pixels, read = np.empty((len(files), channels, *size), np.uint8), 0
+    reasons: list[str | None] = []
+    for file in files:
+        try:
+            pixels[read] = read_image(Path(file), size, channels).numpy()
+            read += 1
+            reasons.append(None)
+        except CapsellaError as error:
+            reasons.append(str(error).removeprefix(f"{file}: "))
+        except MemoryError:
+            reasons.append("decoding it takes more memory than there is")
+    return Chunk(tuple(files), tuple(reasons), pixels[:read])
+
+
+def _in_processes(
+    chunks: Iterable[tuple[str, ...]], read: Callable[[Sequence[str]], Chunk], workers: int
+) -> Iterator[Chunk]:
+    waiting: deque[tuple[tuple[str, ...], Future[Chunk]]] = deque()
+    with _Workers(read, workers) as pool:
+        for files in chunks:
+            waiting.append((files, pool.submit(files)))
+            if len(waiting) > _AHEAD * workers:
+                yield pool.result(*waiting.popleft())
+        while waiting:
+            yield pool.result(*waiting.popleft())
+
+
+class _Workers:
+    """Processes that read chunks; replaced when one dies."""
+
+    def __init__(self, read: Callable[[Sequence[str]], Chunk], workers: int) -> None:
+        self.read, self.workers = read, workers
+        self.pool = _start(workers)
+
+    def __enter__(self) -> "_Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+    def submit(self, files: Sequence[str]) -> Future[Chunk]:
+        try:
+            return self.pool.submit(self.read, files)
+        except BrokenProcessPool:
+            self.pool.shutdown()
+            self.pool = _start(self.workers)
+            return self.pool.submit(self.read, files)
+
+    def result(self, files: Sequence[str], future: Future[Chunk]) -> Chunk:
+        """The chunk; where a process died, over this or another chunk, its files one by one, to see which it was."""
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            parts = list(self._one_by_one(files))
+        reasons = tuple(reason for part in parts for reason in part.reasons)
+        return Chunk(tuple(files), reasons, np.concatenate([part.pixels for part in parts]))
+
+    def _one_by_one(self, files: Sequence[str]) -> Iterator[Chunk]:
+        single = _start(1)  # of its own: nothing but the file it reads can end it
+        try:
+            for file in files:
+                try:
+                    yield single.submit(self.read, [file]).result()
+                except BrokenProcessPool:
+                    yield Chunk((file,), (_DIED,), self.read([]).pixels)
+                    single.shutdown()
+                    single = _start(1)
+        finally:
+            single.shutdown()
+
+
+def _start(workers: int) -> ProcessPoolExecutor:
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([__name__])  # imported once, and its memory shared by all
+    pool = ProcessPoolExecutor(workers, context, initializer=_prepare)
+    try:
+        pool.submit(os.getpid).result()
+    except BrokenProcessPool as error:
+        pool.shutdown()
+        raise CapsellaError("worker processes to decode images do not start; workers=0 does without") from error
+    return pool
+
+
+def _prepare() -> None:
+    """In a worker, before its first file."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
+    warnings.simplefilter("ignore")  # Pillow's remarks on metadata, for 100,000 files
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed process cannot end its workers, and they would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)

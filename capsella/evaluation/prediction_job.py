@@ -1,0 +1,146 @@
+"""Predictions for 100,000 files and more, into a table: bounded memory, progress, and resumable at any moment."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.evaluation.journal import Journal
+from capsella.evaluation.listing import image_files
+from capsella.evaluation.prediction import Broken, Prediction, check_speed, predict_batches
+from capsella.evaluation.prediction_tables import check_table, write_broken, write_table
+from capsella.evaluation.progress import image_progress
+from capsella.models import ImageClassifier
+
+_FEW = 500  # images that are decoded sooner than worker processes start
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `predict_table` left: rows in the table, and the files that could not be read, in a table of their own."""
+
+    rows: int
+    broken: int
+    broken_table: Path | None
+
+
+def predict_table(
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    out: Path,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> Written:
+    """Classify image files into the table `out`, and list those that cannot be read in `out`.broken.csv.
+
+    Until all files are done, what is known is in `out`.journal, and the tables are not there, or the older ones are.
+    However the process ends, a call with `resume` goes on from there: every file is in one of the two tables, once.
+
+    Args:
+        model: any registered model.
+        paths: files and folders, as for `image_files`.
+        out: .csv, .jsonl or .parquet; see `write_table`.
+        batch_size: images at a time.
+        workers: processes that decode; None takes one a core but one, at most 8, and none for less than 500 images.
+        resume: go on with `out`.journal, where there is one; model, paths and working folder must be the same.
+        overwrite: replace `out` and drop `out`.journal.
+        console: where progress is shown.
+
+    Raises:
+        ValueError: an unknown ending, a batch size below 1, `workers` below 0, both `resume` and `overwrite`.
+        CapsellaError: `out` or its journal is there and neither `resume` nor `overwrite` is set; the journal is of
+            another prediction, or in use; from `predict_files`; the disk is full.
+    """
+    paths, out = [Path(path) for path in paths], Path(out)
+    check_speed(batch_size, workers)
+    check_table(out, model.classes)
+    journal_path = out.with_name(out.name + ".journal")
+    _check_unused(out, journal_path, resume=resume, overwrite=overwrite)
+    total = sum(1 for _ in image_files(paths))
+    with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
+        done = journal.files
+        left = total - len(done)
+        batches = predict_batches(
+            model,
+            (name for name in image_files(paths) if name not in done),
+            batch_size=batch_size,
+            workers=_workers_for(left) if workers is None else workers,
+        )
+        with image_progress(console or Console(quiet=True), total, len(done)) as advance:
+            for outcomes in batches:
+                journal.append(outcomes)
+                advance(len(outcomes))
+        written = _write_tables(journal, out)
+        journal.delete()
+    if not written.rows:
+        raise CapsellaError(f"none of the {written.broken} images could be read; {written.broken_table} says why")
+    return written
+
+
+def _check_unused(out: Path, journal: Path, *, resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise ValueError("resume: must not be set together with overwrite")
+    if overwrite:
+        return
+    if journal.exists():
+        if not resume:
+            raise CapsellaError(
+                f"{out} was begun and is not finished ({journal}): --resume goes on, --overwrite begins anew"
+            )
+    elif out.exists():
+        way = "there is nothing to resume; --overwrite predicts anew" if resume else "--overwrite replaces it"
+        raise CapsellaError(f"{out} is finished already: {way}, or choose another --out")
+
+
+def _write_tables(journal: Journal, out: Path) -> Written:
+    """Both, whole or not at all; done again from the beginning where a process is killed half way."""
+    broken_table = out.with_name(out.name + ".broken.csv")
+    predictions = (outcome for outcome in journal.outcomes() if isinstance(outcome, Prediction))
+    broken = (outcome for outcome in journal.outcomes() if isinstance(outcome, Broken))
+    number = sum(isinstance(outcome, Broken) for outcome in journal.outcomes())
+    if number:
+        write_broken(broken, broken_table)
+    else:
+        broken_table.unlink(missing_ok=True)  # of an older table
+    rows = write_table(predictions, journal.classes, out) if journal.predictions else 0
+    return Written(rows, number, broken_table if number else None)
+
+
+def _workers_for(images: int) -> int:
+    if images < _FEW:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST_WORKERS, max(1, cores - 1))
+
+
+def _about(model: ImageClassifier, paths: Iterable[Path]) -> dict[str, Any]:
+    """What must be the same for a prediction to be gone on with; names are relative, so the working folder as well."""
+    return {
+        "journal": "capsella predict 1",
+        "model": _fingerprint(model),
+        "working folder": os.getcwd(),
+        "list of paths": [str(path) for path in paths],
+    }
+
+
+def _fingerprint(model: ImageClassifier) -> str:
+    """SHA-256 of the network and its weights."""
+    options = getattr(model, "options", {})
+    shape = [type(model).__name__, list(model.classes), list(model.image_size), model.channels, options]
+    digest = hashlib.sha256(json.dumps(shape, default=str, sort_keys=True).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

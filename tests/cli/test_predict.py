@@ -1,0 +1,143 @@
+"""`capsella predict`."""
+
+import csv
+import io
+import shutil
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+
+@pytest.fixture
+def broken(tmp_path):
+    path = tmp_path / "new" / "broken.png"
+    path.parent.mkdir()
+    path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    return path
+
+
+def table(text):
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_to_standard_output(cli, trained, images):
+    answer = cli("predict", trained, images / "rows", images / "rings" / "rings03.png")
+    head, *rows = table(answer.out)
+    assert answer.code == 0
+    assert head == ["file", "class", "columns", "rings", "rows"]
+    assert rows[0][0] == str(images / "rows" / "rows00.png")
+    assert len(rows) == 12
+    for row in rows:
+        activations = dict(zip(head[2:], map(float, row[2:]), strict=True))
+        assert row[1] == max(activations, key=activations.get)
+        assert all(0 <= value <= 1 for value in activations.values())
+
+
+def test_to_a_file(cli, trained, images, tmp_path):
+    answer = cli("predict", trained, images, "--out", tmp_path / "sub" / "p.csv", "--batch-size", 7)
+    assert (answer.code, answer.out) == (0, "")
+    assert f"33 predictions written to {tmp_path / 'sub' / 'p.csv'}" in answer.err
+    assert (tmp_path / "sub" / "p.csv").read_text() == cli("predict", trained, images).out
+
+
+def test_skip_broken_counts_and_lists(cli, trained, images, broken):
+    answer = cli("predict", trained, images / "rows", broken.parent, "--skip-broken")
+    assert answer.code == 0
+    assert len(table(answer.out)) == 12
+    assert "left out 1 broken images:" in answer.err
+    assert str(broken) in answer.err
+
+
+def test_nothing_that_can_be_read(cli, trained, broken):
+    answer = cli("predict", trained, broken, "--skip-broken")
+    assert answer.code == 1
+    assert "none of the 1 images could be read" in answer.err
+
+
+def test_a_path_that_is_not_there(cli, trained, tmp_path):
+    assert f"{tmp_path / 'x.png'}: there is no such file or folder" in cli("predict", trained, tmp_path / "x.png").err
+
+
+def test_a_broken_image_is_an_error_on_standard_output_and_listed_apart_from_a_table(
+    cli, trained, broken, images, tmp_path
+):
+    answer = cli("predict", trained, images / "rows", broken)
+    assert answer.code == 1
+    assert f"{broken}: cannot be read as an image" in answer.err
+    out = tmp_path / "p.csv"
+    answer = cli("predict", trained, images / "rows", broken, "--out", out)
+    assert answer.code == 0
+    assert f"1 broken images listed in {out}.broken.csv" in answer.err
+    assert table((tmp_path / "p.csv.broken.csv").read_text())[1][0] == str(broken)
+
+
+def test_names_in_messages_command_no_terminal(cli, trained, broken, images):
+    odd = broken.rename(broken.with_name("a\x1b[2J\nb.png"))
+    answer = cli("predict", trained, images / "rows", odd, "--skip-broken")
+    assert "a\\x1b[2J\\nb.png" in answer.err
+    assert "\x1b[2J" not in answer.err
+
+
+def test_a_table_that_is_there(cli, trained, images, tmp_path):
+    out = tmp_path / "p.jsonl"
+    assert cli("predict", trained, images / "rows", "--out", out).code == 0
+    first = out.read_text()
+    for flag, text in ((None, "--overwrite replaces it, or choose another --out"), ("--resume", "nothing to resume")):
+        answer = cli("predict", trained, images / "rows", "--out", out, *filter(None, [flag]))
+        assert answer.code == 1
+        assert text in answer.err
+    out.write_text("older")
+    assert cli("predict", trained, images / "rows", "--out", out, "--overwrite").code == 0
+    assert out.read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--resume"], "resume, overwrite: must come with --out"),
+        (["--out", "p.txt"], "out: must end in .csv, .jsonl, .parquet, got 'p.txt'"),
+        (["--out", "p.csv", "--resume", "--overwrite"], "resume: must not be set together with overwrite"),
+        (["--out", "p.csv", "--batch-size", "0"], "batch_size: must be at least 1, got 0"),
+        (["--workers", "-1"], "workers: must be at least 0, got -1"),
+    ],
+)
+def test_flags_that_cannot_be(cli, trained, images, words, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = cli("predict", trained, images, *words)
+    assert answer.code == 1
+    assert text in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def start(*words):
+    command = [sys.executable, "-m", "capsella", "predict", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    files = sorted(images.rglob("*.png"))
+    for k in range(400):
+        shutil.copy(files[k % len(files)], folder / f"{k}.png")
+    out, journal = tmp_path / "p.csv", tmp_path / "p.csv.journal"
+    words = [trained, folder, "--out", out, "--batch-size", 2, "--resume"]
+    job = start(*words, "--workers", 2)
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
+        assert job.poll() is None, job.communicate()[0].decode()
+        time.sleep(0.002)
+    family = psutil.Process(job.pid).children(recursive=True)
+    job.kill()
+    job.communicate()
+    assert not out.exists()
+    assert len(family) >= 2
+    assert psutil.wait_procs(family, timeout=30)[1] == []  # nobody goes on without the one that was killed
+    job = start(*words, "--workers", 0)
+    said = job.communicate()[0].decode()
+    assert job.returncode == 0, said
+    assert "400 predictions written to" in said
+    assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))

@@ -1,0 +1,175 @@
+"""Decoding in worker processes: the same pixels in the same order, and every broken file a reason."""
+
+import os
+import struct
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data.decoding import _in_processes, decode_files
+from capsella.data.reading import MOST_BYTES, read_image
+from capsella.errors import CapsellaError
+
+SIZE = (5, 7)
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(png_chunk(*chunk) for chunk in (*chunks, (b"IEND", b"")))
+
+
+def bomb() -> bytes:
+    """88,360,000 pixels in 90 kB."""
+    packer = zlib.compressobj(9)
+    return png(9_400, 9_400, (b"IDAT", packer.compress(b"\0" * 88_369_400) + packer.flush()))
+
+
+def text_bomb() -> bytes:
+    """A comment of 100 MB beside one pixel."""
+    comment = zlib.compress(b"a" * 100_000_000, 9)
+    return png(1, 1, (b"zTXt", b"Comment\0\0" + comment), (b"IDAT", zlib.compress(b"\0\0")))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Files by name, each with a part of the reason that it must get; "" where it can be read."""
+    folder = tmp_path_factory.mktemp("hostile")
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+    for name in ("good.png", "cut.png", "cut.jpg", "wrong\nextension.jpg"):
+        noise.save(folder / name, format="JPEG" if name == "cut.jpg" else "PNG")
+    for name in ("cut.png", "cut.jpg"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:-600])
+    noise.save(folder / "moving.png", save_all=True, append_images=[noise.rotate(90)])
+    noise.save(folder / "moving.gif")
+    Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40).save(folder / "deep.png")
+    (folder / "bomb.png").write_bytes(bomb())
+    (folder / "comment.png").write_bytes(text_bomb())
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "text.png").write_text("an image, it says")
+    (folder / "folder.png").mkdir()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "loop.png").symlink_to("loop.png")
+    (folder / "gone.png").symlink_to("nowhere.png")
+    with open(folder / "large.png", "wb") as file:
+        file.truncate(MOST_BYTES + 1)  # takes no room on the disk
+    reasons = {
+        "good.png": "",
+        "bomb.png": "9400×9400 pixels; at most 80,000,000 are read",
+        "comment.png": "cannot be read as an image (",
+        "cut.jpg": "cannot be read as an image (",
+        "cut.png": "cannot be read as an image (",
+        "deep.png": "",
+        "empty.png": "the file is empty",
+        "folder.png": "it is a folder",
+        "gone.png": "no such file",
+        "large.png": "400,000,001 bytes; at most 400,000,000 are read",
+        "loop.png": "symbolic links",
+        "moving.gif": "cannot identify image file",
+        "moving.png": "it holds 2 pages",
+        "pipe.png": "it is a pipe or a device",
+        "text.png": "cannot identify image file",
+        "wrong\nextension.jpg": "",
+    }
+    return {str(folder / name): reason for name, reason in reasons.items()}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and such links are not there")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hostile_files_each_get_their_reason(hostile: dict[str, str], workers: int) -> None:
+    chunks = list(decode_files(hostile, SIZE, 3, chunk=5, workers=workers))
+    assert [len(chunk.files) for chunk in chunks] == [5, 5, 5, 1]
+    found = {file: reason for chunk in chunks for file, reason in zip(chunk.files, chunk.reasons, strict=True)}
+    assert list(found) == list(hostile)
+    assert {file for file, reason in found.items() if reason is None} == {file for file in hostile if not hostile[file]}
+    assert [(file, reason) for file, reason in found.items() if reason and hostile[file] not in reason] == []
+    for chunk in chunks:
+        good = [file for file, reason in zip(chunk.files, chunk.reasons, strict=True) if reason is None]
+        assert chunk.pixels.shape == (len(good), 3, *SIZE)
+        for file, pixels in zip(good, chunk.pixels, strict=True):
+            assert torch.equal(torch.from_numpy(pixels), read_image(Path(file), SIZE, 3))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"secret")
+    (tmp_path / "a.png").chmod(0)
+    (chunk,) = decode_files([str(tmp_path / "a.png")], SIZE, 3)
+    assert "Permission denied" in str(chunk.reasons[0])
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="chunk: must be at least 1, got 0"):
+        decode_files([], SIZE, 3, chunk=0)
+    with pytest.raises(ValueError, match="workers: must be at least 0, got -1"):
+        decode_files([], SIZE, 3, workers=-1)
+
+
+DEADLY = """
+import os, time
+import numpy as np
+from capsella.data.decoding import Chunk
+
+def read(files):
+    if "deadly" in files:
+        os.kill(os.getpid(), 9)  # as the system does where memory is short
+    time.sleep(0.02)
+    return Chunk(tuple(files), (None,) * len(files), np.zeros((len(files), 1, 1, 1), np.uint8))
+
+def fail():
+    raise OSError("no start")
+"""
+
+
+@pytest.fixture
+def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A module that worker processes can import."""
+    (tmp_path / "deadly_reader.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    import deadly_reader
+
+    yield deadly_reader
+    del sys.modules["deadly_reader"]
+
+
+def test_a_file_that_kills_its_process_is_one_broken_file(deadly) -> None:
+    names = [f"{k:03}" for k in range(40)]
+    names[7] = names[31] = "deadly"
+    chunks = [tuple(names[k : k + 4]) for k in range(0, 40, 4)]
+    done = list(_in_processes(chunks, deadly.read, 2))
+    assert [chunk.files for chunk in done] == chunks
+    reasons = {file: reason for chunk in done for file, reason in zip(chunk.files, chunk.reasons, strict=True)}
+    assert {file for file, reason in reasons.items() if reason} == {"deadly"}
+    assert "the process that decoded it died" in reasons["deadly"]
+    assert [len(chunk.pixels) for chunk in done] == [4, 3, 4, 4, 4, 4, 4, 3, 4, 4]
+
+
+def test_files_are_taken_as_they_are_needed(deadly) -> None:
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(len(taken))
+            yield (str(len(taken)),)
+
+    running = _in_processes(endless(), deadly.read, 2)
+    for _ in range(5):
+        next(running)
+    time.sleep(0.5)
+    assert len(taken) <= 5 + 3 * 2 + 1
+    running.close()
+
+
+def test_workers_that_do_not_start_are_an_error(deadly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsella.data.decoding._prepare", deadly.fail)
+    with pytest.raises(CapsellaError, match="worker processes to decode images do not start; workers=0 does without"):
+        list(_in_processes([("a",)], deadly.read, 1))
