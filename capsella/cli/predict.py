@@ -32,9 +32,10 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Predict, args=arguments, prog="capsella predict")
     if not options.paths:
         raise ValueError("paths: must name at least one image or folder")
-    model = load_run(options.run).model
+    trained = load_run(options.run)
+    model, classes = trained.model, 2 if trained.recipe.data.is_paired else 1
     broken: list[str] | None = [] if options.skip_broken else None
-    predictions = predict_files(model, options.paths, batch_size=options.batch_size, broken=broken)
+    predictions = predict_files(model, options.paths, batch_size=options.batch_size, broken=broken, classes=classes)
     rows = write_csv(predictions, model.classes, options.out)
     console = Console(stderr=True, highlight=False)
     if broken:

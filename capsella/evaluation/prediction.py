@@ -21,7 +21,10 @@ from capsella.models import ImageClassifier
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One file's class, the one with the largest activation, and the activations [classes]."""
+    """One file's class, the one with the largest activation, and the activations [classes].
+
+    Of two classes an image, the classes of the two largest, the surer first, as in "8 + 3".
+    """
 
     file: Path
     class_name: str
@@ -57,7 +60,12 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def predict_files(
-    model: ImageClassifier, paths: Iterable[Path], *, batch_size: int = 64, broken: list[str] | None = None
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    *,
+    batch_size: int = 64,
+    broken: list[str] | None = None,
+    classes: int = 1,
 ) -> Iterator[Prediction]:
     """Classify image files, resized as in training, in the order of `find_images`.
 
@@ -67,21 +75,24 @@ def predict_files(
         batch_size: images at a time; changes nothing but speed and memory.
         broken: without it, a file that cannot be read is an error; with a list, such files are passed over and what is
             wrong with each is added to the list.
+        classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
 
     Raises:
-        ValueError: a batch size below 1.
+        ValueError: a batch size below 1, more classes an image than the model has.
         CapsellaError: from `find_images`; a file that cannot be read; no file that can; an activation that is
             not finite.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+    if not 1 <= classes <= len(model.classes):
+        raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
     files = find_images(paths)
     none_read = True
     for start in range(0, len(files), batch_size):
         images = dict(_readable(model, files[start : start + batch_size], broken))
         if images:
             none_read = False
-            yield from _predict(model, images)
+            yield from _predict(model, images, classes)
     if none_read:
         raise CapsellaError(f"predict: none of the {len(files)} images could be read")
 
@@ -97,14 +108,15 @@ def _readable(model: ImageClassifier, files: Sequence[Path], broken: list[str] |
             broken.append(str(error))
 
 
-def _predict(model: ImageClassifier, images: dict[Path, Tensor]) -> Iterator[Prediction]:
+def _predict(model: ImageClassifier, images: dict[Path, Tensor], classes: int) -> Iterator[Prediction]:
     batch = torch.stack(list(images.values())).float() / 255
     with inference(model) as device:
         activations = model(batch.to(device)).activations.float().cpu()
     for file, row in zip(images, activations.clone(), strict=True):
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the model answers NaN or infinity; its weights are broken, so train it anew")
-        yield Prediction(file, model.classes[int(row.argmax())], row)
+        largest = row.topk(classes).indices.tolist()
+        yield Prediction(file, " + ".join(model.classes[k] for k in largest), row)
 
 
 def write_csv(predictions: Iterable[Prediction], classes: Sequence[str], out: Path | None = None) -> int:
