@@ -117,7 +117,7 @@ def overlay_figure(
     first, second = drawn.copy(), drawn.copy()
     first[:, 1], second[:, 0] = 0, 0
     rows = [images.transpose(0, 2, 3, 1), *(_two_colours(both) for both in (parts, drawn, first, second))]
-    titles = ("input", "its two\nimages", "recon-\nstructions", "of the\nfirst", "of the\nsecond")
+    titles = ("input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone")
     blocks = -(-n // COLUMNS)
     size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(images) + 0.5) * blocks)
     figure = Figure(figsize=size, layout="constrained")
