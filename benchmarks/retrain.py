@@ -95,7 +95,7 @@ def retrain(options: Retraining, console: Console) -> dict[str, Any]:
     for number, chosen in enumerate(order, start=1):
         batch = next(batches(images, len(chosen), order=chosen))
         for training in trainings.values():
-            training.step(*batch, options.steps)
+            training.step(batch.images, batch.labels, options.steps)
         if number % 10 == 0:
             console.print(f"step {number}:", *(f"{name} {t.losses[-1]:.6f}" for name, t in trainings.items()))
     return _compare(options, recipe, trainings)

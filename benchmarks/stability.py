@@ -159,6 +159,8 @@ def run(study: Study, console: Console) -> dict[str, Summary]:
     """Train both; the three files are written anew with every tenth point."""
     options = DataOptions(name=study.data, size=study.size, channels=1, per_class=study.images_per_class)
     images = load_data(options).train
+    if not isinstance(images, ImageSet):
+        raise ValueError(f"data: must be a source of single images, got pairs: {study.data}")
     routings: dict[str, Routing] = {
         "capsella": EMRouting(competition=study.competition),
         "plain": PlainEMRouting(competition=study.competition, epsilon=study.epsilon),

@@ -1,4 +1,4 @@
-"""Losses. Every function returns the mean over the batch of one number an image."""
+"""Losses, each the mean over the batch of one number an image; and what counts as an error."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -10,7 +10,9 @@ from torch import Tensor
 from capsella.errors import unknown_name
 from capsella.types import Output
 
-Classification = Literal["margin", "spread", "cross_entropy"]
+Classification = Literal["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"]
+FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy")
+"""The losses for images that show two classes."""
 Reduction = Literal["sum", "mean"]
 
 
@@ -19,7 +21,8 @@ class LossOptions:
     """Which losses are added up, and their constants. Defaults: Sabour et al. 2017, section 3 and 4.1."""
 
     name: Classification = "margin"
-    """The loss on the class activations (or the logits of a CNN, for cross_entropy)."""
+    """The loss on the class activations (or the logits of a CNN, for both cross-entropies). Images of two classes need
+    margin or sigmoid_cross_entropy."""
     positive_margin: float = 0.9
     """m⁺: no loss for a present class that is longer."""
     negative_margin: float = 0.1
@@ -157,17 +160,54 @@ def cross_entropy(output: Output, labels: Int[Tensor, " b"]) -> Float[Tensor, ""
     return torch.nn.functional.cross_entropy(logits.float(), labels)
 
 
+def sigmoid_cross_entropy(output: Output, labels: Int[Tensor, " b"] | Shaped[Tensor, "b classes"]) -> Float[Tensor, ""]:
+    """−Σ_k [T_k ln p_k + (1 − T_k) ln(1 − p_k)], p_k the logistic of a CNN's logit of class k ([S] §6).
+
+    Args:
+        output: of a model that has logits.
+        labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
+
+    Raises:
+        ValueError: an output without logits, labels of another batch size or number of classes.
+    """
+    if output.logits is None:
+        raise ValueError("output: must have logits for sigmoid_cross_entropy; capsules take the margin loss")
+    logits = output.logits.float()
+    summed = torch.nn.functional.binary_cross_entropy_with_logits(logits, _present(logits, labels), reduction="sum")
+    return summed / len(logits)
+
+
 def total_loss(
-    output: Output, images: Tensor, labels: Tensor, options: LossOptions, *, spread: float | None = None
+    output: Output,
+    images: Tensor,
+    labels: Tensor,
+    options: LossOptions,
+    *,
+    parts: Tensor | None = None,
+    spread: float | None = None,
 ) -> Losses:
     """The classification loss, plus the weighted reconstruction loss where the model has a decoder.
 
-    `spread`: the margin of the spread loss now, by `options.spread_at`; without it, the last one.
+    Args:
+        output: of a model called with `labels`.
+        images: [b c h w] in [0, 1], what a reconstruction is compared with.
+        labels: class numbers [b], or [b 2] where each image overlays one of each class.
+        options: the loss.
+        parts: [b 2 c h w], the images that each of `images` overlays: each capsule is to draw its own ([S] §6).
+        spread: the margin of the spread loss now, by `options.spread_at`; without it, the last one.
+
+    Raises:
+        ValueError: two classes an image and a loss that is for one; parts of another shape than the reconstructions.
     """
+    if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
+        raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for images of two classes, got {options.name}")
+    present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
     if options.name == "margin":
         classification = margin_loss(
-            output.activations, labels, options.positive_margin, options.negative_margin, options.absent_weight
+            output.activations, present, options.positive_margin, options.negative_margin, options.absent_weight
         )
+    elif options.name == "sigmoid_cross_entropy":
+        classification = sigmoid_cross_entropy(output, present)
     elif options.name == "spread":
         classification = spread_loss(output.activations, labels, options.spread_last if spread is None else spread)
     else:
@@ -175,8 +215,48 @@ def total_loss(
     if output.reconstruction is None:
         return Losses(classification, classification, torch.zeros_like(classification))
     weight = options.reconstruction_weight
-    reconstruction = weight * reconstruction_loss(output.reconstruction, images, options.reconstruction)
+    reconstruction = weight * _reconstruction(output.reconstruction, images, parts, options.reconstruction)
     return Losses(classification + reconstruction, classification, reconstruction)
+
+
+def multi_hot(labels: Int[Tensor, "b k"], classes: int) -> Int[Tensor, "b classes"]:
+    """Class numbers as 1 for each class that is present, 0 for the others.
+
+    >>> multi_hot(torch.tensor([[2, 0]]), 4)
+    tensor([[1, 0, 1, 0]])
+    """
+    return torch.nn.functional.one_hot(labels, classes).amax(1)
+
+
+def strongest(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b *k"]) -> Int[Tensor, "b *k"]:
+    """What a model says an image shows: the class of the largest activation, or those of the two largest for `labels`
+    of two classes an image ([S] §6), the one that is a label in the place of that label.
+
+    >>> strongest(torch.tensor([[0.1, 0.8, 0.3, 0.9]]), torch.tensor([[1, 2]]))
+    tensor([[1, 3]])
+    """
+    if labels.ndim == 1:
+        return activations.argmax(1)
+    first, second = activations.topk(2, 1).indices.unbind(1)
+    crossed = (first == labels[:, 1]) | (second == labels[:, 0])
+    return torch.stack([torch.where(crossed, second, first), torch.where(crossed, first, second)], 1)
+
+
+def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b *k"]) -> int:
+    """Images classified wrong; of two classes an image, both must be found ([S] §6)."""
+    wrong = strongest(activations, labels) != labels
+    return int(wrong.flatten(1).any(1).sum() if wrong.ndim == 2 else wrong.sum())
+
+
+def _reconstruction(drawn: Tensor, images: Tensor, parts: Tensor | None, reduction: Reduction) -> Tensor:
+    if parts is None:
+        return reconstruction_loss(drawn, images, reduction)
+    if drawn.shape != parts.shape:
+        raise ValueError(f"reconstruction: must have the parts' shape {tuple(parts.shape)}, got {tuple(drawn.shape)}")
+    losses = [
+        reconstruction_loss(one, part, reduction) for one, part in zip(drawn.unbind(1), parts.unbind(1), strict=True)
+    ]
+    return torch.stack(losses).sum()
 
 
 def _present(activations: Tensor, labels: Tensor) -> Tensor:

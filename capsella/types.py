@@ -22,11 +22,12 @@ class Output(NamedTuple):
 
     activations: [b classes], in [0, 1]; the largest is the prediction.
     capsules: the class capsules [b 1 1 classes d], or None for a CNN.
-    reconstruction: [b channels height width] in [0, 1], or None for a model without a decoder.
+    reconstruction: [b channels height width] in [0, 1], or None for a model without a decoder. A model called with two
+        labels an image gives [b 2 channels height width], one image from the capsule of each.
     logits: [b classes], or None; where given, cross-entropy is computed from them instead of the activations.
     """
 
     activations: Float[Tensor, "b classes"]
     capsules: Capsules | None = None
-    reconstruction: Float[Tensor, "b channels height width"] | None = None
+    reconstruction: Float[Tensor, "b *k channels height width"] | None = None
     logits: Float[Tensor, "b classes"] | None = None

@@ -89,4 +89,6 @@ def _test_images(runs: dict[str, Run], per_class: int | None) -> tuple[str, Imag
                 "for the test images to be new to both"
             )
     splits = load_data(first.recipe.data)
+    if not isinstance(splits.test, ImageSet):
+        raise CapsellaError(f"{first.folder.name}: attacks are on images of one class, and these show two")
     return splits.name, splits.test if per_class is None else first_per_class(splits.test, per_class, 0)

@@ -9,7 +9,17 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from capsella.data import DataOptions, contact_sheet, data_root, describe, load_data, source_table
+from capsella.data import (
+    DataOptions,
+    PairSet,
+    Splits,
+    contact_sheet,
+    data_root,
+    describe,
+    load_data,
+    overlap,
+    source_table,
+)
 from capsella.files import write_whole
 
 USAGE = """usage: capsella data list
@@ -17,6 +27,7 @@ USAGE = """usage: capsella data list
 
 `list` names the sources and says where their files are; `show` counts images per class and split, and draws a contact
 sheet. For your own images: capsella data show folder --path FOLDER
+Of pairs (multimnist, or `multi --of NAME`) it also measures how much their images overlap.
 """
 
 
@@ -57,6 +68,7 @@ def _list(console: Console) -> None:
         table.add_row(row.name, row.images, row.size, str(row.classes), row.found)
     console.print(table)
     console.print("your own images: --data.name folder --data.path FOLDER (a sub-folder a class), or npz")
+    console.print("pairs of any of them, one over the other: --data.name multi --data.of NAME")
 
 
 def _show(name: str, words: list[str], console: Console) -> None:
@@ -69,9 +81,20 @@ def _show(name: str, words: list[str], console: Console) -> None:
     for row in describe(splits):
         table.add_row(*map(str, row))
     console.print(table)
+    _describe_pairs(splits, console)
     if splits.broken:
         console.print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ", soft_wrap=True)
     out = options.out or Path(f"{name}.png")
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     console.print(f"contact sheet written to {out}", soft_wrap=True)
+
+
+def _describe_pairs(splits: Splits, console: Console) -> None:
+    for split, pairs in splits.named().items():
+        if isinstance(pairs, PairSet):
+            measured = overlap(pairs)
+            console.print(
+                f"{split}: {len(pairs):,} pairs; mean overlap {100 * measured.images:.1f} % of an image's area, "
+                f"{100 * measured.boxes:.1f} % of the smaller bounding box"
+            )

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from capsella.evaluation import Broken, predict_files, predict_table, print_table
-from capsella.training import load_run
+from capsella.training import Run, load_run
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,17 @@ def run(arguments: list[str]) -> None:
 
 
 def _to_standard_output(options: Predict, console: Console) -> None:
-    model = load_run(options.run).model
+    trained = load_run(options.run)
     broken: list[Broken] | None = [] if options.skip_broken else None
     predictions = predict_files(
-        model, options.paths, batch_size=options.batch_size, workers=options.workers or 0, broken=broken
+        trained.model,
+        options.paths,
+        batch_size=options.batch_size,
+        workers=options.workers or 0,
+        broken=broken,
+        classes=_classes_an_image(trained),
     )
-    print_table(predictions, model.classes)
+    print_table(predictions, trained.model.classes)
     if broken:
         lines = (f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken)
         console.print(f"left out {len(broken)} broken images:", *lines, sep="\n  ", soft_wrap=True, markup=False)
@@ -67,14 +72,16 @@ def _to_standard_output(options: Predict, console: Console) -> None:
 
 def _to_table(options: Predict, out: Path, console: Console) -> None:
     began = time.monotonic()
+    trained = load_run(options.run)
     written = predict_table(
-        load_run(options.run).model,
+        trained.model,
         options.paths,
         out,
         batch_size=options.batch_size,
         workers=options.workers,
         resume=options.resume,
         overwrite=options.overwrite,
+        classes=_classes_an_image(trained),
         console=console,
     )
     seconds = time.monotonic() - began
@@ -82,6 +89,10 @@ def _to_table(options: Predict, out: Path, console: Console) -> None:
     if written.broken_table:
         lines.append(f"{written.broken} broken images listed in {written.broken_table}")
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def _classes_an_image(trained: Run) -> int:
+    return 2 if trained.recipe.data.is_paired else 1
 
 
 def _printable(text: str) -> str:

@@ -1,26 +1,33 @@
 """Images: the named public sets, one's own, and how they are split."""
 
-from capsella.data.batches import batches
+from capsella.data.batches import batches, epoch_order
 from capsella.data.download import data_root
-from capsella.data.images import ImageSet
+from capsella.data.images import Batch, ImageSet
 from capsella.data.load import SourceRow, load_data, source_table
 from capsella.data.options import DataOptions
+from capsella.data.pairs import Overlap, PairSet, overlap
 from capsella.data.reading import read_image
 from capsella.data.show import ClassCounts, contact_sheet, describe
 from capsella.data.split_file import read_split_file, write_split_file
-from capsella.data.splits import Splits
+from capsella.data.splits import LabelledImages, Splits
 
 __all__ = [
+    "Batch",
     "ClassCounts",
     "DataOptions",
     "ImageSet",
+    "LabelledImages",
+    "Overlap",
+    "PairSet",
     "SourceRow",
     "Splits",
     "batches",
     "contact_sheet",
     "data_root",
     "describe",
+    "epoch_order",
     "load_data",
+    "overlap",
     "read_image",
     "read_split_file",
     "source_table",

@@ -1,18 +1,25 @@
-"""Mini-batches in [0, 1] from an `ImageSet`."""
+"""Mini-batches in [0, 1] from a set of images or of pairs."""
 
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
-from capsella.data.images import ImageSet
+from capsella.data.images import Batch
+from capsella.data.splits import LabelledImages
 
 
 def batches(
-    images: ImageSet, size: int, *, order: Int64[Tensor, "k"] | None = None, device: torch.device | str | None = None
-) -> Iterator[tuple[Float[Tensor, "b c h w"], Int64[Tensor, "b"]]]:
-    """Yield (images [b c h w] in [0, 1], labels [b]); the last batch holds what is left over.
+    images: LabelledImages,
+    size: int,
+    *,
+    order: Int64[Tensor, "k"] | None = None,
+    device: torch.device | str | None = None,
+) -> Iterator[Batch]:
+    """Yield (images [b c h w] in [0, 1], labels [b], None); the last batch holds what is left over.
+
+    Of pairs: (images, labels [b 2], parts [b 2 c h w] in [0, 1]).
 
     Args:
         images: the set.
@@ -29,10 +36,18 @@ def batches(
 
 
 def _batches(
-    images: ImageSet, size: int, order: Tensor | None, device: torch.device | str | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    home = images.images.device
-    order = torch.arange(len(images), device=home) if order is None else order.to(home)
+    images: LabelledImages, size: int, order: Tensor | None, device: torch.device | str | None
+) -> Iterator[Batch]:
+    order = torch.arange(len(images)) if order is None else order
     for chosen in order.split(size):
-        pixels = images.images[chosen].to(device or home)
-        yield pixels.float() / 255, images.labels[chosen].to(device or home)
+        taken = images.take(chosen)
+        home = device or taken.images.device
+        parts = None if taken.parts is None else taken.parts.to(home).float() / 255
+        yield Batch(taken.images.to(home).float() / 255, taken.labels.to(home), parts)
+
+
+def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> Int64[Tensor, "k"]:
+    """Indices of an epoch: all of `images` once in random order; or `wanted` draws from them, each from all."""
+    if wanted is None:
+        return torch.randperm(images, generator=generator)
+    return torch.randint(images, (wanted,), generator=generator)

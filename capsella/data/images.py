@@ -2,10 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int64, Integer, Shaped, UInt8
 from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Some images of a set: 8 bits a channel as a set hands them over, in [0, 1] as `batches` yields them.
+
+    images: [b c h w]. labels: [b], or [b 2] for pairs.
+    parts: [b 2 c h w], the two images that a pair overlays, each alone; None where nothing is overlaid.
+    """
+
+    images: Shaped[Tensor, "b c h w"]
+    labels: Int64[Tensor, "b *k"]
+    parts: Shaped[Tensor, "b 2 c h w"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +69,10 @@ class ImageSet:
         """Number of images of each class, zero included."""
         counts = torch.bincount(self.labels, minlength=len(self.classes)).tolist()
         return dict(zip(self.classes, counts, strict=True))
+
+    def take(self, indices: Integer[Tensor, "b"]) -> Batch:
+        """The images at `indices` and their labels."""
+        return Batch(self.images[indices], self.labels[indices])
 
     def subset(self, indices: Integer[Tensor, "k"] | Sequence[int]) -> "ImageSet":
         """The images at `indices`, in that order, with everything that belongs to them.

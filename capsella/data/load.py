@@ -9,7 +9,8 @@ from capsella.data.folder import read_folder
 from capsella.data.holdout import first_per_class, hold_out
 from capsella.data.images import ImageSet
 from capsella.data.npz import read_npz
-from capsella.data.options import DataOptions
+from capsella.data.options import PAIRED, DataOptions
+from capsella.data.pairs import PairSet
 from capsella.data.source import Parts, Source
 from capsella.data.splits import Splits
 from capsella.errors import CapsellaError, unknown_name
@@ -21,16 +22,22 @@ _SOURCES: dict[str, Source] = {
 }
 
 
+PAIRS_PER_IMAGE = 1000
+"""Sabour et al. 2017, §6: 1,000 pairs for each digit, 60 million to train and 10 million to test."""
+
+
 def load_data(options: DataOptions) -> Splits:
     """Load the images that `options` name and hold out the splits that their source does not bring along.
 
     The test images are held out first, then the validation images from the rest; then `per_class`,
-    `validation_per_class` and `test_per_class` thin out each.
+    `validation_per_class` and `test_per_class` thin out each. Pairs are made last, of two images of the same split.
 
     Raises:
-        ValueError: no source has that name.
+        ValueError: no source has that name; pairs of images in colour, or of fewer than three classes.
         CapsellaError: the images are not there, cannot be read, or cannot be split as asked.
     """
+    if options.is_paired:
+        return _pairs(load_data(options.single()), options)
     parts = _read(options)
     train, validation, test = parts.train, parts.validation, parts.test
     try:
@@ -50,6 +57,17 @@ def load_data(options: DataOptions) -> Splits:
     )
 
 
+def _pairs(splits: Splits, options: DataOptions) -> Splits:
+    """Pairs within each split; no two splits share the seed of their draws."""
+    numbers = (options.train_pairs, options.validation_pairs, options.test_pairs)
+    train, validation, test = (
+        PairSet(images, number or PAIRS_PER_IMAGE * len(images), 3 * options.split_seed + stream, options.pair_shift)
+        for stream, (images, number) in enumerate(zip(splits.named().values(), numbers, strict=True))
+        if isinstance(images, ImageSet)  # which the splits of a single source are
+    )
+    return Splits(f"pairs of {splits.name}", train, validation, test, splits.broken)
+
+
 def _limited(images: ImageSet, per_class: int | None, seed: int) -> ImageSet:
     return images if per_class is None else first_per_class(images, per_class, seed)
 
@@ -60,7 +78,7 @@ def _read(options: DataOptions) -> Parts:
     if options.name == "npz":
         return read_npz(Path(options.path or ""), options)
     if options.name not in _SOURCES:
-        raise unknown_name("name", options.name, (*_SOURCES, "folder", "npz"))
+        raise unknown_name("name", options.name, (*_SOURCES, *PAIRED, "folder", "npz"))
     return _SOURCES[options.name].read(options)
 
 
@@ -79,9 +97,15 @@ class SourceRow(NamedTuple):
 
 def source_table() -> list[SourceRow]:
     """Every named source and whether its files are at hand; nothing is loaded or downloaded."""
-    return [
+    rows = [
         SourceRow(source.name, source.images, source.size, source.classes, _found(source), source.citation)
         for source in _SOURCES.values()
+    ]
+    citation = "Sabour, Frosst, Hinton 2017, arXiv:1710.09829"
+    found = _found(_SOURCES["mnist"])
+    return [
+        *rows,
+        SourceRow("multimnist", "60,000,000 / – / 10,000,000 pairs", "36×36×1", 10, f"mnist {found}", citation),
     ]
 
 

@@ -1,12 +1,13 @@
 """`DataOptions`: which images, at which size, split how; the fields are the command line's flags."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 STEREO = ("smallnorb", "smallnorb-jpeg")
 VIEWED = (*STEREO, "toys")
+PAIRED = ("multimnist", "multi")
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,11 @@ class DataOptions:
     """
 
     name: str = "digits"
-    """Name of the source (`capsella data list` shows them all), or `folder` or `npz` for images of your own."""
+    """Name of the source (`capsella data list` shows them all), `folder` or `npz` for images of your own, or `multi`
+    for pairs of another source's images, one over the other."""
+
+    of: str | None = None
+    """Only for `multi`: the source of the images in the pairs; its own flags, as `path` and `size`, go with it."""
 
     path: Path | None = None
     """The folder with one sub-folder a class (`folder`), or the .npz file (`npz`)."""
@@ -69,7 +74,23 @@ class DataOptions:
     """Keep at most this many test images a class, for quick tables that compare their own rows; an error rate to be
     compared with others takes all."""
 
+    pair_shift: int = 4
+    """Only for pairs: most pixels that each image moves in each direction on a canvas larger by twice as much."""
+
+    train_pairs: int | None = None
+    """Only for pairs: how many there are to train on; without it, 1,000 for each training image."""
+
+    validation_pairs: int | None = None
+    """Only for pairs: how many there are to choose a model by; without it, 1,000 for each validation image."""
+
+    test_pairs: int | None = None
+    """Only for pairs: how many there are to test on, the first of the same 1,000 for each test image."""
+
     def __post_init__(self) -> None:
+        self._check_pairs()
+        if self.is_paired:
+            self.single()  # which checks the fields of the source that the pairs are made of
+            return
         for name, share in (("validation", self.validation), ("test", self.test)):
             if not 0 < share < 1:
                 raise ValueError(f"{name}: must be a share between 0 and 1, both excluded, got {share}")
@@ -97,11 +118,43 @@ class DataOptions:
         if self.name == "folder" and self.group is not None:
             _check_pattern(self.group)
 
+    def _check_pairs(self) -> None:
+        if self.of is not None and self.name != "multi":
+            raise ValueError(f"of: only for the source multi, got {self.of!r} with {self.name!r}")
+        if self.name == "multi" and (self.of is None or self.of in PAIRED):
+            raise ValueError(f"of: must name the source of the images in the pairs, got {self.of!r}")
+        if self.pair_shift < 0:
+            raise ValueError(f"pair_shift: must not be negative, got {self.pair_shift}")
+        if self.pair_shift != DataOptions.pair_shift:
+            self._check_belongs("pair_shift", PAIRED)
+        for name in ("train_pairs", "validation_pairs", "test_pairs"):
+            self._check_belongs(name, PAIRED)
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: must be at least 1, got {number}")
+
     def _check_belongs(self, field: str, sources: tuple[str, ...]) -> None:
         if getattr(self, field) is not None and self.name not in sources:
             raise ValueError(
                 f"{field}: only for the source {' or '.join(sources)}, got {getattr(self, field)} with {self.name!r}"
             )
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether images are overlaid in pairs, so that each has two classes."""
+        return self.name in PAIRED
+
+    def single(self) -> "DataOptions":
+        """The options of the images that pairs are made of."""
+        return replace(
+            self,
+            name="mnist" if self.of is None else self.of,
+            of=None,
+            pair_shift=DataOptions.pair_shift,
+            train_pairs=None,
+            validation_pairs=None,
+            test_pairs=None,
+        )
 
     @property
     def height_width(self) -> tuple[int, int] | None:

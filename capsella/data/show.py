@@ -3,13 +3,16 @@
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
 from capsella.data.images import ImageSet
-from capsella.data.splits import Splits
+from capsella.data.splits import LabelledImages, Splits
 
 _LEAST_SIDE = 48  # smaller images are enlarged by a whole factor, pixels kept square
 _MARGIN = 4
+_FIRST_PAIRS = 1000  # a sheet of pairs takes its pictures from these
 
 
 class ClassCounts(NamedTuple):
@@ -22,19 +25,24 @@ class ClassCounts(NamedTuple):
 
 
 def describe(splits: Splits) -> list[ClassCounts]:
-    """Images per class and split, in the order of the classes."""
+    """Images per class and split, in the order of the classes; of pairs, the images that they are made of."""
     counts = [images.counts() for images in splits.named().values()]
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
 
 
-def contact_sheet(images: ImageSet, per_class: int = 10) -> Image.Image:
+def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
     """One row a class, its name on the left, with up to `per_class` images spread evenly over the class.
+
+    A pair may stand in the rows of both its classes.
 
     Raises:
         ValueError: `per_class` is below 1.
     """
     if per_class < 1:
         raise ValueError(f"per_class: must be at least 1, got {per_class}")
+    if not isinstance(images, ImageSet):
+        images = images.subset(torch.arange(min(len(images), _FIRST_PAIRS)))
+    labels = images.labels.reshape(len(images), -1)  # [n 1] or [n 2]
     scale = -(-_LEAST_SIDE // min(images.image_size))
     height, width = (side * scale for side in images.image_size)
     font = ImageFont.load_default(14)
@@ -46,20 +54,21 @@ def contact_sheet(images: ImageSet, per_class: int = 10) -> Image.Image:
     for label, name in enumerate(images.classes):
         top = _MARGIN + label * (height + _MARGIN)
         draw.text((_MARGIN, top + height // 2), name, fill="black", font=font, anchor="lm")
-        for column, index in enumerate(_spread(images, label, columns)):
+        for column, index in enumerate(_spread((labels == label).any(1), columns)):
             picture = _picture(images, index).resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(picture, (label_width + column * (width + _MARGIN), top))
     return sheet
 
 
-def _spread(images: ImageSet, label: int, number: int) -> list[int]:
-    members = torch.nonzero(images.labels == label).flatten()
-    if len(members) <= number:
-        return members.tolist()
-    return members[torch.linspace(0, len(members) - 1, number).long()].tolist()
+def _spread(members: Bool[Tensor, "n"], number: int) -> list[int]:
+    indices = torch.nonzero(members).flatten()
+    if len(indices) <= number:
+        return indices.tolist()
+    return indices[torch.linspace(0, len(indices) - 1, number).long()].tolist()
 
 
-def _picture(images: ImageSet, index: int) -> Image.Image:
-    if images.channels < 3:  # of a stereo pair, the left image
-        return Image.fromarray(images.images[index, 0].numpy())
-    return Image.fromarray(images.images[index].permute(1, 2, 0).numpy())
+def _picture(images: LabelledImages, index: int) -> Image.Image:
+    pixels = images.take(torch.tensor([index])).images[0]
+    if len(pixels) < 3:  # of a stereo pair, the left image
+        return Image.fromarray(pixels[0].numpy())
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())

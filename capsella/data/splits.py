@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 
 from capsella.data.images import ImageSet
+from capsella.data.pairs import PairSet
 from capsella.errors import CapsellaError
 
+LabelledImages = ImageSet | PairSet
+"""What a split holds: images of one class each, or pairs of images of two."""
 SPLIT_NAMES = ("train", "validation", "test")
 
 
@@ -19,9 +22,9 @@ class Splits:
 
     name: str
     """What the images are called: the source's name, or that of the folder or file."""
-    train: ImageSet
-    validation: ImageSet
-    test: ImageSet
+    train: LabelledImages
+    validation: LabelledImages
+    test: LabelledImages
     broken: tuple[str, ...] = ()
     """The files that were left out because they cannot be read, each with the reason."""
 
@@ -37,7 +40,7 @@ class Splits:
                 raise CapsellaError(f"{self.name}: the class {name!r} has no image in train")
         self._check_groups()
 
-    def _check_alike(self, split: str, images: ImageSet) -> None:
+    def _check_alike(self, split: str, images: LabelledImages) -> None:
         for what in ("classes", "channels", "image_size"):
             here, there = getattr(images, what), getattr(self.train, what)
             if here != there:
@@ -61,7 +64,7 @@ class Splits:
                         f"but the group of {example} is in {other} and in {split}"
                     )
 
-    def named(self) -> dict[str, ImageSet]:
+    def named(self) -> dict[str, LabelledImages]:
         """The three sets by name, in the order train, validation, test."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 

@@ -14,12 +14,16 @@ from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
 from capsella.data.batches import batches
-from capsella.data.images import ImageSet
+from capsella.data.splits import LabelledImages
 from capsella.evaluation.calibration import Calibration, calibration
 from capsella.evaluation.inference import inference
+from capsella.losses import strongest
 from capsella.models import ImageClassifier
 
-CONFIDENCE = "the largest class activation (a capsule's length, or a CNN's softmax), not normalised over the classes"
+CONFIDENCE = {
+    1: "the largest class activation (a capsule's length, or a CNN's softmax), not normalised over the classes",
+    2: "the second largest class activation: how sure the model is of the weaker class of a pair",
+}
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,16 @@ class ClassScore:
 class Evaluation:
     """The activations of a model for every image of a labelled set, and all that follows from them.
 
-    activations: [n classes], finite. labels: [n]. classes: the names. files: [n] names of the images, where known.
+    activations: [n classes], finite. labels: [n], or [n 2] for pairs, two different classes an image; such an image is
+    right only if both are found (Sabour et al. 2017, §6). classes: the names. files: [n] names of the images, where
+    known.
 
     Raises:
         ValueError: no images, shapes that do not fit, a label outside the classes, an activation that is not finite.
     """
 
     activations: Float[Tensor, "n classes"]
-    labels: Int[Tensor, "n"]
+    labels: Int[Tensor, "n *k"]
     classes: tuple[str, ...]
     files: tuple[str, ...] | None = None
 
@@ -64,6 +70,8 @@ class Evaluation:
                 f"activations: must be [images classes] = {(count, len(self.classes))}, "
                 f"got {tuple(self.activations.shape)}"
             )
+        if self.labels.shape[1:] not in ((), (2,)):
+            raise ValueError(f"labels: must be [n] or, for pairs, [n 2], got {tuple(self.labels.shape)}")
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
             raise ValueError(
                 f"labels: must be in 0…{len(self.classes) - 1}, got {int(self.labels.min())}…{int(self.labels.max())}"
@@ -75,19 +83,19 @@ class Evaluation:
             raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {count} images")
 
     @cached_property
-    def predictions(self) -> Int[Tensor, "n"]:
-        """The class with the largest activation, for each image."""
-        return self.activations.argmax(1)
+    def predictions(self) -> Int[Tensor, "n *k"]:
+        """The class with the largest activation; of a pair, the two classes, each beside its label where it is one."""
+        return strongest(self.activations, self.labels)
 
     @cached_property
     def confidence(self) -> Float[Tensor, "n"]:
-        """The largest class activation of each image, as it stands: capsule lengths are not normalised."""
-        return self.activations.amax(1)
+        """The activation of the predicted class, of a pair the weaker one: capsule lengths are not normalised."""
+        return self.activations.topk(self.labels[0].numel(), 1).values[:, -1]
 
     @cached_property
     def correct(self) -> Bool[Tensor, "n"]:
-        """Whether each image was classified right."""
-        return self.predictions == self.labels
+        """Whether each image was classified right, both classes of a pair."""
+        return (self.predictions == self.labels).reshape(len(self.labels), -1).all(1)
 
     @property
     def errors(self) -> int:
@@ -107,9 +115,12 @@ class Evaluation:
 
     @cached_property
     def confusion(self) -> Int[np.ndarray, "true predicted"]:
-        """Images of each true class (rows) by predicted class (columns)."""
+        """Images of each true class (rows) by predicted class (columns).
+
+        A pair counts twice: a class that was not found stands against a wrong one that was named in its place.
+        """
         every = range(len(self.classes))
-        return confusion_matrix(self.labels.numpy(), self.predictions.numpy(), labels=every)
+        return confusion_matrix(self.labels.flatten().numpy(), self.predictions.flatten().numpy(), labels=every)
 
     @cached_property
     def per_class(self) -> list[ClassScore]:
@@ -162,7 +173,7 @@ class Evaluation:
             "classes": [asdict(score) for score in self.per_class],
             "confusion": {"rows": "true", "columns": "predicted", "counts": self.confusion.tolist()},
             "calibration": {
-                "confidence": CONFIDENCE,
+                "confidence": CONFIDENCE[self.labels[0].numel()],
                 "expected_calibration_error": curve.expected_error,
                 "bin_edges": curve.edges.tolist(),
                 "bin_counts": curve.counts.tolist(),
@@ -179,12 +190,14 @@ class Evaluation:
         return evaluation_table(self)
 
 
-def evaluate(model: ImageClassifier, images: ImageSet, batch_size: int = 128, progress: bool = False) -> Evaluation:
+def evaluate(
+    model: ImageClassifier, images: LabelledImages, batch_size: int = 128, progress: bool = False
+) -> Evaluation:
     """Classify every image of a set, in its order.
 
     Args:
         model: any registered model; its training mode is left as it was.
-        images: the set, with the classes, size and channels the model was built for.
+        images: the set, or the pairs, with the classes, size and channels the model was built for.
         batch_size: images at a time; changes nothing but speed and memory.
         progress: show a bar on standard error.
 
@@ -197,7 +210,7 @@ def evaluate(model: ImageClassifier, images: ImageSet, batch_size: int = 128, pr
         raise ValueError(f"images.classes: must be the model's classes {model.classes}, got {images.classes}")
     if len(images) == 0:
         raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
-    model.check_images(images.images)
+    model.check_images(images.take(torch.tensor([0])).images)
     with inference(model) as device:
         parts = track(
             batches(images, batch_size, device=device),
@@ -206,9 +219,10 @@ def evaluate(model: ImageClassifier, images: ImageSet, batch_size: int = 128, pr
             console=Console(stderr=True),
             disable=not progress,
         )
-        activations = torch.cat([model(part).activations.float().cpu() for part, _ in parts])
-    # Cloned outside inference mode: an ordinary tensor, with which the caller may do anything.
-    return Evaluation(activations.clone(), images.labels, images.classes, images.files)
+        answers = [(model(part.images).activations.float().cpu(), part.labels.cpu()) for part in parts]
+    # Cloned outside inference mode: ordinary tensors, with which the caller may do anything.
+    activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))
+    return Evaluation(activations, labels, images.classes, images.files)
 
 
 def _null_for_nan(values: Float[np.ndarray, "bins"]) -> list[float | None]:

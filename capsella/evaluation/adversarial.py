@@ -136,8 +136,8 @@ def attack_networks(
     rounds = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
     with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
         task = bar.add_task("attack", total=rounds)
-        for number, (x, y) in enumerate(batches(images, options.batch_size)):
-            for _ in _attack_batch(models, tallies, x, y, number, options):
+        for number, batch in enumerate(batches(images, options.batch_size)):
+            for _ in _attack_batch(models, tallies, batch.images, batch.labels, number, options):
                 bar.advance(task)
     return {name: tally.result(len(images), options) for name, tally in tallies.items()}
 

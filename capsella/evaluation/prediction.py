@@ -17,7 +17,10 @@ from capsella.models import ImageClassifier
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One file's class, the one with the largest activation, and the activations [classes]."""
+    """One file's class, the one with the largest activation, and the activations [classes].
+
+    Of two classes an image, the classes of the two largest, the surer first, as in "8 + 3".
+    """
 
     file: Path
     class_name: str
@@ -39,6 +42,7 @@ def predict_files(
     batch_size: int = 64,
     workers: int = 0,
     broken: list[Broken] | None = None,
+    classes: int = 1,
 ) -> Iterator[Prediction]:
     """Classify image files, resized as in training, in the order of `image_files`.
 
@@ -49,14 +53,15 @@ def predict_files(
         workers: processes that decode and resize; see `decode_files`.
         broken: without it, a file that cannot be read is an error; with a list, such files are passed over and added
             to the list.
+        classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
 
     Raises:
-        ValueError: a batch size below 1, `workers` below 0.
+        ValueError: a batch size below 1, `workers` below 0, more classes an image than the model has.
         CapsellaError: from `image_files`; a file that cannot be read; no file that can; an activation that is
             not finite.
     """
     files, none_read = 0, True
-    for outcomes in predict_batches(model, image_files(paths), batch_size=batch_size, workers=workers):
+    for outcomes in predict_batches(model, image_files(paths), batch_size=batch_size, workers=workers, classes=classes):
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
@@ -71,12 +76,14 @@ def predict_files(
 
 
 def predict_batches(
-    model: ImageClassifier, files: Iterable[str], *, batch_size: int, workers: int
+    model: ImageClassifier, files: Iterable[str], *, batch_size: int, workers: int, classes: int = 1
 ) -> Iterator[list[Prediction | Broken]]:
     """What becomes of each file, in order, `batch_size` files at a time; arguments and errors as `predict_files`."""
     check_speed(batch_size, workers)
+    if not 1 <= classes <= len(model.classes):
+        raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
     chunks = decode_files(files, model.image_size, model.channels, chunk=batch_size, workers=workers)
-    return (_predict(model, chunk) for chunk in chunks)
+    return (_predict(model, chunk, classes) for chunk in chunks)
 
 
 def check_speed(batch_size: int, workers: int | None) -> None:
@@ -91,7 +98,7 @@ def check_speed(batch_size: int, workers: int | None) -> None:
         raise ValueError(f"workers: must be at least 0, got {workers}")
 
 
-def _predict(model: ImageClassifier, chunk: Chunk) -> list[Prediction | Broken]:
+def _predict(model: ImageClassifier, chunk: Chunk, classes: int) -> list[Prediction | Broken]:
     if len(chunk.pixels):
         with inference(model) as device:
             images = torch.from_numpy(chunk.pixels).to(device).float() / 255
@@ -104,5 +111,6 @@ def _predict(model: ImageClassifier, chunk: Chunk) -> list[Prediction | Broken]:
         row = next(rows)
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the model answers NaN or infinity; its weights are broken, so train it anew")
-        outcomes.append(Prediction(file, model.classes[int(row.argmax())], row))
+        largest = row.topk(classes).indices.tolist()
+        outcomes.append(Prediction(file, " + ".join(model.classes[k] for k in largest), row))
     return outcomes

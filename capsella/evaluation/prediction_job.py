@@ -41,6 +41,7 @@ def predict_table(
     workers: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    classes: int = 1,
     console: Console | None = None,
 ) -> Written:
     """Classify image files into the table `out`, and list those that cannot be read in `out`.broken.csv.
@@ -49,14 +50,13 @@ def predict_table(
     However the process ends, a call with `resume` goes on from there: every file is in one of the two tables, once.
 
     Args:
-        model: any registered model.
-        paths: files and folders, as for `image_files`.
+        model, paths: any registered model; files and folders, as for `image_files`.
         out: .csv, .jsonl or .parquet; see `write_table`.
         batch_size: images at a time.
-        workers: processes that decode; None takes one a core but one, at most 8, and none for less than 500 images.
+        workers: processes that decode; None: one a core but one, at most 8, and none for less than 500 images.
         resume: go on with `out`.journal, where there is one; model, paths and working folder must be the same.
         overwrite: replace `out` and drop `out`.journal.
-        console: where progress is shown.
+        classes: how many an image shows, 2 for a model of pairs. console: where progress is shown.
 
     Raises:
         ValueError: an unknown ending, a batch size below 1, `workers` below 0, both `resume` and `overwrite`.
@@ -77,6 +77,7 @@ def predict_table(
             (name for name in image_files(paths) if name not in done),
             batch_size=batch_size,
             workers=_workers_for(left) if workers is None else workers,
+            classes=classes,
         )
         with image_progress(console or Console(quiet=True), total, len(done)) as advance:
             for outcomes in batches:

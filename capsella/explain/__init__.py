@@ -2,6 +2,7 @@
 
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.images import explain_images
+from capsella.explain.pairs import explain_pairs, pairs_figure
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.reconstruction import Reconstructions, pick_examples, reconstruct
 from capsella.explain.report import write_report
@@ -20,8 +21,10 @@ __all__ = [
     "class_vote_distances",
     "dimension_tweaks",
     "explain_images",
+    "explain_pairs",
     "has_vote_distances",
     "largest_elements",
+    "pairs_figure",
     "pick_examples",
     "reconstruct",
     "routing_diagnostics",

@@ -11,6 +11,7 @@ from capsella.explain.plots import shorten
 
 RIGHT, WRONG = "#2e7d32", "#c62828"
 COLUMNS, CELL = 6, 1.5  # images side by side, and inches for each: a page's width in all
+FIRST, SECOND = (1.0, 0.45, 0.1), (0.1, 0.55, 0.9)  # colours of a pair's images; where both are, nearly white
 GAP = 1  # pixels between the images of a mosaic
 
 
@@ -101,6 +102,52 @@ def reconstruction_figure(
         for axes in grid[:, row, 0]:
             axes.set_ylabel(title, rotation=0, ha="right", va="center")
     return figure
+
+
+def overlay_figure(
+    images: Float[np.ndarray, "n 1 h w"],
+    parts: Float[np.ndarray, "n 2 1 h w"],
+    drawn: Float[np.ndarray, "n 2 1 h w"],
+    true_names: Sequence[str],
+    predicted_names: Sequence[str],
+) -> Figure:
+    """Five rows, a column a pair: the input, its two images, the two reconstructions, together and each alone.
+
+    The first image and its reconstruction are orange, the second blue (Sabour et al. 2017, Figure 5).
+
+    Raises:
+        ValueError: no images, or parts, reconstructions or names that do not fit them.
+    """
+    n = len(images)
+    if n == 0 or not n == len(parts) == len(drawn) == len(true_names) == len(predicted_names):
+        raise ValueError(
+            f"images, parts, reconstructions, names: must be as many of each, at least 1, got {n}, {len(parts)}, "
+            f"{len(drawn)}, {len(true_names)}, {len(predicted_names)}"
+        )
+    first, second = drawn.copy(), drawn.copy()
+    first[:, 1], second[:, 0] = 0, 0
+    rows = [images.transpose(0, 2, 3, 1), *(_two_colours(both) for both in (parts, drawn, first, second))]
+    titles = ("input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone")
+    blocks = -(-n // COLUMNS)
+    size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(images) + 0.5) * blocks)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(rows) * blocks, COLUMNS, squeeze=False).reshape(blocks, len(rows), COLUMNS)
+    for axes in grid.transpose(0, 2, 1).reshape(-1, len(rows))[n:].ravel():
+        axes.set_axis_off()
+    for index in range(n):
+        column = grid[index // COLUMNS, :, index % COLUMNS]
+        for axes, pictures in zip(column, rows, strict=True):
+            show(axes, pictures[index])
+        _verdict(column[0], true_names[index], predicted_names[index], "")
+    for row, title in enumerate(titles):
+        for axes in grid[:, row, 0]:
+            axes.set_ylabel(title, rotation=0, ha="right", va="center")
+    return figure
+
+
+def _two_colours(both: Float[np.ndarray, "n 2 1 h w"]) -> Float[np.ndarray, "n h w 3"]:
+    """Two grey images as one picture, each in its colour."""
+    return np.einsum("nkhw,kc->nhwc", both[:, :, 0], np.array([FIRST, SECOND])).clip(0, 1)
 
 
 def prediction_figure(

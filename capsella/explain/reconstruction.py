@@ -51,12 +51,13 @@ def pick_examples(evaluation: Evaluation, right: int = 6, wrong: int = 6) -> Int
     """Indices of up to `right` images classified right, then up to `wrong` mistakes, the most confident first.
 
     The right ones are not chosen for their looks: the first of each class in the order of the set, class after class,
-    then the second of each.
+    then the second of each. A pair is of its first image's class.
     """
     hits = evaluation.correct.nonzero()[:, 0]
-    turn = torch.zeros_like(evaluation.labels)  # [n]: this is the how-many-th hit of its class
+    labels = evaluation.labels.reshape(len(evaluation.labels), -1)[:, 0]
+    turn = torch.zeros_like(labels)  # [n]: this is the how-many-th hit of its class
     for label in range(len(evaluation.classes)):
-        of_class = hits[evaluation.labels[hits] == label]
+        of_class = hits[labels[hits] == label]
         turn[of_class] = torch.arange(len(of_class))
-    by_turn = hits[(turn[hits] * len(evaluation.classes) + evaluation.labels[hits]).argsort()]
+    by_turn = hits[(turn[hits] * len(evaluation.classes) + labels[hits]).argsort()]
     return torch.cat([by_turn[:right], evaluation.mistakes()[:wrong]])

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from capsella.data.images import ImageSet
+from capsella.data.pairs import PairSet
+from capsella.data.splits import LabelledImages
 from capsella.evaluation.accuracy import Evaluation
 from capsella.evaluation.tables import percent
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
+from capsella.explain.pairs import pair_name, pairs_figure
 from capsella.explain.perturbation import MOST_ELEMENTS, OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.plots import (
     confusion_figure,
@@ -31,6 +35,11 @@ from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.routing import DEAD_BELOW, LayerDiagnostics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
+PAIRS = (
+    "Top: pairs of test images, right ones (green: both classes found), then the most confident mistakes (red), if "
+    "any. Below: the two images of the pair, the first orange and the second blue, and what the decoder draws from the "
+    "capsules of the two predicted classes, together and each alone. A found class has the colour of its image."
+)
 NO_DECODER = "This model has no decoder, so no image can be made from what it found."
 
 
@@ -48,7 +57,7 @@ def write_report(
     folder: Path,
     model: ImageClassifier,
     evaluation: Evaluation,
-    test_images: ImageSet,
+    test_images: LabelledImages,
     metrics_csv: Path | None,
     title: str,
     facts: Mapping[str, str],
@@ -104,7 +113,7 @@ def _page(
 
 
 def _sections(
-    model: ImageClassifier, evaluation: Evaluation, images: ImageSet, metrics_csv: Path | None
+    model: ImageClassifier, evaluation: Evaluation, images: LabelledImages, metrics_csv: Path | None
 ) -> list[Section]:
     """The report from top to bottom."""
     return [
@@ -126,12 +135,14 @@ def _sections(
     ]
 
 
-def _reconstructions(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) -> Section:
+def _reconstructions(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "reconstructions", "Inputs beside reconstructions"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
     picked = pick_examples(evaluation)
-    chosen = images.subset(picked)
+    if isinstance(images, PairSet):
+        return Section(name, title, PAIRS, pairs_figure(model, images, evaluation, picked))
+    chosen = images.take(picked)
     shown = reconstruct(model, chosen.images.float() / 255, chosen.labels)
     figure = reconstruction_figure(
         chosen.images.numpy() / 255,
@@ -148,13 +159,13 @@ def _reconstructions(model: ImageClassifier, evaluation: Evaluation, images: Ima
     return Section(name, title, text, figure)
 
 
-def _tweaks(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) -> Section:
+def _tweaks(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "dimension_tweaks", "Dimension tweaks"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
     index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
-    target = int(evaluation.predictions[index])
-    image = images.images[index].float() / 255
+    target = int(evaluation.predictions[index].flatten()[0])
+    image = _image(images, index)
     elements = largest_elements(model, image, target)
     grid = dimension_tweaks(model, image, target, elements=elements)
     text = (
@@ -177,7 +188,7 @@ def _training(metrics_csv: Path | None) -> Section:
     return Section(name, title, text, training_figure(read_metrics(metrics_csv)))
 
 
-def _samples(evaluation: Evaluation, images: ImageSet) -> Section:
+def _samples(evaluation: Evaluation, images: LabelledImages) -> Section:
     # Evenly spaced, for sets that are sorted by class.
     picked = torch.linspace(0, len(images) - 1, min(SAMPLES, len(images))).round().long()
     text = (
@@ -187,7 +198,7 @@ def _samples(evaluation: Evaluation, images: ImageSet) -> Section:
     return Section("samples", "Sample predictions", text, _predictions(evaluation, images, picked))
 
 
-def _mistakes(evaluation: Evaluation, images: ImageSet) -> Section:
+def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "mistakes", "The most confident mistakes"
     picked = evaluation.mistakes()[:MOST_MISTAKES]
     if len(picked) == 0:
@@ -201,13 +212,17 @@ def _mistakes(evaluation: Evaluation, images: ImageSet) -> Section:
     return Section(name, title, text, _predictions(evaluation, images, picked))
 
 
-def _predictions(evaluation: Evaluation, images: ImageSet, picked: torch.Tensor) -> Figure:
+def _predictions(evaluation: Evaluation, images: LabelledImages, picked: Tensor) -> Figure:
     return prediction_figure(
-        images.images[picked].numpy() / 255,
-        [images.classes[k] for k in evaluation.labels[picked]],
-        [images.classes[k] for k in evaluation.predictions[picked]],
+        images.take(picked).images.numpy() / 255,
+        [pair_name(images.classes, label) for label in evaluation.labels[picked]],
+        [pair_name(images.classes, label) for label in evaluation.predictions[picked]],
         evaluation.confidence[picked].numpy(),
     )
+
+
+def _image(images: LabelledImages, index: int) -> Float[Tensor, "c h w"]:
+    return images.take(torch.tensor([index])).images[0].float() / 255
 
 
 def _reliability(evaluation: Evaluation) -> Section:
@@ -220,12 +235,12 @@ def _reliability(evaluation: Evaluation) -> Section:
     return Section("reliability", "Calibration", text, reliability_figure(evaluation.calibration))
 
 
-def _entropy(model: ImageClassifier, images: ImageSet) -> Section:
+def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
     name, title = "coupling_entropy", "Routing"
     if not isinstance(model, CapsuleClassifier):
         return Section(name, title, "This model has no capsules, so nothing is routed.")
     picked = torch.linspace(0, len(images) - 1, min(TRACED, len(images))).round().long()
-    layers = routing_diagnostics(model, images.images[picked].float() / 255)
+    layers = routing_diagnostics(model, images.take(picked).images.float() / 255)
     if not layers:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
     text = (
@@ -241,17 +256,17 @@ def _entropy(model: ImageClassifier, images: ImageSet) -> Section:
     )
 
 
-def _votes(model: ImageClassifier, evaluation: Evaluation, images: ImageSet) -> Section:
+def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
         return Section(name, title, "EM routing alone gathers votes around means; this model's classes do without it.")
     index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
-    histograms = class_vote_distances(model, images.images[index].float() / 255)
+    histograms = class_vote_distances(model, _image(images, index))
     text = (
-        f"Test image {index}, of class {images.classes[evaluation.labels[index]]}: how far the votes for each class "
-        "capsule lie from its mean, after each routing iteration; a vote counts as much as it is assigned to the "
-        "class. Where routing finds an agreement, the votes of one class move to the left and the other classes lose "
-        "theirs."
+        f"Test image {index}, of class {pair_name(images.classes, evaluation.labels[index])}: how far the votes for "
+        "each class capsule lie from its mean, after each routing iteration; a vote counts as much as it is assigned "
+        "to the class. Where routing finds an agreement, the votes of one class move to the left and the other classes "
+        "lose theirs."
     )
     return Section(name, title, text, vote_distances_figure(histograms, model.classes))
 

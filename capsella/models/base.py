@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import safetensors
 import safetensors.torch
@@ -36,8 +36,11 @@ class ImageClassifier(nn.Module, ABC):
         self.image_size, self.channels, self.classes = image_size, channels, classes
 
     @abstractmethod
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
-        """Classify; the decoder, if any, reconstructs from the class in `labels`, or from the predicted one."""
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+        """Classify; the decoder, if any, reconstructs from the class in `labels`, or from the predicted one.
+
+        Labels [b 2], of images that overlay two, give a reconstruction from the capsule of each [b 2 c h w].
+        """
 
     @property
     def has_decoder(self) -> bool:
@@ -143,35 +146,45 @@ class CapsuleClassifier(ImageClassifier):
         images: Tensor = self.decoder(mask_all_but(capsules, target))
         return images
 
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
         """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
         capsules = self.encode(images)
         activations = capsules.activations[:, 0, 0, :]
         if self.decoder is None:
             return Output(activations, capsules)
         target = activations.argmax(1) if labels is None else labels
-        return Output(activations, capsules, self.decode(capsules, target))
+        if target.ndim == 1:
+            return Output(activations, capsules, self.decode(capsules, target))
+        drawn = torch.stack([self.decode(capsules, one) for one in target.unbind(1)], 1)
+        return Output(activations, capsules, drawn)
 
 
 class ConvolutionalClassifier(ImageClassifier):
-    """A CNN baseline: one network from images to logits; activations are its softmax.
+    """A CNN baseline: one network from images to logits; activations are their softmax, or the logistic of each.
 
     Its weights start by `start_for_relus`. With PyTorch's default a baseline of six layers does not leave chance on
     bright images: the comparison would flatter the capsules.
     """
 
     def __init__(
-        self, network: nn.Module, *, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]
+        self,
+        network: nn.Module,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        classes: tuple[str, ...],
+        activation: Literal["softmax", "sigmoid"] = "softmax",
     ) -> None:
         super().__init__(image_size, channels, classes)
-        self.network = network
+        self.network, self.activation = network, activation
         start_for_relus(network)
 
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
-        """Softmax activations and the logits they come from; `labels` are for decoders, of which there is none."""
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+        """Activations and the logits they come from; `labels` are for decoders, of which there is none."""
         self.check_images(images)
         logits: Tensor = self.network(images)
-        return Output(logits.float().softmax(1), logits=logits)
+        activations = logits.float().sigmoid() if self.activation == "sigmoid" else logits.float().softmax(1)
+        return Output(activations, logits=logits)
 
 
 def check_weights(model: nn.Module, path: Path) -> None:

@@ -47,6 +47,41 @@ def sabour2017_cnn(
 
 
 @register_model
+def sabour2017_multimnist_cnn(
+    *,
+    image_size: tuple[int, int] = (36, 36),
+    channels: int = 1,
+    classes: tuple[str, ...] = tuple("0123456789"),
+) -> ConvolutionalClassifier:
+    """The CNN baseline of Sabour et al. 2017, §6, for images of several classes: 9×9×512, 5×5×256, FC 1024; 24.6 M.
+
+    Stride 1 and a 2×2 max-pool after each convolution; activations are the logistic of each class's logit, so that
+    several classes can be there. The text leaves the padding open: only "same" gives its 24.56 M at 36×36×1.
+
+    Args:
+        image_size: (height, width), at least 4×4; the paper's is 36×36.
+        channels: of the image.
+        classes: their names.
+    """
+    rows, columns = grid_after(image_size, [(2, 2), (2, 2)])
+    network = nn.Sequential(
+        nn.Conv2d(channels, 512, 9, padding=4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(512, 256, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256 * rows * columns, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, len(classes)),
+    )
+    return ConvolutionalClassifier(
+        network, image_size=image_size, channels=channels, classes=classes, activation="sigmoid"
+    )
+
+
+@register_model
 def hinton2018_cnn(
     *,
     image_size: tuple[int, int] = (32, 32),

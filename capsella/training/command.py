@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from capsella.errors import unknown_name
+from capsella.losses import Classification
 from capsella.models import model_function
 from capsella.routing import ROUTINGS, Routing
 from capsella.training.recipe import RECIPES, Recipe, get_recipe
@@ -39,6 +40,8 @@ def command(name: str, recipe: Recipe) -> str:
 def with_network(recipe: Recipe, name: str) -> Recipe:
     """The recipe with another network at its defaults: a CNN brings cross-entropy, capsules after a CNN margin loss.
 
+    For pairs, whose images have two classes, the cross-entropy is the sigmoid one.
+
     Raises:
         ValueError: no network is registered under `name`.
     """
@@ -46,7 +49,8 @@ def with_network(recipe: Recipe, name: str) -> Recipe:
     had_capsules, has_capsules = "routing" in network_options(recipe.model), "routing" in model
     loss = recipe.loss
     if had_capsules != has_capsules:
-        loss = dataclasses.replace(loss, name="margin" if has_capsules else "cross_entropy")
+        of_cnn: Classification = "sigmoid_cross_entropy" if recipe.data.is_paired else "cross_entropy"
+        loss = dataclasses.replace(loss, name="margin" if has_capsules else of_cnn)
     return dataclasses.replace(recipe, model=model, loss=loss)
 
 

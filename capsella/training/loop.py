@@ -14,10 +14,10 @@ from rich.console import Console
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from capsella.data import Splits, batches, load_data
+from capsella.data import Splits, batches, epoch_order, load_data
 from capsella.errors import CapsellaError
 from capsella.files import write_json
-from capsella.losses import total_loss
+from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier, create_model
 from capsella.routing import diagnose, record
 from capsella.training.augment import Augment
@@ -86,7 +86,7 @@ class Trainer:
         self.augment = Augment(recipe.augment, self.splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         self.progress = Progress()
-        self.steps_per_epoch = math.ceil(len(self.splits.train) / recipe.batch_size)
+        self.steps_per_epoch = math.ceil((recipe.epoch_images or len(self.splits.train)) / recipe.batch_size)
 
     def run(self) -> None:
         """Train until the last epoch, or until validation has stopped getting better."""
@@ -131,7 +131,7 @@ class Trainer:
     def _epoch_batches(self) -> Iterator[Tensor]:
         """Indices of the batches of this epoch that are still to do; with several devices, this one's part of each."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
-        order = torch.randperm(len(self.splits.train), generator=generator)
+        order = epoch_order(len(self.splits.train), self.recipe.epoch_images, generator)
         world, rank = self.fabric.world_size, self.fabric.global_rank
         for chosen in order.split(self.recipe.batch_size)[self.progress.batch :]:
             if len(chosen) >= world:  # a rest of fewer images than devices would leave one without any
@@ -141,14 +141,14 @@ class Trainer:
         """One optimizer step; returns the state of things in a few words."""
         progress, options = self.progress, self.recipe.optimizer
         torch.manual_seed(self._seed_of(progress.step * self.fabric.world_size + self.fabric.global_rank, stream=2))
-        images, labels = next(batches(self.splits.train, len(chosen), order=chosen, device=self.fabric.device))
+        images, labels, parts = next(batches(self.splits.train, len(chosen), order=chosen, device=self.fabric.device))
         images = self.augment(images)
         for group in self.optimizer.param_groups:
             group["lr"] = options.rate_at(progress.step)
 
         output = self.network(images, labels)
         spread = self.recipe.loss.spread_at(progress.step, self.recipe.epochs * self.steps_per_epoch)
-        losses = total_loss(output, images, labels, self.recipe.loss, spread=spread)
+        losses = total_loss(output, images, labels, self.recipe.loss, parts=parts, spread=spread)
         self.wrapped_optimizer.zero_grad()
         self.fabric.backward(losses.total)
         norms = gradient_norms(self.model)
@@ -159,7 +159,7 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.gradient_clip, norm)
         self.wrapped_optimizer.step()
 
-        self._add(images=len(labels), errors=int((output.activations.argmax(1) != labels).sum()))
+        self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
         self._add(**{f"gradient_{layer}": float(value) for layer, value in norms.items()})
         progress.batch += 1
@@ -220,10 +220,10 @@ class Trainer:
         """Loss and error in per cent on the validation images; every device computes all of it."""
         self.network.eval()
         loss, errors = 0.0, 0
-        for images, labels in batches(self.splits.validation, self.recipe.batch_size, device=self.fabric.device):
+        for images, labels, parts in batches(self.splits.validation, self.recipe.batch_size, device=self.fabric.device):
             output = self.network(images, labels)
-            loss += float(total_loss(output, images, labels, self.recipe.loss).total) * len(labels)
-            errors += int((output.activations.argmax(1) != labels).sum())
+            loss += float(total_loss(output, images, labels, self.recipe.loss, parts=parts).total) * len(labels)
+            errors += count_errors(output.activations, labels)
         count = len(self.splits.validation)
         return loss / count, 100 * errors / count
 
@@ -232,7 +232,7 @@ class Trainer:
         """Coupling entropy after the last iteration and dead capsules of each routed layer, on validation images."""
         validation = self.splits.validation
         spread = torch.linspace(0, len(validation) - 1, min(DIAGNOSED, len(validation))).long()
-        images, _ = next(batches(validation, len(spread), order=spread, device=self.fabric.device))
+        images, *_ = next(batches(validation, len(spread), order=spread, device=self.fabric.device))
         with record() as traces:
             self.model(images)
         row: Row = {}

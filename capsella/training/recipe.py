@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from capsella.data import DataOptions
 from capsella.errors import CapsellaError, unknown_name
-from capsella.losses import LossOptions
+from capsella.losses import FOR_TWO_CLASSES, LossOptions
 from capsella.routing import Routing, routing_from_dict
 
 SEED_BITS = 22  # what the step number and the purpose of a random number leave of torch's 64 bits
@@ -81,7 +81,10 @@ class Recipe:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     """How it is minimised."""
     epochs: int = 50
-    """Passes over the training images."""
+    """Passes over the training images, or over as many as `epoch_images` says."""
+    epoch_images: int | None = None
+    """Images an epoch, drawn anew for each, some perhaps twice; without it, every training image once. For sets so
+    large that one wants to validate more often than after each pass."""
     batch_size: int = 128
     """Images a step, over all devices together."""
     patience: int | None = None
@@ -105,8 +108,16 @@ class Recipe:
         for name in ("epochs", "batch_size", "devices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience: must be at least 1, got {self.patience}")
+        for name in ("patience", "epoch_images"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: must be at least 1, got {number}")
+        if self.data.is_paired and self.augment != AugmentOptions():
+            raise ValueError(
+                f"augment: must be off for pairs, whose two images are shifted when they are drawn, got {self.augment}"
+            )
+        if self.data.is_paired and self.loss.name not in FOR_TWO_CLASSES:
+            raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for pairs, got {self.loss.name}")
         if not 0 <= self.seed < 2**SEED_BITS:
             raise ValueError(f"seed: must be from 0 to {2**SEED_BITS - 1}, got {self.seed}")
         if not self.checkpoint_seconds >= 0:

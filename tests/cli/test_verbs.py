@@ -60,6 +60,11 @@ class TestExplain:
         cli("explain", trained, images / "rows" / "rows00.png")
         assert (trained / "explain" / "rows00_explained.png").exists()
 
+    def test_without_images_and_pairs(self, cli, trained):
+        answer = cli("explain", trained)
+        assert answer.code == 1
+        assert "images: must name at least one image or folder" in answer.err
+
     def test_a_broken_image(self, cli, trained, broken):
         answer = cli("explain", trained, broken)
         assert answer.code == 1

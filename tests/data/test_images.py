@@ -56,19 +56,20 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], message: str):
 def test_batches_are_scaled_to_one_and_leave_nothing_out():
     images = make_set(7)
     seen = list(batches(images, 3))
-    assert [len(labels) for _, labels in seen] == [3, 3, 1]
-    pixels = torch.cat([batch for batch, _ in seen])
+    assert [len(labels) for _, labels, _ in seen] == [3, 3, 1]
+    pixels = torch.cat([batch for batch, *_ in seen])
     assert pixels.dtype == torch.float32
     assert torch.equal((pixels * 255).round().to(torch.uint8), images.images)
     assert pixels.max() == 1.0  # 255 is among the bytes
-    assert torch.equal(torch.cat([labels for _, labels in seen]), images.labels)
+    assert torch.equal(torch.cat([labels for _, labels, _ in seen]), images.labels)
 
 
 def test_batches_follow_the_order():
     images = make_set(5)
-    ((pixels, labels),) = batches(images, 9, order=torch.tensor([4, 1, 1]))
+    ((pixels, labels, parts),) = batches(images, 9, order=torch.tensor([4, 1, 1]))
     assert torch.equal(pixels * 255, images.images[[4, 1, 1]].float())
     assert labels.tolist() == [0, 1, 1]
+    assert parts is None
 
 
 def test_a_batch_needs_a_size():

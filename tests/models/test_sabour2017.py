@@ -48,6 +48,34 @@ def test_parameters_of_cnn() -> None:
     assert count_parameters(model) == 35_445_522
 
 
+def test_parameters_for_multimnist() -> None:
+    """§6: 11.36 M for CapsNet at 36×36, 24.56 M for the CNN."""
+    assert count_parameters(at_paper_size("sabour2017_capsnet", image_size=36)) == 11_361_808
+    model = at_paper_size("sabour2017_multimnist_cnn")
+    assert layer_counts(model) == [
+        9 * 9 * 512 + 512,
+        5 * 5 * 512 * 256 + 256,
+        9 * 9 * 256 * 1024 + 1024,
+        1024 * 10 + 10,
+    ]
+    assert count_parameters(model) == 24_563_978
+
+
+def test_the_multimnist_cnn_gives_each_class_a_logistic_of_its_own() -> None:
+    model = create_model("sabour2017_multimnist_cnn", image_size=8)
+    output = model(torch.rand(2, 1, 8, 8))
+    torch.testing.assert_close(output.activations, output.logits.sigmoid())
+
+
+def test_two_labels_give_a_reconstruction_from_each_capsule() -> None:
+    model = create_model("sabour2017_capsnet", image_size=17)
+    images, labels = torch.rand(3, 1, 17, 17), torch.tensor([[1, 2], [0, 9], [4, 3]])
+    both = model(images, labels).reconstruction
+    assert both.shape == (3, 2, 1, 17, 17)
+    for column in (0, 1):
+        torch.testing.assert_close(both[:, column], model(images, labels[:, column]).reconstruction)
+
+
 def test_grids_of_capsnet() -> None:
     """Figure 1: 20×20×256, 6×6×32 capsules of 8, 10 capsules of 16."""
     model = create_model("sabour2017_capsnet", reconstruction=False)

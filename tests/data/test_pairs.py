@@ -1,0 +1,210 @@
+"""Pairs: every overlaid pixel accounted for, even draws, the same pair for the same number, and what is refused."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.data import DataOptions, ImageSet, PairSet, batches, contact_sheet, load_data, overlap
+from capsella.data.pairs import place, random_numbers
+from capsella.errors import CapsellaError
+
+
+def make_source(counts=(5, 3, 2, 0), size=(6, 5)) -> ImageSet:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    pixels = torch.randint(1, 256, (len(labels), 1, *size)).to(torch.uint8)
+    return ImageSet(pixels, labels, tuple("abcdefgh"[: len(counts)]))
+
+
+def test_a_pair_is_the_clipped_sum_of_two_shifted_images() -> None:
+    source = make_source()
+    pairs = PairSet(source, 200, shift=2)
+    images, labels, parts = pairs.take(torch.arange(200))
+    assert images.shape == (200, 1, 10, 9) == (200, 1, *pairs.image_size)
+    members, corners = pairs.draw(torch.arange(200))
+    for k in range(200):
+        canvases = np.zeros((2, 10, 9), int)
+        for image in (0, 1):
+            top, left = corners[k, image].tolist()
+            canvases[image, top : top + 6, left : left + 5] = source.images[members[k, image], 0]
+        assert np.array_equal(parts[k, :, 0].numpy(), canvases)
+        assert np.array_equal(images[k, 0].numpy(), canvases.sum(0).clip(0, 255))
+    assert torch.equal(labels, source.labels[members])
+    assert (images == 255).any()  # sums were clipped
+
+
+def test_classes_differ_and_partners_shifts_and_first_images_are_even() -> None:
+    """Every other-class image is as likely a partner, and every shift as likely, as any other."""
+    source = make_source()
+    pairs = PairSet(source, 60_000, shift=2)
+    members, corners = pairs.draw(torch.arange(60_000))
+    labels = source.labels[members]
+    assert (labels[:, 0] != labels[:, 1]).all()
+    assert set(Counter(members[:, 0].tolist()).values()) == {6_000}
+    for first in range(10):
+        others = (source.labels != source.labels[first]).nonzero().flatten().tolist()
+        partners = Counter(members[members[:, 0] == first, 1].tolist())
+        expected = 6_000 / len(others)
+        assert sorted(partners) == others
+        assert all(abs(count - expected) < 5 * expected**0.5 for count in partners.values())
+    for image in (0, 1):
+        for axis in (0, 1):
+            counts = torch.bincount(corners[:, image, axis])
+            assert len(counts) == 5
+            assert ((counts - 12_000).abs() < 5 * 12_000**0.5).all()
+    moves = (corners.flatten(1).double() - 2).T
+    assert (torch.corrcoef(moves) - torch.eye(4)).abs().max() < 0.02
+
+
+def test_a_pair_follows_from_seed_and_number_alone() -> None:
+    source = make_source()
+    pairs = PairSet(source, 1_000_000_000, seed=3, shift=1)
+    numbers = torch.tensor([999_999_999, 0, 77, 0])
+    images, labels, parts = pairs.take(numbers)
+    for position, number in enumerate(numbers.tolist()):
+        alone = PairSet(source, number + 1, seed=3, shift=1).take(torch.tensor([number]))
+        for together, single in zip((images, labels, parts), alone, strict=True):
+            assert torch.equal(together[position], single[0])
+    subset = pairs.subset(numbers).subset(torch.tensor([2, 0]))
+    assert torch.equal(subset.labels, labels[[2, 0]])
+    assert len(subset) == 2
+    everything = torch.arange(1000)
+    other = PairSet(source, 1_000_000_000, seed=4, shift=1)
+    assert not torch.equal(pairs.take(everything).images, other.take(everything).images)
+
+
+def test_random_numbers_are_those_of_splitmix64() -> None:
+    """The published generator from a state of 0 gives 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, … ."""
+    from capsella.data.pairs import _GOLDEN, _mix
+
+    states = np.arange(1, 4, dtype=np.uint64) * _GOLDEN
+    assert [hex(z) for z in _mix(states).tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
+    one_by_one = np.concatenate([random_numbers(5, np.array([k]), 3) for k in range(4)], 1)
+    assert np.array_equal(random_numbers(5, np.arange(4), 3), one_by_one)
+    assert len(set(one_by_one.flatten().tolist())) == 12
+
+
+def test_place_keeps_to_the_canvas() -> None:
+    image = torch.full((1, 2, 3, 3), 7, dtype=torch.uint8)
+    for corner in ([0, 0], [2, 4]):
+        placed = place(image, torch.tensor([corner]), (5, 7))
+        assert placed.sum() == 2 * 9 * 7
+        assert (placed[0, :, corner[0] : corner[0] + 3, corner[1] : corner[1] + 3] == 7).all()
+    with pytest.raises(IndexError):
+        place(image, torch.tensor([[3, 0]]), (5, 7))
+
+
+def test_batches_of_pairs_have_parts_in_zero_to_one() -> None:
+    pairs = PairSet(make_source(), 7, shift=1)
+    seen = list(batches(pairs, 4, order=torch.tensor([6, 1, 2, 3, 0])))
+    assert [batch.labels.shape for batch in seen] == [(4, 2), (1, 2)]
+    taken = pairs.take(torch.tensor([6, 1, 2, 3]))
+    assert torch.equal(seen[0].images, taken.images.float() / 255)
+    assert torch.equal(seen[0].parts, taken.parts.float() / 255)
+    with pytest.raises(IndexError, match="indices: must be from 0 to 6, got 7 to 7"):
+        pairs.take(torch.tensor([7]))
+
+
+def test_overlap_by_hand() -> None:
+    """Two digits of 2×2 in images of 4×4: of what overlaps, the mean over pairs."""
+    pixels = torch.zeros(3, 1, 4, 4, dtype=torch.uint8)
+    pixels[:, :, 1:3, 1:3] = 9
+    pairs = PairSet(ImageSet(pixels, torch.arange(3), ("a", "b", "c")), 500, shift=2)
+    corners = pairs.draw(torch.arange(500)).corners
+    measured = overlap(pairs)
+    expected_images, expected_boxes = [], []
+    for (top, left), (other_top, other_left) in corners.tolist():
+        rows, columns = abs(top - other_top), abs(left - other_left)
+        expected_images.append(max(4 - rows, 0) * max(4 - columns, 0) / 16)
+        expected_boxes.append(max(2 - rows, 0) * max(2 - columns, 0) / 4)
+    assert measured.images == pytest.approx(np.mean(expected_images))
+    assert measured.boxes == pytest.approx(np.mean(expected_boxes))
+    blank = ImageSet(torch.zeros_like(pixels), torch.arange(3), ("a", "b", "c"))
+    assert overlap(PairSet(blank, 5, shift=0)) == (1.0, 0.0)
+
+
+def test_the_overlap_of_digits_shifted_as_published_is_80_per_cent() -> None:
+    splits = load_data(DataOptions(name="multi", of="digits", size=28))
+    assert splits.image_size == (36, 36)
+    assert overlap(splits.train).images == pytest.approx(0.80, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"number": 0}, "number: must be at least 1, got 0"),
+        ({"shift": -1}, "shift: must be at least 0, got -1"),
+        ({"seed": -1}, "seed: must be at least 0, got -1"),
+        ({"source": make_source((5, 3, 0))}, r"at least 3 classes for pairs, got \['a', 'b'\]"),
+    ],
+)
+def test_what_cannot_be_paired_is_refused(changes, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        PairSet(**{"source": make_source(), "number": 5, **changes})
+
+
+def test_colour_is_refused() -> None:
+    labels = torch.arange(3)
+    colour = ImageSet(torch.zeros(3, 3, 4, 4, dtype=torch.uint8), labels, ("a", "b", "c"))
+    with pytest.raises(ValueError, match="source: must be grey for pairs, got 3 channels; set channels to 1"):
+        PairSet(colour, 5)
+
+
+def test_pairs_stay_within_their_split() -> None:
+    options = DataOptions(name="multi", of="digits", pair_shift=1, test_pairs=50)
+    pairs, single = load_data(options), load_data(DataOptions(name="digits"))
+    assert pairs.name == "pairs of digits"
+    assert pairs.image_size == (10, 10)
+    for split, images in single.named().items():
+        assert torch.equal(pairs.named()[split].source.images, images.images)
+    assert len(pairs.train) == 1000 * len(single.train)
+    assert len(pairs.test) == 50
+    assert len({part.seed for part in pairs.named().values()}) == 3
+    again = load_data(DataOptions(name="multi", of="digits", pair_shift=1, test_pairs=20))
+    assert torch.equal(pairs.test.labels[:20], again.test.labels)  # a smaller test set is the first part of a larger
+
+
+def test_pairs_of_a_folder(tmp_path) -> None:
+    from PIL import Image
+
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        for k in range(6):
+            Image.new("RGB", (9, 9), (40 * k, 0, 0)).save(tmp_path / name / f"{k}.png")
+    splits = load_data(DataOptions(name="multi", of="folder", path=tmp_path, channels=1, train_pairs=30))
+    assert (len(splits.train), splits.image_size, splits.classes) == (30, (17, 17), ("a", "b", "c"))
+    with pytest.raises(ValueError, match="set channels to 1"):
+        load_data(DataOptions(name="multi", of="folder", path=tmp_path))
+    with pytest.raises(CapsellaError, match="no such folder"):
+        load_data(DataOptions(name="multi", of="folder", path=tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "mnist", "of": "digits"}, "of: only for the source multi, got 'digits' with 'mnist'"),
+        ({"name": "multimnist", "of": "digits"}, "of: only for the source multi"),
+        ({"name": "multi"}, "of: must name the source of the images in the pairs, got None"),
+        ({"name": "multi", "of": "multi"}, "of: must name the source .* got 'multi'"),
+        ({"name": "mnist", "test_pairs": 5}, "test_pairs: only for the source multimnist or multi, got 5"),
+        ({"name": "mnist", "pair_shift": 2}, "pair_shift: only for the source multimnist or multi, got 2"),
+        ({"name": "multimnist", "train_pairs": 0}, "train_pairs: must be at least 1, got 0"),
+        ({"name": "multimnist", "pair_shift": -1}, "pair_shift: must not be negative, got -1"),
+        ({"name": "multi", "of": "folder"}, "path: must be given for the source 'folder'"),
+        ({"name": "multimnist", "size": 0}, "size: must be at least 1, got 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(fields, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataOptions(**fields)
+
+
+def test_a_sheet_shows_a_pair_in_the_rows_of_both_classes() -> None:
+    pairs = PairSet(make_source((5, 3, 2)), 1_000_000_000)
+    few = pairs.subset(torch.arange(3))
+    assert contact_sheet(pairs, 4).size[1] == contact_sheet(few, 4).size[1]
+    shown = np.asarray(contact_sheet(few, 4))
+    white = 255 * np.ones(3)
+    rows = np.array_split(shown[4:], 3)
+    assert all((row[:, -20:] != white).any() or (row[:, 40:60] != white).any() for row in rows)
