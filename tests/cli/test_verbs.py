@@ -144,6 +144,33 @@ class TestData:
         assert str(odd) in answer.out
         assert (tmp_path / "sheet.png").exists()
 
+    def test_split_writes_a_file_that_training_reads(self, cli, images, tmp_path):
+        out = tmp_path / "split.csv"
+        answer = cli("data", "split", "folder", "--path", images, "--per-class", 3, "--split-seed", 4, "--out", out)
+        assert answer.code == 0
+        assert str(out) in answer.out
+        assert out.read_text().count(",train\n") == 9
+        shown = cli("data", "show", "folder", "--path", images, "--split-file", out, "--out", tmp_path / "s.png").out
+        assert [line.split() for line in shown.splitlines() if "rings" in line][0][3] == "3"
+
+    def test_split_writes_the_sets_of_the_thesis(self, cli, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        answer = cli("data", "split", "digits", "--thesis-sets")
+        assert answer.code == 0
+        assert "split files written to digits-sets" in answer.out
+        assert (tmp_path / "digits-sets" / "mini.csv").read_text().count(",train\n") == 1000
+
+    def test_sets_of_too_many_classes_are_named(self, cli, images, tmp_path):
+        answer = cli("data", "split", "folder", "--path", images, "--thesis-sets", "--out", tmp_path / "sets")
+        assert "left out basic: it has 5 classes, more than folder" in answer.out
+        assert "left out medium: it has 10 classes" in answer.out
+
+    def test_split_without_a_source(self, cli):
+        answer = cli("data", "split", "--per-class", 3)
+        assert answer.code == 1
+        assert "split: must be followed by the name of a source" in answer.err
+        assert "list, by show NAME or by split NAME" in cli("data", "part").err
+
 
 def test_models_lists_and_shows(cli):
     answer = cli("models")
