@@ -18,6 +18,8 @@ from capsella.version import __version__
 VERBS = {
     "train": "train a recipe, evaluate it on the test images, and write a report",
     "evaluate": "error, precision, recall, calibration and confusion matrix of a run",
+    "robustness": "accuracy of one or more runs on turned, moved, coloured and noisy test images",
+    "time": "how long networks take, forward and backward, beside one another",
     "predict": "classify image files into a CSV table",
     "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
     "table": "run a table of a paper, row by row, and print its numbers beside ours",
