@@ -145,15 +145,10 @@ def robustness(
             its range, activations that are not finite.
     """
     _check(models, images, batch_size, seed)
-    chosen = {name: PERTURBATIONS[name].strengths for name in THESIS} if strengths is None else dict(strengths)
-    if not chosen:
-        raise ValueError(f"strengths: must name at least one perturbation of {', '.join(PERTURBATIONS)}, got none")
-    cases = [(name, strength) for name, given in chosen.items() for strength in sorted({0.0, *map(float, given)})]
-    _check_strengths(cases)
-    bar = track(cases, "robustness", console=Console(stderr=True), disable=not progress)
+    cases = _cases({name: PERTURBATIONS[name].strengths for name in THESIS} if strengths is None else strengths)
     found: dict[tuple[str, str, float], RobustnessPoint] = {}
     unchanged: dict[str, Evaluation] = {}
-    for name, strength in bar:
+    for name, strength in track(cases, "robustness", console=Console(stderr=True), disable=not progress):
         evaluations = unchanged if strength == 0 else {}
         if not evaluations:
             evaluations |= _evaluate(models, images, name, strength, seed, batch_size)
@@ -210,10 +205,14 @@ def _check(models: Mapping[str, ImageClassifier], images: ImageSet, batch_size: 
         model.check_images(images.images)
 
 
-def _check_strengths(cases: Sequence[tuple[str, float]]) -> None:
-    """Before anything is computed."""
+def _cases(chosen: Strengths) -> list[tuple[str, float]]:
+    """Each perturbation with each strength, rising from 0; checked before anything is computed."""
+    if not chosen:
+        raise ValueError(f"strengths: must name at least one perturbation of {', '.join(PERTURBATIONS)}, got none")
+    cases = [(name, strength) for name, given in chosen.items() for strength in sorted({0.0, *map(float, given)})]
     for name, strength in cases:
         perturbation(name).change(torch.zeros(1, 1, 4, 4), strength, torch.Generator())
+    return cases
 
 
 def _cell(point: RobustnessPoint) -> str:

@@ -158,10 +158,7 @@ def execution_times(
         network.to(place)
     for batch in batch_sizes:
         for backward in (False, True):
-            steps = {name: _step(network, batch, backward, place) for name, network in networks.items()}
-            for step in steps.values():
-                for _ in range(WARM_UP):
-                    step()
+            steps = {name: _warm_step(network, batch, backward, place) for name, network in networks.items()}
             for name, timing in interleaved(steps, repeats, seconds, place).items():
                 one = networks[name]
                 rows.append(ExecutionTime(name, one.has_decoder, one.image_size, one.channels, batch, backward, timing))
@@ -171,6 +168,14 @@ def execution_times(
 
 def _case(row: ExecutionTime) -> tuple[int, bool]:
     return row.batch, row.backward
+
+
+def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: torch.device) -> Callable[[], object]:
+    """One pass, called before."""
+    step = _step(network, batch, backward, device)
+    for _ in range(WARM_UP):
+        step()
+    return step
 
 
 def _step(network: ImageClassifier, batch: int, backward: bool, device: torch.device) -> Callable[[], object]:
