@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import capsella
-from capsella.cli import attack, data, evaluate, explain, main, models, predict, table, train
+from capsella.cli import attack, data, evaluate, explain, main, models, predict, robustness, table, time, train
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,6 +43,10 @@ def understood(monkeypatch):
         (explain, "load_run"),
         (data, "load_data"),
         (data, "source_table"),
+        (data, "save_split"),
+        (data, "save_thesis_sets"),
+        (robustness, "load_run"),
+        (time, "execution_times"),
         (models, "list_models"),
         (table, "run_table"),
     ]:

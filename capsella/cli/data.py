@@ -1,4 +1,4 @@
-"""`capsella data list` and `capsella data show NAME`."""
+"""`capsella data list`, `capsella data show NAME` and `capsella data split NAME`."""
 
 import shlex
 from dataclasses import dataclass, field
@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from capsella.data import (
+    THESIS_SETS,
+    ClassCounts,
     DataOptions,
     PairSet,
     Splits,
@@ -18,16 +20,21 @@ from capsella.data import (
     describe,
     load_data,
     overlap,
+    save_split,
+    save_thesis_sets,
     source_table,
+    thesis_set,
 )
 from capsella.files import write_whole
 
 USAGE = """usage: capsella data list
        capsella data show NAME [--size N] [--path FOLDER] … [--out SHEET.png]
+       capsella data split NAME [--per-class N] [--path FOLDER] … [--thesis-sets] [--out SPLIT.csv]
 
 `list` names the sources and says where their files are; `show` counts images per class and split, and draws a contact
-sheet. For your own images: capsella data show folder --path FOLDER
-Of pairs (multimnist, or `multi --of NAME`) it also measures how much their images overlap.
+sheet; `split` writes which image is in which split, for --data.split-file. For your own images:
+capsella data show folder --path FOLDER
+Of pairs (multimnist, or `multi --of NAME`) `show` also measures how much their images overlap.
 """
 
 
@@ -45,6 +52,17 @@ class Show:
     """The contact sheet; default: NAME.png here."""
 
 
+@dataclass(frozen=True)
+class Split:
+    """Write which image is for training, validation or test, or unused, as a CSV file that --data.split-file reads."""
+
+    data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)
+    thesis_sets: bool = False
+    """Write a folder of files: the sets mini, small, medium-size, basic, medium and hard of Forslöv's thesis."""
+    out: Path | None = None
+    """The file, or the folder of the sets; default: NAME-split.csv, or NAME-sets, here."""
+
+
 def run(arguments: list[str]) -> None:
     """List the sources, or show one."""
     console = Console(highlight=False, markup=False)
@@ -55,11 +73,15 @@ def run(arguments: list[str]) -> None:
         _list(console)
     elif action == "show" and words and not words[0].startswith("-"):
         _show(words[0], words[1:], console)
-    elif action == "show":
-        tyro.cli(Show, args=words, prog="capsella data show NAME")
-        raise ValueError("show: must be followed by the name of a source; `capsella data list` names them")
+    elif action == "split" and words and not words[0].startswith("-"):
+        _split(words[0], words[1:], console)
+    elif action in ("show", "split"):
+        tyro.cli(Show if action == "show" else Split, args=words, prog=f"capsella data {action} NAME")
+        raise ValueError(f"{action}: must be followed by the name of a source; `capsella data list` names them")
     else:
-        raise ValueError(f"data: must be followed by list or by show NAME, got {shlex.join(arguments)!r}")
+        raise ValueError(
+            f"data: must be followed by list, by show NAME or by split NAME, got {shlex.join(arguments)!r}"
+        )
 
 
 def _list(console: Console) -> None:
@@ -77,10 +99,7 @@ def _show(name: str, words: list[str], console: Console) -> None:
     options = tyro.cli(Show, args=words, prog=f"capsella data show {name}")
     splits = load_data(options.data)
     height, width = splits.image_size
-    table = Table("class", "train", "validation", "test", title=f"{splits.name}: {height}×{width}×{splits.channels}")
-    for row in describe(splits):
-        table.add_row(*map(str, row))
-    console.print(table)
+    _print_counts(f"{splits.name}: {height}×{width}×{splits.channels}", describe(splits), console)
     _describe_pairs(splits, console)
     if splits.broken:
         console.print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ", soft_wrap=True)
@@ -98,3 +117,27 @@ def _describe_pairs(splits: Splits, console: Console) -> None:
                 f"{split}: {len(pairs):,} pairs; mean overlap {100 * measured.images:.1f} % of an image's area, "
                 f"{100 * measured.boxes:.1f} % of the smaller bounding box"
             )
+
+
+def _split(name: str, words: list[str], console: Console) -> None:
+    options = tyro.cli(Split, args=["--name", name, *words], prog=f"capsella data split {name}")
+    if options.thesis_sets:
+        out = options.out or Path(f"{name}-sets")
+        sets = save_thesis_sets(options.data, out)
+        for set_name, counts in sets.items():
+            _print_counts(set_name, counts, console)
+        for missing in (set_name for set_name in THESIS_SETS if set_name not in sets):
+            classes = thesis_set(missing, options.data).first_classes
+            console.print(f"left out {missing}: it has {classes} classes, more than {name}")
+        console.print(f"split files written to {out}", soft_wrap=True)
+    else:
+        out = options.out or Path(f"{name}-split.csv")
+        _print_counts(name, save_split(options.data, out), console)
+        console.print(f"split written to {out}", soft_wrap=True)
+
+
+def _print_counts(title: str, counts: list[ClassCounts], console: Console) -> None:
+    table = Table("class", "train", "validation", "test", title=title)
+    for row in counts:
+        table.add_row(*map(str, row))
+    console.print(table)

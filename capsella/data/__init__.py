@@ -7,11 +7,14 @@ from capsella.data.load import SourceRow, load_data, source_table
 from capsella.data.options import DataOptions
 from capsella.data.pairs import Overlap, PairSet, overlap
 from capsella.data.reading import read_image
+from capsella.data.saving import save_split, save_thesis_sets
 from capsella.data.show import ClassCounts, contact_sheet, describe
 from capsella.data.split_file import read_split_file, write_split_file
 from capsella.data.splits import LabelledImages, Splits
+from capsella.data.thesis_sets import THESIS_SETS, thesis_set
 
 __all__ = [
+    "THESIS_SETS",
     "Batch",
     "ClassCounts",
     "DataOptions",
@@ -30,6 +33,9 @@ __all__ = [
     "overlap",
     "read_image",
     "read_split_file",
+    "save_split",
+    "save_thesis_sets",
     "source_table",
+    "thesis_set",
     "write_split_file",
 ]

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-import torch
-
 from capsella.data.download import find
-from capsella.data.images import ImageSet
 from capsella.data.npz import image_set, load_arrays, read_npz
 from capsella.data.options import DataOptions
 from capsella.data.source import Parts, Source
@@ -32,14 +29,8 @@ def _read_segmentation(options: DataOptions) -> Parts:
     """Its only basophil is left out: one image cannot be in train, validation and test."""
     path = find(_SEGMENTATION, _GET_SEGMENTATION)
     images, broken = image_set(path, load_arrays(path), options)
-    return Parts("segmentation-wbc", _without_class(images, "basophil"), broken=broken)
-
-
-def _without_class(images: ImageSet, name: str) -> ImageSet:
-    gone = images.classes.index(name)
-    rest = images.subset(torch.nonzero(images.labels != gone).flatten())
-    classes = images.classes[:gone] + images.classes[gone + 1 :]
-    return replace(rest, labels=rest.labels - (rest.labels > gone).long(), classes=classes)
+    others = [name for name in images.classes if name != "basophil"]
+    return Parts("segmentation-wbc", images.of_classes(others), broken=broken)
 
 
 SOURCES = (

@@ -22,7 +22,7 @@ from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import ENDINGS, decode, read_all, stack
 from capsella.data.source import Parts
-from capsella.data.split_file import read_split_file
+from capsella.data.split_file import SplitTable
 from capsella.data.splits import SPLIT_NAMES
 from capsella.errors import CapsellaError
 
@@ -37,20 +37,26 @@ class _File:
     split: str | None
 
 
-def read_folder(options: DataOptions) -> Parts:
+def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
     """Read the folder `options.path`; its sub-folders, sorted, are the classes.
 
+    Args:
+        options: its path, size, channels, group and skip_broken are used.
+        table: a split file; what it leaves unused is not read, and sub-folders that split the images do not count.
+
     Returns:
-        The splits of `options.split_file`, or of sub-folders train, val and test that hold the classes; everything as
-        train where neither is there.
+        The splits of sub-folders train, val and test that hold the classes; everything as train where there are none.
 
     Raises:
         CapsellaError: no folder or sub-folders, one class only, a class without images, a broken image (unless
-            skip_broken), mixed channels or sizes where the options keep them, a split file that does not fit.
+            skip_broken), mixed channels or sizes where the options keep them.
     """
     root = Path(options.path or "")
-    listed = _list_files(root, options.split_file)
-    split_of = None if options.split_file is None else read_split_file(options.split_file, root)
+    listed = _list_files(root)
+    if table is not None:
+        listed = [file for file in listed if file.path not in table.unused]
+        if not listed:
+            raise CapsellaError(f"{table.path}: must put images of {root} in train and test, but all are unused")
     groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
     readers = [partial(_read, root, file.path, options) for file in listed]
     images, positions, errors = read_all(readers, options.skip_broken)
@@ -66,9 +72,7 @@ def read_folder(options: DataOptions) -> Parts:
         metadata={} if groups is None else {"group": groups[positions]},
     )
     name = root.resolve().name
-    if split_of is not None:
-        return _part(name, everything, [split_of.get(path) for path in paths], broken)
-    if files[0].split is not None:
+    if files[0].split is not None and table is None:
         return _part(name, everything, [file.split for file in files], broken)
     return Parts(name, everything, broken=broken)
 
@@ -77,12 +81,10 @@ def _read(root: Path, file: str, options: DataOptions) -> Tensor:
     return decode(root / file, str(root / file), options.height_width, options.channels)
 
 
-def _list_files(root: Path, split_file: Path | None) -> list[_File]:
+def _list_files(root: Path) -> list[_File]:
     """Every image file with its class, and its split where the folder is split already, sorted."""
     folders = _sub_folders(root)
     if folders and all(folder in _SPLITS for folder in folders) and "train" in folders:
-        if split_file is not None:
-            raise CapsellaError(f"{root} is split already, by its sub-folders {folders}; leave split_file out")
         return [
             _File(path, path.split("/")[1], _SPLITS[folder])
             for folder in folders
@@ -158,10 +160,7 @@ def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, "n"]:
 
 
 def _part(name: str, everything: ImageSet, splits: Sequence[str | None], broken: tuple[str, ...]) -> Parts:
-    """The sets a split file or the sub-folders name; only validation may be missing, and is held out later."""
-    if None in splits:
-        first = (everything.files or ())[splits.index(None)]
-        raise CapsellaError(f"{name}: split_file must list every image, but {splits.count(None)} are not, as {first}")
+    """The sets the sub-folders name; only validation may be missing, and is held out later."""
     sets = {split: everything.subset([i for i, here in enumerate(splits) if here == split]) for split in SPLIT_NAMES}
     for split in ("train", "test"):
         if len(sets[split]) == 0:

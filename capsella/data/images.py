@@ -1,12 +1,14 @@
 """`ImageSet`: images with their labels, as every source hands them over and as training and evaluation take them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Int64, Integer, Shaped, UInt8
 from torch import Tensor
+
+from capsella.errors import unknown_name
 
 
 class Batch(NamedTuple):
@@ -92,6 +94,44 @@ class ImageSet:
             files=None if self.files is None else tuple(self.files[i] for i in indices.tolist()),
             metadata={name: values[indices] for name, values in self.metadata.items()},
         )
+
+    def of_classes(self, names: Sequence[str]) -> "ImageSet":
+        """The images of these classes alone, numbered in the order of `names`.
+
+        Raises:
+            ValueError: a name is none of the classes.
+        """
+        for name in names:
+            if name not in self.classes:
+                raise unknown_name("names", name, self.classes)
+        number = torch.full((len(self.classes),), -1)
+        number[[self.classes.index(name) for name in names]] = torch.arange(len(names))
+        kept = self.subset((number[self.labels] >= 0).nonzero().flatten())
+        return replace(kept, labels=number[kept.labels], classes=tuple(names))
+
+
+def join(sets: Sequence[ImageSet]) -> ImageSet:
+    """One set after the other; they must have the same classes, channels and size.
+
+    File names, and each kind of metadata, are kept where every set has them.
+
+    Raises:
+        ValueError: no sets, or sets of other classes, channels or size.
+    """
+    if not sets:
+        raise ValueError("sets: must hold at least one set, got none")
+    for what in ("classes", "channels", "image_size"):
+        different = {getattr(images, what) for images in sets}
+        if len(different) > 1:
+            raise ValueError(f"sets: must have the same {what}, got {sorted(different)}")
+    common = [name for name in sets[0].metadata if all(name in images.metadata for images in sets)]
+    return ImageSet(
+        images=torch.cat([images.images for images in sets]),
+        labels=torch.cat([images.labels for images in sets]),
+        classes=sets[0].classes,
+        files=None if any(one.files is None for one in sets) else tuple(f for one in sets for f in one.files or ()),
+        metadata={name: torch.cat([images.metadata[name] for images in sets]) for name in common},
+    )
 
 
 def _check_images(images: Tensor) -> None:

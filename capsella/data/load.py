@@ -12,6 +12,7 @@ from capsella.data.npz import read_npz
 from capsella.data.options import PAIRED, DataOptions
 from capsella.data.pairs import PairSet
 from capsella.data.source import Parts, Source
+from capsella.data.split_file import SplitTable, assign, read_split_file
 from capsella.data.splits import Splits
 from capsella.errors import CapsellaError, unknown_name
 
@@ -30,15 +31,23 @@ def load_data(options: DataOptions) -> Splits:
     """Load the images that `options` name and hold out the splits that their source does not bring along.
 
     The test images are held out first, then the validation images from the rest; then `per_class`,
-    `validation_per_class` and `test_per_class` thin out each. Pairs are made last, of two images of the same split.
+    `validation_per_class` and `test_per_class` thin out each; then `first_classes` takes its classes of each. Pairs are
+    made last, of two images of the same split.
 
     Raises:
-        ValueError: no source has that name; pairs of images in colour, or of fewer than three classes.
+        ValueError: no source has that name, or it has fewer classes than `first_classes`; pairs of images in colour, or
+            of fewer than three classes.
         CapsellaError: the images are not there, cannot be read, or cannot be split as asked.
     """
     if options.is_paired:
         return _pairs(load_data(options.single()), options)
-    parts = _read(options)
+    table = None if options.split_file is None else read_split_file(options.split_file)
+    parts = read_source(options, table)
+    return split_parts(parts if table is None else assign(parts, table), options)
+
+
+def split_parts(parts: Parts, options: DataOptions) -> Splits:
+    """What `options` hold out and keep of a source's images: `load_data` without the reading."""
     train, validation, test = parts.train, parts.validation, parts.test
     try:
         if test is None:
@@ -47,12 +56,16 @@ def load_data(options: DataOptions) -> Splits:
             train, validation = hold_out(train, options.validation, options.split_seed)
     except CapsellaError as error:
         raise CapsellaError(f"{parts.name}: {error}") from error
-    seed = options.split_seed
+    if options.first_classes is not None and options.first_classes > len(train.classes):
+        raise ValueError(
+            f"first_classes: must be at most {len(train.classes)}, the classes of {parts.name}, "
+            f"got {options.first_classes}"
+        )
     return Splits(
         parts.name,
-        _limited(train, options.per_class, seed),
-        _limited(validation, options.validation_per_class, seed),
-        _limited(test, options.test_per_class, seed),
+        _limited(train, options.per_class, options),
+        _limited(validation, options.validation_per_class, options),
+        _limited(test, options.test_per_class, options),
         parts.broken,
     )
 
@@ -68,13 +81,16 @@ def _pairs(splits: Splits, options: DataOptions) -> Splits:
     return Splits(f"pairs of {splits.name}", train, validation, test, splits.broken)
 
 
-def _limited(images: ImageSet, per_class: int | None, seed: int) -> ImageSet:
-    return images if per_class is None else first_per_class(images, per_class, seed)
+def _limited(images: ImageSet, per_class: int | None, options: DataOptions) -> ImageSet:
+    if per_class is not None:
+        images = first_per_class(images, per_class, options.split_seed)
+    return images if options.first_classes is None else images.of_classes(images.classes[: options.first_classes])
 
 
-def _read(options: DataOptions) -> Parts:
+def read_source(options: DataOptions, table: SplitTable | None) -> Parts:
+    """The images of a source, split as the source does; `table`: a split file, whose unused files need no reading."""
     if options.name == "folder":
-        return read_folder(options)
+        return read_folder(options, table)
     if options.name == "npz":
         return read_npz(Path(options.path or ""), options)
     if options.name not in _SOURCES:

@@ -41,7 +41,8 @@ class DataOptions:
     """Share of all images held out for the test, class by class, where the source sets none apart."""
 
     split_file: Path | None = None
-    """Only for `folder`: a CSV file with the columns file (relative to it) and split (train, validation or test)."""
+    """A CSV file that says which image is in train, validation or test, or unused, in place of the shares and of the
+    source's own split. Columns: file (for `folder`, relative to it) and split; `capsella data split` writes one."""
 
     group: str | None = None
     """Images of one group stay on one side of every split. For `folder`: a regular expression whose one capture group,
@@ -66,6 +67,10 @@ class DataOptions:
 
     per_class: int | None = None
     """Keep at most this many training images a class; a smaller number keeps a part of what a larger one keeps."""
+
+    first_classes: int | None = None
+    """Keep only the first this many classes, in the source's order. They are taken last: their images are in the same
+    splits, and `per_class` keeps the same ones, as with all classes."""
 
     validation_per_class: int | None = None
     """Keep at most this many validation images a class, where an epoch would spend more time on them than training."""
@@ -98,13 +103,14 @@ class DataOptions:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: must be at least 1, got {number}")
+        if self.first_classes is not None and self.first_classes < 2:
+            raise ValueError(f"first_classes: must be at least 2, got {self.first_classes}")
         if self.channels not in (1, 3, None):
             raise ValueError(f"channels: must be 1, 3 or None, got {self.channels}")
         if self.split_seed < 0:
             raise ValueError(f"split_seed: must not be negative, got {self.split_seed}")
         self._check_belongs("path", ("folder", "npz"))
         self._check_belongs("group", ("folder", "npz", *VIEWED))
-        self._check_belongs("split_file", ("folder",))
         if self.camera != "left" and self.name not in STEREO:
             raise ValueError(
                 f"camera: only for the source {' or '.join(STEREO)}, got {self.camera!r} with {self.name!r}"

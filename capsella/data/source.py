@@ -17,6 +17,11 @@ class Parts:
     test: ImageSet | None = None
     broken: tuple[str, ...] = ()
 
+    def named(self) -> dict[str, ImageSet]:
+        """Those of the three sets that the source has, by name, in the order train, validation, test."""
+        sets = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: images for split, images in sets.items() if images is not None}
+
 
 @dataclass(frozen=True)
 class Source:

@@ -71,23 +71,26 @@ def predict_table(
     total = sum(1 for _ in image_files(paths))
     with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
         done = journal.files
-        left = total - len(done)
         batches = predict_batches(
             model,
             (name for name in image_files(paths) if name not in done),
             batch_size=batch_size,
-            workers=_workers_for(left) if workers is None else workers,
+            workers=_workers_for(total - len(done)) if workers is None else workers,
             classes=classes,
         )
-        with image_progress(console or Console(quiet=True), total, len(done)) as advance:
-            for outcomes in batches:
-                journal.append(outcomes)
-                advance(len(outcomes))
+        _keep(batches, journal, total, console or Console(quiet=True))
         written = _write_tables(journal, out)
         journal.delete()
     if not written.rows:
         raise CapsellaError(f"none of the {written.broken} images could be read; {written.broken_table} says why")
     return written
+
+
+def _keep(batches: Iterable[list[Prediction | Broken]], journal: Journal, total: int, console: Console) -> None:
+    with image_progress(console, total, len(journal.files)) as advance:
+        for outcomes in batches:
+            journal.append(outcomes)
+            advance(len(outcomes))
 
 
 def _check_unused(out: Path, journal: Path, *, resume: bool, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""Figures of numbers, drawn from plain arrays: confusion, calibration, training curves, coupling entropy."""
+"""Figures of numbers: confusion, calibration, training curves, coupling entropy, robustness."""
 
 import csv
 import io
@@ -13,6 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import CapsellaError
 from capsella.evaluation.calibration import Calibration
+from capsella.evaluation.perturbations import PERTURBATIONS
+from capsella.evaluation.robustness import Robustness
 from capsella.files import write_whole
 
 RESOLUTION = 110  # dots an inch
@@ -26,6 +28,7 @@ LOSSES = {
 }
 ERRORS = {"train_error": (TRAIN, "-"), "validation_error": (VALIDATION, "-")}
 RATES = {"learning_rate": (GREY, "-")}
+STYLES = ("o-", "s--", "^:")  # of the first ten networks, and so on
 
 
 def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str]) -> Figure:
@@ -148,6 +151,42 @@ def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
     axes.set(xlabel="routing iteration", ylabel="coupling entropy / ln(parents)", ylim=(0, 1.05))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=8)
+    return figure
+
+
+def robustness_figure(result: Robustness) -> Figure:
+    """Accuracy against strength: a panel a perturbation, a line a network, its 95 % interval shaded.
+
+    Raises:
+        ValueError: no points.
+    """
+    names = result.perturbations
+    if not names:
+        raise ValueError("result: must hold at least one point, got none")
+    columns = min(len(names), 2)
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(4.4 * columns, 3.3 * lines + 0.5), layout="constrained")
+    panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
+    for axes in panels[len(names) :]:  # what is left over of the last row
+        axes.remove()
+    for name, axes in zip(names, panels, strict=False):
+        for number, network in enumerate(result.networks):
+            curve = result.curve(network, name)
+            strengths, colour = [point.strength for point in curve], f"C{number % 10}"
+            style = STYLES[number // 10 % len(STYLES)]
+            axes.plot(strengths, [point.accuracy for point in curve], style, color=colour, label=printable(network))
+            low, high = zip(*(point.interval for point in curve), strict=True)
+            axes.fill_between(strengths, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set(xlabel=PERTURBATIONS[name].unit, ylim=(0, 103))
+        axes.set_title(name, fontsize=10)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.grid(alpha=0.25)
+    for row in range(lines):
+        figure.axes[row * columns].set_ylabel("accuracy %")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return figure
 
 

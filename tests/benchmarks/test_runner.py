@@ -9,21 +9,9 @@ from benchmarks.cases import CASES, cases_of, select
 from benchmarks.contenders import EAGER, PLAIN, contenders_of
 from benchmarks.memory import largest_batch, peak_memory_mib, peak_resident_mib
 from benchmarks.runner import Options, Verdict, run_case
-from benchmarks.timing import interleaved
 
 CPU = torch.device("cpu")
 QUICK = Options(CPU, repeats=2, seconds=0.0, memory=False)
-
-
-def test_contenders_take_turns():
-    calls = []
-    steps = {name: lambda name=name: calls.append(name) for name in "abc"}
-    timings = interleaved(steps, repeats=3, seconds=0.0, device=CPU)
-    assert "".join(calls) == "abcabcabc"
-    assert timings["b"].rounds == 3
-    assert timings["b"].shortest <= timings["b"].median <= timings["b"].longest
-    with pytest.raises(ValueError, match="repeats: must be at least 1, got 0"):
-        interleaved(steps, repeats=0, seconds=0.0, device=CPU)
 
 
 def test_a_case_has_times_ratios_and_bars(case, yardsticks, good):

@@ -82,7 +82,7 @@ def test_version(cli):
         (["predict", "missing"], "paths: must name at least one image or folder"),
         (["predict", "missing", "x.png"], "missing is not a run folder"),
         (["explain", "missing"], "images: must name at least one image or folder"),
-        (["data", "lst"], "data: must be followed by list or by show NAME, got 'lst'"),
+        (["data", "lst"], "data: must be followed by list, by show NAME or by split NAME, got 'lst'"),
         (["data", "list", "x"], "got 'list x'"),
         (["data", "show"], "`capsella data list` names them"),
         (["data", "show", "digts"], "did you mean digits?"),

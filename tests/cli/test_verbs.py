@@ -1,6 +1,7 @@
 """What one does with a run, and with images: evaluate, explain, data, models, info."""
 
 import json
+import shutil
 
 import pytest
 from PIL import Image
@@ -99,6 +100,33 @@ class TestData:
         assert str(odd) in answer.out
         assert (tmp_path / "sheet.png").exists()
 
+    def test_split_writes_a_file_that_training_reads(self, cli, images, tmp_path):
+        out = tmp_path / "split.csv"
+        answer = cli("data", "split", "folder", "--path", images, "--per-class", 3, "--split-seed", 4, "--out", out)
+        assert answer.code == 0
+        assert str(out) in answer.out
+        assert out.read_text().count(",train\n") == 9
+        shown = cli("data", "show", "folder", "--path", images, "--split-file", out, "--out", tmp_path / "s.png").out
+        assert next(line.split() for line in shown.splitlines() if "rings" in line)[3] == "3"
+
+    def test_split_writes_the_sets_of_the_thesis(self, cli, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        answer = cli("data", "split", "digits", "--thesis-sets")
+        assert answer.code == 0
+        assert "split files written to digits-sets" in answer.out
+        assert (tmp_path / "digits-sets" / "mini.csv").read_text().count(",train\n") == 1000
+
+    def test_sets_of_too_many_classes_are_named(self, cli, images, tmp_path):
+        answer = cli("data", "split", "folder", "--path", images, "--thesis-sets", "--out", tmp_path / "sets")
+        assert "left out basic: it has 5 classes, more than folder" in answer.out
+        assert "left out medium: it has 10 classes" in answer.out
+
+    def test_split_without_a_source(self, cli):
+        answer = cli("data", "split", "--per-class", 3)
+        assert answer.code == 1
+        assert "split: must be followed by the name of a source" in answer.err
+        assert "list, by show NAME or by split NAME" in cli("data", "part").err
+
 
 def test_models_lists_and_shows(cli):
     answer = cli("models")
@@ -120,3 +148,85 @@ def test_info_names_versions_and_the_backend(cli, monkeypatch, tmp_path):
     assert str(tmp_path) in answer.out
     assert all(name in answer.out for name in ROUTINGS)
     assert "eager" in answer.out
+
+
+class TestRobustness:
+    @pytest.fixture
+    def quick(self):
+        return ["--rotation", "45", "--noise", "0.1", "--translation", "--colour"]
+
+    def test_table_json_csv_and_curves(self, cli, trained, quick, tmp_path):
+        answer = cli("robustness", trained, *quick, "--out", tmp_path / "r")
+        assert answer.code == 0
+        assert "6 test images of my images" in answer.out
+        assert "rotation (degrees, with flips)" in answer.out
+        assert "translation" not in answer.out
+        values = json.loads((tmp_path / "r" / "robustness.json").read_text())
+        unchanged = values["points"][0]
+        test = json.loads(cli("evaluate", trained, "--json").out)
+        assert unchanged["accuracy_percent"] == pytest.approx(100 - test["error_percent"])
+        assert f"{unchanged['accuracy_percent']:.1f}" in answer.out
+        assert len(table((tmp_path / "r" / "robustness.csv").read_text())) == 1 + len(values["points"]) == 5
+        with Image.open(tmp_path / "r" / "robustness.png") as picture:
+            assert min(picture.size) > 300
+
+    def test_two_runs_beside_each_other(self, cli, trained, quick, tmp_path):
+        copies = [tmp_path / name / "run" for name in ("a", "b")]
+        for copy in copies:
+            shutil.copytree(trained, copy)
+        answer = cli("robustness", *copies, *quick)
+        assert answer.code == 0
+        points = json.loads((tmp_path / "a" / "robustness" / "robustness.json").read_text())["points"]
+        assert [point["network"] for point in points[::4]] == list(map(str, copies))
+        assert [point["correct"] for point in points[:4]] == [point["correct"] for point in points[4:]]
+
+    def test_runs_on_other_test_images(self, cli, trained, tmp_path):
+        shutil.copytree(trained, tmp_path / "other")
+        config = json.loads((tmp_path / "other" / "config.json").read_text())
+        config["recipe"]["data"]["split_seed"] = 7
+        (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+        answer = cli("robustness", trained, tmp_path / "other")
+        assert answer.code == 1
+        assert "run and other must have the same test images to be compared, got 6 of 17×17×1 in 3 cl" in answer.err
+        config["recipe"]["data"] |= {"split_seed": 0, "per_class": 5}  # other training images are no hindrance
+        (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+        assert cli("robustness", trained, tmp_path / "other", "--noise", "--colour", "--rotation").code == 0
+
+    def test_errors(self, cli, trained):
+        assert "runs: must name at least one run's folder" in cli("robustness").err
+        assert "runs: must be different" in cli("robustness", trained, trained).err
+        assert "is not a run folder" in cli("robustness", trained / "events").err
+        assert "from 0 to 180 for rotation, got 200.0" in cli("robustness", trained, "--rotation", "200").err
+        nothing = ["--rotation", "--translation", "--colour", "--noise"]
+        assert "strengths: must name at least one perturbation" in cli("robustness", trained, *nothing).err
+
+
+class TestTime:
+    QUICK = ("--size", "17", "--classes", "3", "--repeats", "1", "--seconds", "0", "--batch", "1")
+
+    def test_with_and_without_decoder(self, cli, tmp_path):
+        out = tmp_path / "t.json"
+        answer = cli(
+            "time", "hinton2018_matrix_*_small", "hinton2018_cnn", *self.QUICK, "--channels", "2", "--out", out
+        )
+        assert answer.code == 0
+        assert "thread" in answer.out
+        values = json.loads(out.read_text())
+        name = "hinton2018_matrix_capsnet_small"
+        assert [row["network"] for row in values["rows"][:3]] == [name, f"{name} + decoder", "hinton2018_cnn"]
+        assert [row["decoder"] for row in values["rows"][:3]] == [False, True, False]
+        assert values["base"] == name
+        assert {(*row["image_size"], row["channels"]) for row in values["rows"]} == {(17, 17, 2)}
+
+    def test_only_decoders(self, cli, tmp_path):
+        out = tmp_path / "t.json"
+        words = ["hinton2018_matrix_capsnet_small", "hinton2018_cnn", *self.QUICK, "--decoder", "with", "--out", out]
+        assert cli("time", *words).code == 0
+        assert {row["decoder"] for row in json.loads(out.read_text())["rows"]} == {True}
+
+    def test_errors(self, cli):
+        assert "models: must name at least one network" in cli("time").err
+        assert "did you mean hinton2018_cnn" in cli("time", "hinton2018_cn").err
+        assert "decoder: none of hinton2018_cnn can" in cli("time", "hinton2018_cnn", "--decoder", "with").err
+        assert "base: must be a registered name" in cli("time", "hinton2018_cnn", *self.QUICK, "--base", "x").err
+        assert "threads: must be at least 1, got 0" in cli("time", "hinton2018_cnn", "--threads", 0).err

@@ -122,13 +122,13 @@ def test_validation_is_held_out_where_a_split_file_has_none(cells: Path, tmp_pat
     ("change", "message"),
     [
         (lambda text: text.replace("file,split", "name,set"), r"must have the columns file and split, got \['name'"),
-        (lambda text: text.replace(",test", ",tset"), r"line \d+: split must be train, validation, test, got 'tset'"),
+        (lambda text: text.replace(",test", ",tset"), r"line \d+: split must be train, .*, unused, got 'tset'"),
         (lambda text: text + "monocyte/patient0_0.png,train\n", r"line 42: a file must be listed once, got monocyte/p"),
         (lambda text: text + "monocyte/gone.png,train\n", r"line 42: monocyte/gone\.png is not in"),
         (lambda text: "\n".join(text.splitlines()[:-3]), "must list every image, but 3 are not, as "),
         (lambda text: text.replace(",test", ",train"), "the test split is empty"),
         (lambda text: text.replace(",train", ",test"), "the train split is empty"),
-        (lambda text: text.replace("\n", "\n\0"), "columns|CSV|line 2"),
+        (lambda text: text.replace("\n", "\n\0"), "CSV|line 42: split must be train"),
         (lambda text: "", "must have the columns file and split, got None"),
     ],
 )
@@ -167,9 +167,11 @@ def test_a_folder_that_is_split_already(tmp_path: Path):
     splits = load_data(options(tmp_path))
     assert [tuple(row) for row in describe(splits)] == [("a", 10, 2, 3), ("b", 10, 2, 3)]
     assert splits.test.files == tuple(f"test/{name}/{i}.png" for name in "ab" for i in range(3))
-    (tmp_path / "split.csv").write_text("file,split\n")
-    with pytest.raises(CapsellaError, match=r"is split already, by its sub-folders \['test', 'train', 'val'\]"):
-        load_data(options(tmp_path, split_file=tmp_path / "split.csv"))
+    files = [file for images in splits.named().values() for file in images.files or ()]
+    rows = [f"{file},{'test' if file.endswith('/1.png') else 'train'}" for file in files]
+    (tmp_path / "split.csv").write_text("\n".join(["file,split", *rows]))
+    other = load_data(options(tmp_path, split_file=tmp_path / "split.csv"))
+    assert other.test.files == tuple(f"{split}/{name}/1.png" for split in ("test", "train", "val") for name in "ab")
 
 
 def test_a_broken_image_is_named_or_skipped_and_listed(cells: Path):

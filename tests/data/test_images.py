@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from capsella.data import ImageSet, batches
+from capsella.data.images import join
 
 
 def make_set(number: int = 6, **changes: object) -> ImageSet:
@@ -75,3 +76,34 @@ def test_batches_follow_the_order():
 def test_a_batch_needs_a_size():
     with pytest.raises(ValueError, match="size: must be at least 1, got 0"):
         batches(make_set(), 0)
+
+
+def test_some_classes_alone():
+    images = ImageSet(
+        torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1),
+        torch.tensor([0, 1, 2, 1, 0]),
+        ("a", "b", "c"),
+        tuple("vwxyz"),
+    )
+    some = images.of_classes(["c", "a"])
+    assert some.classes == ("c", "a")
+    assert some.labels.tolist() == [1, 0, 1]
+    assert some.files == ("v", "x", "z")
+    with pytest.raises(ValueError, match="names: must be a registered name, got 'd'"):
+        images.of_classes(["a", "d"])
+
+
+def test_sets_are_joined_with_what_all_of_them_have():
+    def one(value: int, metadata: tuple[str, ...], files: tuple[str, ...] | None = ("x",)) -> ImageSet:
+        pixels = torch.full((1, 1, 2, 2), value, dtype=torch.uint8)
+        return ImageSet(pixels, torch.tensor([0]), ("a",), files, {name: torch.tensor([value]) for name in metadata})
+
+    both = join([one(3, ("slide", "row")), one(4, ("row",))])
+    assert both.images[:, 0, 0, 0].tolist() == both.metadata["row"].tolist() == [3, 4]
+    assert list(both.metadata) == ["row"]
+    assert both.files == ("x", "x")
+    assert join([one(3, ()), one(4, (), None)]).files is None
+    with pytest.raises(ValueError, match="sets: must hold at least one set, got none"):
+        join([])
+    with pytest.raises(ValueError, match=r"sets: must have the same classes, got \[\('a',\), \('b',\)\]"):
+        join([one(3, ()), ImageSet(one(3, ()).images, torch.tensor([0]), ("b",))])

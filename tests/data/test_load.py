@@ -43,7 +43,7 @@ def needs(file: str) -> pytest.MarkDecorator:
         ({"channels": 4}, "channels: must be 1, 3 or None, got 4"),
         ({"split_seed": -1}, "split_seed: must not be negative, got -1"),
         ({"name": "mnist", "path": Path("x")}, "path: only for the source folder or npz, got x with 'mnist'"),
-        ({"name": "npz", "path": Path("x"), "split_file": Path("y")}, "split_file: only for the source folder"),
+        ({"first_classes": 1}, "first_classes: must be at least 2, got 1"),
         ({"group": "(a)"}, "group: only for the source folder or npz"),
         ({"name": "folder"}, "path: must be given for the source 'folder'"),
         ({"name": "folder", "path": Path("x"), "group": "("}, r"group: must be a regular expression, got '\('"),

@@ -69,7 +69,7 @@ def trained(digits: Splits) -> dict[str, ImageClassifier]:
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
         steps = 0
         for _ in range(3):
-            for images, labels in batches(digits.train, 32, order=torch.randperm(len(digits.train))):
+            for images, labels, _ in batches(digits.train, 32, order=torch.randperm(len(digits.train))):
                 margin = min(0.9, 0.2 + steps / 90)
                 optimizer.zero_grad()
                 total_loss(model(images), images, labels, loss, spread=margin).total.backward()

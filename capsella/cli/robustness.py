@@ -1,0 +1,113 @@
+"""`capsella robustness`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from rich.console import Console
+
+from capsella.data import ImageSet, load_data
+from capsella.data.splits import LabelledImages
+from capsella.errors import CapsellaError
+from capsella.evaluation import PERTURBATIONS, robustness
+from capsella.explain.plots import robustness_figure, write_png
+from capsella.files import write_json
+from capsella.training import Run, load_run
+
+
+def _default(name: str) -> tuple[float, ...]:
+    return PERTURBATIONS[name].strengths
+
+
+@dataclass(frozen=True)
+class RobustnessOptions:
+    """Accuracy on changed test images, the same ones for every run: a table, curves, and the numbers as JSON and CSV.
+
+    Strengths are numbers from 0 on, and 0 is always there; a flag without numbers leaves its change out.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
+    """Folders of runs with the same test images."""
+    out: Path | None = None
+    """Folder for the results; default: robustness/ in the run's folder, or beside the first of several."""
+    rotation: tuple[float, ...] = _default("rotation")
+    """Flip with probability ½ each way, and turn by up to so many degrees."""
+    translation: tuple[float, ...] = _default("translation")
+    """Move by up to this share of each side."""
+    colour: tuple[float, ...] = _default("colour")
+    """Add up to this much, of a range of 1, to each channel; to a grey image's brightness."""
+    noise: tuple[float, ...] = _default("noise")
+    """Add Gaussian noise of this standard deviation."""
+    flips: tuple[float, ...] = ()
+    """Flip with this probability each way, without a rotation."""
+    seed: int = 0
+    """Of what is drawn."""
+    batch_size: int = 128
+    """Images at a time, at most 128."""
+
+
+def run(arguments: list[str]) -> None:
+    """Measure, print and write."""
+    options = tyro.cli(RobustnessOptions, args=arguments, prog="capsella robustness")
+    if not options.runs:
+        raise ValueError("runs: must name at least one run's folder")
+    runs = {name: load_run(folder) for name, folder in _names(options.runs).items()}
+    data, images = _test_images(runs)
+    result = robustness(
+        {name: trained.model for name, trained in runs.items()},
+        images,
+        {name: strengths for name in PERTURBATIONS if (strengths := getattr(options, name))},
+        data=data,
+        seed=options.seed,
+        batch_size=options.batch_size,
+        progress=True,
+    )
+    first = options.runs[0]
+    out = options.out or (first if len(options.runs) == 1 else first.parent) / "robustness"
+    write_json(out / "robustness.json", result.to_dict())
+    result.write_csv(out / "robustness.csv")
+    write_png(robustness_figure(result), out / "robustness.png")
+    console = Console(highlight=False)
+    console.print(f"{len(images)} test images of {data}; 95 % intervals", markup=False)
+    console.print(*result.tables(), sep="\n")
+    console.print(f"written to {out / 'robustness'}.json, .csv and .png", soft_wrap=True, markup=False)
+
+
+def _names(folders: Sequence[Path]) -> dict[str, Path]:
+    """Runs by the names of their folders, or by their whole paths where two are called the same."""
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError(f"runs: must be different, got {', '.join(map(str, folders))}")
+    names = [folder.resolve().name for folder in folders]
+    return dict(zip(names if len(set(names)) == len(names) else map(str, folders), folders, strict=True))
+
+
+def _single(images: LabelledImages) -> ImageSet:
+    if not isinstance(images, ImageSet):
+        raise CapsellaError("robustness is measured on images of one class, and the run's show two")
+    return images
+
+
+def _test_images(runs: dict[str, Run]) -> tuple[str, ImageSet]:
+    """What the images are called, and the test images, which all runs must share."""
+    (first, trained), *others = runs.items()
+    splits = load_data(trained.recipe.data)
+    images = _single(splits.test)
+    for name, other in others:
+        if other.recipe.data == trained.recipe.data:
+            continue
+        theirs = _single(load_data(other.recipe.data).test)
+        same = theirs.classes == images.classes and theirs.images.shape == images.images.shape
+        if not (same and torch.equal(theirs.images, images.images) and torch.equal(theirs.labels, images.labels)):
+            raise CapsellaError(
+                f"{first} and {name} must have the same test images to be compared, got "
+                f"{_describe(images)} and {_describe(theirs)}: train both with the same data, size and split"
+            )
+    return splits.name, images
+
+
+def _describe(images: ImageSet) -> str:
+    height, width = images.image_size
+    return f"{len(images)} of {height}×{width}×{images.channels} in {len(images.classes)} classes"
