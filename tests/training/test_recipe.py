@@ -128,3 +128,24 @@ def test_a_recipe_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         get_recipe("demo").epochs = 1
     assert dataclasses.replace(get_recipe("demo"), model={"name": "x", "routing": UniformRouting()}).epochs == 12
+
+
+def test_recipes_of_the_thesis():
+    """§8: batches of 5, 100,000 steps, nothing done to the training images; the loss and rate of each family."""
+    names = [name for name in RECIPES if name.startswith("forslov2018-")]
+    assert len(names) == 14
+    for name in names:
+        recipe = get_recipe(name)
+        assert recipe.model["name"] == name.replace("-", "_")
+        assert (recipe.data.name, recipe.data.size, recipe.data.channels) == ("pbc", 224, 3)
+        assert (recipe.batch_size, recipe.epochs * math.ceil(1503 / 5)) == (5, 100_233)
+        assert recipe.augment == AugmentOptions()
+        assert recipe.optimizer.l2 > 0
+        family = name.split("-")[1][:-1]
+        assert recipe.loss.name == {"capsnet": "margin", "emnet": "spread", "cnnnet": "cross_entropy"}[family]
+        assert recipe.model.get("reconstruction") == {"capsnet": True, "emnet": False, "cnnnet": None}[family]
+        if family != "cnnnet":
+            assert (recipe.loss.reconstruction, recipe.loss.reconstruction_weight) == ("mean", 0.392)
+        if family == "emnet":
+            assert recipe.optimizer.learning_rate == 3e-4
+            assert [round(recipe.loss.spread_at(step, 10**5), 1) for step in (0, 3000, 10**5)] == [0.2, 0.3, 0.9]

@@ -37,7 +37,7 @@ class EMSettings:
     """Standardise the costs over the types at a position before the logistic (Forslöv 2018, Algorithm 2, lines 15–18).
     Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
     here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
-    suits them."""
+    suits them. Costs of two types standardise to ±1 whatever they are: layers of fewer than three refuse it."""
     start: Literal["even", "random"] = "even"
     """The couplings of the first iteration: even (the paper), or `random`, drawn once. With one iteration they stay:
     the ablations that ask whether iterations earn their keep. See `start_couplings`."""
