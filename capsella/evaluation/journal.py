@@ -24,7 +24,8 @@ class Journal:
     Lines are on the disk when `append` returns. A line that is not whole was being written when the process or the
     machine stopped: it is cut off, with all after it, and its file is predicted again.
 
-    files: names that are done. predictions: how many of them could be read. path: where it is.
+    files: names that were done when it was opened; those since are not kept, so that memory does not grow.
+    predictions, broken: how many files could be read by now, and how many not. path: where it is.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any], classes: Sequence[str], *, overwrite: bool) -> None:
@@ -41,7 +42,7 @@ class Journal:
         """
         self.path, self.classes = path, tuple(classes)
         self.files: set[str] = set()
-        self.predictions = 0
+        self.predictions = self.broken = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
         self.file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `__exit__`)
@@ -69,7 +70,8 @@ class Journal:
             CapsellaError: the disk is full; what was written before is kept.
         """
         self._write([self._record(outcome) for outcome in outcomes])
-        self.predictions += sum(isinstance(outcome, Prediction) for outcome in outcomes)
+        for outcome in outcomes:
+            self._count(outcome)
 
     def outcomes(self) -> Iterator[Prediction | Broken]:
         """Everything, in the order in which it was written, read from the file as it is asked for."""
@@ -114,8 +116,12 @@ class Journal:
                 break
             end += len(line)
             self.files.add(str(outcome.file))
-            self.predictions += isinstance(outcome, Prediction)
+            self._count(outcome)
         return end
+
+    def _count(self, outcome: Prediction | Broken) -> None:
+        self.predictions += isinstance(outcome, Prediction)
+        self.broken += isinstance(outcome, Broken)
 
     def _check(self, head: bytes, about: dict[str, Any]) -> None:
         anew = "or begin anew with --overwrite"

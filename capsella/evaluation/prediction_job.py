@@ -46,80 +46,75 @@ def predict_table(
 ) -> Written:
     """Classify image files into the table `out`, and list those that cannot be read in `out`.broken.csv.
 
-    Until all files are done, what is known is in `out`.journal, and the tables are not there, or the older ones are.
-    However the process ends, a call with `resume` goes on from there: every file is in one of the two tables, once.
+    What is known is in `out`.journal until all files are done. However the process ends, a call with `resume` goes on
+    from there: every file is in one of the two tables, once.
 
     Args:
         model, paths: any registered model; files and folders, as for `image_files`.
         out: .csv, .jsonl or .parquet; see `write_table`.
         batch_size: images at a time.
-        workers: processes that decode; None: one a core but one, at most 8, and none for less than 500 images.
-        resume: go on with `out`.journal, where there is one; model, paths and working folder must be the same.
+        workers: processes that decode; None is one a core but one, at most 8, and none for fewer than 500 images.
+        resume: go on with `out`.journal, if any; model, paths and working folder must be the same.
         overwrite: replace `out` and drop `out`.journal.
-        classes: how many an image shows, 2 for a model of pairs. console: where progress is shown.
+        classes: how many an image shows, 2 for a model of pairs.
+        console: for progress.
 
     Raises:
-        ValueError: an unknown ending, a batch size below 1, `workers` below 0, both `resume` and `overwrite`.
-        CapsellaError: `out` or its journal is there and neither `resume` nor `overwrite` is set; the journal is of
-            another prediction, or in use; from `predict_files`; the disk is full.
+        ValueError: from `check_table` and `predict_files`; both `resume` and `overwrite`.
+        CapsellaError: `out` or its journal is there and no flag says what to do; the journal is another prediction's,
+            or in use; from `predict_files`; the disk is full.
     """
     paths, out = [Path(path) for path in paths], Path(out)
     check_speed(batch_size, workers)
     check_table(out, model.classes)
-    journal_path = out.with_name(out.name + ".journal")
-    _check_unused(out, journal_path, resume=resume, overwrite=overwrite)
+    journal_path = _unused(out, resume=resume, overwrite=overwrite)
     total = sum(1 for _ in image_files(paths))
     with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
-        done = journal.files
-        batches = predict_batches(
-            model,
-            (name for name in image_files(paths) if name not in done),
-            batch_size=batch_size,
-            workers=_workers_for(total - len(done)) if workers is None else workers,
-            classes=classes,
-        )
-        _keep(batches, journal, total, console or Console(quiet=True))
-        written = _write_tables(journal, out)
-        journal.delete()
-    if not written.rows:
-        raise CapsellaError(f"none of the {written.broken} images could be read; {written.broken_table} says why")
-    return written
+        left = total - len(journal.files)
+        files = (name for name in image_files(paths) if name not in journal.files)
+        workers = _workers_for(left) if workers is None else workers
+        batches = predict_batches(model, files, batch_size=batch_size, workers=workers, classes=classes)
+        _collect(batches, journal, total, console)
+        return _finish(journal, out)
 
 
-def _keep(batches: Iterable[list[Prediction | Broken]], journal: Journal, total: int, console: Console) -> None:
-    with image_progress(console, total, len(journal.files)) as advance:
+def _collect(
+    batches: Iterable[list[Prediction | Broken]], journal: Journal, total: int, console: Console | None
+) -> None:
+    with image_progress(console or Console(quiet=True), total, len(journal.files)) as advance:
         for outcomes in batches:
             journal.append(outcomes)
             advance(len(outcomes))
 
 
-def _check_unused(out: Path, journal: Path, *, resume: bool, overwrite: bool) -> None:
+def _unused(out: Path, *, resume: bool, overwrite: bool) -> Path:
+    """Where the journal goes, if the flags allow it to be written."""
+    journal = out.with_name(out.name + ".journal")
     if resume and overwrite:
         raise ValueError("resume: must not be set together with overwrite")
-    if overwrite:
-        return
-    if journal.exists():
-        if not resume:
-            raise CapsellaError(
-                f"{out} was begun and is not finished ({journal}): --resume goes on, --overwrite begins anew"
-            )
-    elif out.exists():
+    if journal.exists() and not resume and not overwrite:
+        raise CapsellaError(
+            f"{out} was begun and is not finished ({journal}): --resume goes on, --overwrite begins anew"
+        )
+    if out.exists() and not journal.exists() and not overwrite:
         way = "there is nothing to resume; --overwrite predicts anew" if resume else "--overwrite replaces it"
         raise CapsellaError(f"{out} is finished already: {way}, or choose another --out")
+    return journal
 
 
-def _write_tables(journal: Journal, out: Path) -> Written:
-    """Both, whole or not at all; done again from the beginning where a process is killed half way."""
+def _finish(journal: Journal, out: Path) -> Written:
+    """Both tables, each whole or not at all; done again from the beginning where the process is killed half way."""
     broken_table = out.with_name(out.name + ".broken.csv")
-    predictions = (outcome for outcome in journal.outcomes() if isinstance(outcome, Prediction))
-    broken = (outcome for outcome in journal.outcomes() if isinstance(outcome, Broken))
-    number = sum(isinstance(outcome, Broken) for outcome in journal.outcomes())
-    if number:
-        write_broken(broken, broken_table)
+    if journal.broken:
+        write_broken((outcome for outcome in journal.outcomes() if isinstance(outcome, Broken)), broken_table)
     else:
         broken_table.unlink(missing_ok=True)  # of an older table
+    predictions = (outcome for outcome in journal.outcomes() if isinstance(outcome, Prediction))
     rows = write_table(predictions, journal.classes, out) if journal.predictions else 0
-    return Written(rows, number, broken_table if number else None)
+    journal.delete()
+    if not rows:
+        raise CapsellaError(f"none of the {journal.broken} images could be read; {broken_table} says why")
+    return Written(rows, journal.broken, broken_table if journal.broken else None)
 
 
 def _workers_for(images: int) -> int:
