@@ -81,10 +81,10 @@ class Recipe:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     """How it is minimised."""
     epochs: int = 50
-    """Passes over the training images, or over as many as `epoch_images` says."""
+    """Passes over the training images."""
     epoch_images: int | None = None
-    """Images an epoch, drawn anew for each, some perhaps twice; without it, every training image once. For sets so
-    large that one wants to validate more often than after each pass."""
+    """An epoch is this many training images, drawn anew for each, some perhaps twice, instead of a pass over all. For
+    sets so large that one wants to validate more often than after each pass."""
     batch_size: int = 128
     """Images a step, over all devices together."""
     patience: int | None = None

@@ -136,8 +136,11 @@ def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstr
         recipe = dataclasses.replace(recipe, model={**recipe.model, "reconstruction": reconstruction})
     for path, value in changes.items():
         group, _, field = path.rpartition(".")
+        if recipe.data.is_paired and (group == "augment" or path == "loss.name"):
+            continue  # pairs are not augmented, and leave one loss for each kind of network
         if path == "data.path":  # only these two sources read one, and `group` means something else to them
-            data = dataclasses.replace(recipe.data, name="folder", path=value, group=None)
+            own = {"of": "folder"} if recipe.data.is_paired else {"name": "folder"}
+            data = dataclasses.replace(recipe.data, path=value, group=None, **own)
             recipe = dataclasses.replace(recipe, data=data)
         elif group:
             recipe = dataclasses.replace(

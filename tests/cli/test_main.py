@@ -81,7 +81,7 @@ def test_version(cli):
         (["evaluate", "missing", "--split", "tst"], "'test', 'validation', 'train'"),
         (["predict", "missing"], "paths: must name at least one image or folder"),
         (["predict", "missing", "x.png"], "missing is not a run folder"),
-        (["explain", "missing"], "images: must name at least one image or folder"),
+        (["explain", "missing"], "missing is not a run folder: it has no config.json"),
         (["data", "lst"], "data: must be followed by list, by show NAME or by split NAME, got 'lst'"),
         (["data", "list", "x"], "got 'list x'"),
         (["data", "show"], "`capsella data list` names them"),
