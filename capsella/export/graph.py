@@ -1,13 +1,14 @@
 """The graph of a trained network: evaluation mode, any batch size, only what leaves the network."""
 
 import copy
-import dataclasses
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from capsella.models import ImageClassifier
+from capsella.routing import DynamicRouting, EMRouting
 from capsella.routing.backends import Backend
 
 
@@ -38,8 +39,8 @@ def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
     model = copy.deepcopy(model).cpu().eval()
     for module in model.modules():
         routing = getattr(module, "routing", None)
-        if dataclasses.is_dataclass(routing) and hasattr(routing, "backend"):
-            module.routing = dataclasses.replace(routing, backend=backend)
+        if isinstance(routing, DynamicRouting | EMRouting):  # the others have one implementation
+            setattr(module, "routing", replace(routing, backend=backend))  # noqa: B010  an attribute of some modules
     return model
 
 

@@ -16,7 +16,7 @@ from capsella.export.needs import check_installed
 from capsella.models import ImageClassifier
 
 OPSET = 18
-"""Of ONNX's standard operators: the oldest that PyTorch's exporter writes as it is, so that old runtimes read it too."""
+"""Of ONNX's standard operators: the oldest that PyTorch writes without converting, so that old runtimes read it."""
 
 
 def write_onnx(
