@@ -28,7 +28,7 @@ class Export:
     out: Path | None = None
     """The file; default: RECIPE.onnx, RECIPE-int8.onnx or RECIPE.pt2 in the run's folder."""
     tolerance: float | None = None
-    """Largest difference of any activation; default: 1e-4 for float32, 2e-2 for float16, 0.25 for int8."""
+    """Largest difference of any activation; default: 1e-4 for float32, 1e-2 for float16, 0.1 for int8."""
     flips: float | None = None
     """Per cent of the test images that may get another class; default: 0 for float32, 0.5 for float16, 1 for int8."""
     json: bool = False
