@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import capsella
-from capsella.cli import data, evaluate, explain, main, models, predict, table, train
+from capsella.cli import bench, data, evaluate, explain, export, main, models, predict, table, train
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,6 +40,8 @@ def understood(monkeypatch):
         (evaluate, "load_run"),
         (predict, "load_run"),
         (explain, "load_run"),
+        (export, "load_run"),
+        (bench, "_model_and_images"),
         (data, "load_data"),
         (data, "source_table"),
         (models, "list_models"),

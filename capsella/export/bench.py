@@ -18,8 +18,10 @@ from capsella.errors import CapsellaError, unknown_name
 from capsella.evaluation.latency import Latency, Throughput, best_throughput, latencies
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.parity import TOLERANCES, Activations
+from capsella.export.reduced import write_int8
 from capsella.export.runtime import load_onnx
-from capsella.export.ship import write_onnx_as
+from capsella.export.ship import CALIBRATION_IMAGES, spread_over
+from capsella.export.to_onnx import write_onnx
 from capsella.models import ImageClassifier
 
 BACKENDS = {
@@ -94,6 +96,19 @@ def bench(
         ValueError: an unknown backend, no backend, fewer than 100 calls, fewer than one thread, no images.
         CapsellaError: a backend disagrees with eager.
     """
+    _check(model, images, backends, threads)
+    model = with_backend(model, "eager")
+    with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
+        result = Bench(model.name, used)
+        pixels = _pixels(images, max(batch_sizes))
+        runners = _prepare(model, images, backends, Path(folder), result, pixels)
+        result.latencies = latencies({name: _call(run, pixels, 1) for name, run in runners.items()}, calls)
+        for name, run in runners.items():
+            result.throughputs[name] = best_throughput(lambda n, run=run: _call(run, pixels, n)(), batch_sizes)  # type: ignore[misc]
+    return result
+
+
+def _check(model: ImageClassifier, images: ImageSet, backends: Sequence[str], threads: int | None) -> None:
     for name in backends:
         if name not in BACKENDS:
             raise unknown_name("backends", name, BACKENDS)
@@ -104,15 +119,6 @@ def bench(
     if len(images) == 0:
         raise ValueError("images: must hold at least one, got none")
     model.check_images(images.images)
-    model = with_backend(model, "eager")
-    with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
-        result = Bench(model.name, used)
-        pixels = _pixels(images, max(batch_sizes))
-        runners = _prepare(model, images, backends, Path(folder), result, pixels)
-        result.latencies = latencies({name: _call(run, pixels, 1) for name, run in runners.items()}, calls)
-        for name, run in runners.items():
-            result.throughputs[name] = best_throughput(lambda n, run=run: _call(run, pixels, n)(), batch_sizes)  # type: ignore[misc]
-    return result
 
 
 def _call(run: Activations, pixels: Tensor, size: int) -> Callable[[], Tensor]:
@@ -190,7 +196,7 @@ def _onnx_file(model: ImageClassifier, images: ImageSet, folder: Path) -> Path:
     _require("onnx", "onnxscript")
     path = folder / "float32.onnx"
     if not path.exists():
-        write_onnx_as("float32", model, path, images)
+        write_onnx(model, path)
     return path
 
 
@@ -200,9 +206,11 @@ def _onnxruntime(model: ImageClassifier, images: ImageSet, folder: Path) -> Acti
 
 
 def _onnxruntime_int8(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    _require("onnxruntime", "onnx", "onnxscript")
-    write_onnx_as("int8", model, folder / "int8.onnx", images)
-    return load_onnx(folder / "int8.onnx")
+    _require("onnxruntime")
+    write_int8(
+        _onnx_file(model, images, folder), path := folder / "int8.onnx", spread_over(images, CALIBRATION_IMAGES), {}
+    )
+    return load_onnx(path)
 
 
 def _openvino(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:

@@ -42,6 +42,16 @@ def write_int8(source: str | Path, path: str | Path, images: ImageSet, descripti
     if len(images) == 0:
         raise ValueError("images: must hold at least one to calibrate on, got none")
     import onnx
+
+    _quantise(source, path, images)
+    description = {**description, "precision": "int8", "calibration_images": len(images), "int8_operators": REDUCED}
+    proto = onnx.load(str(path))
+    write_description(proto, description)
+    onnx.save_model(proto, str(path))
+    return description
+
+
+def _quantise(source: str | Path, path: str | Path, images: ImageSet) -> None:
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -61,11 +71,6 @@ def write_int8(source: str | Path, path: str | Path, images: ImageSet, descripti
                 activation_type=quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
             )
-    description = {**description, "precision": "int8", "calibration_images": len(images), "int8_operators": REDUCED}
-    proto = onnx.load(str(path))
-    write_description(proto, description)
-    onnx.save_model(proto, str(path))
-    return description
 
 
 def calibration_reader(images: ImageSet, batch_size: int = 16) -> Any:

@@ -50,12 +50,11 @@ def export_model(
     tolerance: Tolerance | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Exported:
-    """Write a network to a file and compare the file with the network on every test image.
+    """Write a trained network to a file and compare the file with the network on every test image.
 
     Args:
-        model: any registered model, trained.
-        images: those it was trained on: int8 calibrates on training images, parity is taken on test images.
-        path: the file; it is written only if it passes. Beside it, PATH.json gets the description and the parity.
+        images: those `model` was trained on: int8 calibrates on training images, parity is taken on test images.
+        path: the file, written only if it passes; PATH.json beside it gets description and parity.
         format: "onnx", or "pt2" for `torch.export` with the native kernels.
         precision: "float32"; of ONNX also "float16" and "int8".
         reconstruction: with the decoder.
@@ -63,33 +62,49 @@ def export_model(
         facts: more entries for the description.
 
     Raises:
-        ValueError: an unknown format or precision, or one that the format does not have.
+        ValueError: an unknown format or precision, or one that the format has not.
         CapsellaError: the parity check fails; an extra is not installed.
     """
+    _check(format, precision)
+    path = Path(path)
+    result: list[tuple[dict[str, Any], Parity]] = []
+
+    def write(temporary: Path) -> None:
+        exported, description = _written(model, temporary, images.train, format, precision, reconstruction, facts)
+        parity = compare(model, exported, images.test, tolerance or TOLERANCES[precision])
+        check_parity(parity)
+        result.append((description, parity))
+
+    write_whole(path, write)
+    exported = Exported(path, *result[0])
+    write_json(path.with_name(f"{path.name}.json"), exported.to_dict())
+    return exported
+
+
+def _written(
+    model: ImageClassifier,
+    path: Path,
+    train: ImageSet,
+    format: Format,
+    precision: Precision,
+    reconstruction: bool,
+    facts: dict[str, Any] | None,
+) -> tuple[Activations, dict[str, Any]]:
+    """The file, read back, and its description."""
+    if format == "pt2":
+        description = write_pt2(model, path, reconstruction=reconstruction, facts=facts)
+        return load_pt2(path)[0], description
+    description = write_onnx_as(precision, model, path, train, reconstruction, facts)
+    return load_onnx(path), description
+
+
+def _check(format: str, precision: str) -> None:
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
     if precision not in TOLERANCES:
         raise unknown_name("precision", precision, TOLERANCES)
     if format == "pt2" and precision != "float32":
         raise ValueError(f"precision: must be 'float32' for the format 'pt2', got {precision!r}")
-    path = Path(path)
-    result: list[tuple[dict[str, Any], Parity]] = []
-
-    def write(temporary: Path) -> None:
-        if format == "pt2":
-            description = write_pt2(model, temporary, reconstruction=reconstruction, facts=facts)
-            exported: Activations = load_pt2(temporary)[0]
-        else:
-            description = write_onnx_as(precision, model, temporary, images.train, reconstruction, facts)
-            exported = load_onnx(temporary)
-        parity = compare(model, exported, images.test, tolerance or TOLERANCES[precision])
-        check_parity(parity)
-        result.append((description, parity))
-
-    write_whole(path, write)
-    shipped = Exported(path, *result[0])
-    write_json(path.with_name(f"{path.name}.json"), shipped.to_dict())
-    return shipped
 
 
 def write_onnx_as(
