@@ -16,7 +16,7 @@ from capsella.errors import CapsellaError
 from capsella.export import export_model, load_pt2, write_pt2
 from capsella.export.graph import operators, traced, with_backend
 from capsella.models import create_model
-from capsella.routing import EMRouting
+from capsella.routing import EMRouting, RandomRouting
 
 ROOT = Path(capsella.__file__).parents[1]
 native = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason="without native kernels")
@@ -97,3 +97,12 @@ def test_the_model_itself_is_left_as_it_was(model):
     assert model.capsule_layers[0].routing is before
     assert copy.capsule_layers[0].routing.backend == "eager"
     assert json.dumps(model.options["routing"]) == json.dumps(before.to_dict())
+
+
+@pytest.mark.parametrize("routing", [RandomRouting(), EMRouting(iterations=1, start="random")], ids=lambda r: r.name)
+def test_random_couplings_are_refused(routing):
+    """A graph would draw them anew in each call; the first call even agrees."""
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=routing)
+    for backend in ("auto", "eager"):
+        with pytest.raises(ValueError, match=r"must not draw random numbers .* got aten\.randn\.generator"):
+            traced(model, backend)
