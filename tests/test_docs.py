@@ -12,6 +12,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("code", BLOCKS)
+@pytest.mark.usefixtures("as_users_call")
 def test_the_code_in_the_docs_runs(code: str) -> None:
     exec(compile(code, "docs", "exec"), {})
 

@@ -7,7 +7,21 @@ from pathlib import Path
 import pytest
 
 import capsella
-from capsella.cli import attack, data, evaluate, explain, main, models, predict, robustness, table, time, train
+from capsella.cli import (
+    attack,
+    bench,
+    data,
+    evaluate,
+    explain,
+    export,
+    main,
+    models,
+    predict,
+    robustness,
+    table,
+    time,
+    train,
+)
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +55,8 @@ def understood(monkeypatch):
         (attack, "load_run"),
         (predict, "load_run"),
         (explain, "load_run"),
+        (export, "load_run"),
+        (bench, "_model_and_images"),
         (data, "load_data"),
         (data, "source_table"),
         (data, "save_split"),

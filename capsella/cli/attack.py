@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from capsella.data import ImageSet, load_data
+from capsella.data import ImageSet, load_data, single_images
 from capsella.data.holdout import first_per_class
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
@@ -89,6 +89,5 @@ def _test_images(runs: dict[str, Run], per_class: int | None) -> tuple[str, Imag
                 "for the test images to be new to both"
             )
     splits = load_data(first.recipe.data)
-    if not isinstance(splits.test, ImageSet):
-        raise CapsellaError(f"{first.folder.name}: attacks are on images of one class, and these show two")
-    return splits.name, splits.test if per_class is None else first_per_class(splits.test, per_class, 0)
+    test = single_images(splits.test)
+    return splits.name, test if per_class is None else first_per_class(test, per_class, 0)

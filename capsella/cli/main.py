@@ -23,6 +23,8 @@ VERBS = {
     "attack": "accuracy of runs under adversarial attacks, white-box, from one another, and on votes",
     "time": "how long networks take, forward and backward, beside one another",
     "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
+    "export": "write a run as ONNX or .pt2, and compare the file with PyTorch",
+    "bench": "latency and throughput of a run or a network in every backend",
     "table": "run a table of a paper, row by row, and print its numbers beside ours",
     "data": "list the image sources, or show what one holds",
     "models": "list the networks, or show the options of one",

@@ -9,8 +9,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from capsella.data import ImageSet, load_data
-from capsella.data.splits import LabelledImages
+from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import PERTURBATIONS, robustness
 from capsella.explain.plots import robustness_figure, write_png
@@ -84,21 +83,15 @@ def _names(folders: Sequence[Path]) -> dict[str, Path]:
     return dict(zip(names if len(set(names)) == len(names) else map(str, folders), folders, strict=True))
 
 
-def _single(images: LabelledImages) -> ImageSet:
-    if not isinstance(images, ImageSet):
-        raise CapsellaError("robustness is measured on images of one class, and the run's show two")
-    return images
-
-
 def _test_images(runs: dict[str, Run]) -> tuple[str, ImageSet]:
     """What the images are called, and the test images, which all runs must share."""
     (first, trained), *others = runs.items()
     splits = load_data(trained.recipe.data)
-    images = _single(splits.test)
+    images = single_images(splits.test)
     for name, other in others:
         if other.recipe.data == trained.recipe.data:
             continue
-        theirs = _single(load_data(other.recipe.data).test)
+        theirs = single_images(load_data(other.recipe.data).test)
         same = theirs.classes == images.classes and theirs.images.shape == images.images.shape
         if not (same and torch.equal(theirs.images, images.images) and torch.equal(theirs.labels, images.labels)):
             raise CapsellaError(

@@ -10,7 +10,7 @@ from capsella.data.reading import read_image
 from capsella.data.saving import save_split, save_thesis_sets
 from capsella.data.show import ClassCounts, contact_sheet, describe
 from capsella.data.split_file import read_split_file, write_split_file
-from capsella.data.splits import LabelledImages, Splits
+from capsella.data.splits import LabelledImages, Splits, single_images
 from capsella.data.thesis_sets import THESIS_SETS, thesis_set
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "read_split_file",
     "save_split",
     "save_thesis_sets",
+    "single_images",
     "source_table",
     "thesis_set",
     "write_split_file",

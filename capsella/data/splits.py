@@ -82,3 +82,14 @@ class Splits:
     def image_size(self) -> tuple[int, int]:
         """(height, width), the same in every split."""
         return self.train.image_size
+
+
+def single_images(images: LabelledImages) -> ImageSet:
+    """The same images, for what is defined for one class an image only: attacks, changes of the picture, exports.
+
+    Raises:
+        CapsellaError: they are pairs.
+    """
+    if not isinstance(images, ImageSet):
+        raise CapsellaError("images: must each show one class for this, and those of the run show two")
+    return images

@@ -52,17 +52,14 @@ def predict_table(
     Args:
         model, paths: any registered model; files and folders, as for `image_files`.
         out: .csv, .jsonl or .parquet; see `write_table`.
-        batch_size: images at a time.
+        batch_size, classes: images at a time; classes that an image shows, 2 for a model of pairs.
         workers: processes that decode; None is one a core but one, at most 8, and none for fewer than 500 images.
-        resume: go on with `out`.journal, if any; model, paths and working folder must be the same.
-        overwrite: replace `out` and drop `out`.journal.
-        classes: how many an image shows, 2 for a model of pairs.
+        resume, overwrite: go on with `out`.journal (same model, paths, working folder); or drop it and replace `out`.
         console: for progress.
 
     Raises:
         ValueError: from `check_table` and `predict_files`; both `resume` and `overwrite`.
-        CapsellaError: `out` or its journal is there and no flag says what to do; the journal is another prediction's,
-            or in use; from `predict_files`; the disk is full.
+        CapsellaError: `out` or its journal is there and no flag says what to do; from `Journal` and `predict_files`.
     """
     paths, out = [Path(path) for path in paths], Path(out)
     check_speed(batch_size, workers)
@@ -70,9 +67,8 @@ def predict_table(
     journal_path = _unused(out, resume=resume, overwrite=overwrite)
     total = sum(1 for _ in image_files(paths))
     with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
-        left = total - len(journal.files)
         files = (name for name in image_files(paths) if name not in journal.files)
-        workers = _workers_for(left) if workers is None else workers
+        workers = _workers_for(total - len(journal.files)) if workers is None else workers
         batches = predict_batches(model, files, batch_size=batch_size, workers=workers, classes=classes)
         _collect(batches, journal, total, console)
         return _finish(journal, out)

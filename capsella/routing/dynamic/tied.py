@@ -43,7 +43,7 @@ def dynamic_capsule_conv_tied(
         trace.add(couplings.permute(0, 3, 2, 1).flatten(1, 2), v, a)
         if iteration < iterations - 1:
             logits = logits + children.agreement(v)
-    grid = (len(poses), *geometry.grid((poses.shape[1], poses.shape[2])), *v.shape[1:])
+    grid = (poses.shape[0], *geometry.grid((poses.shape[1], poses.shape[2])), *v.shape[1:])
     return Capsules(v.reshape(grid), a.reshape(grid[:4]))
 
 
@@ -57,12 +57,12 @@ class _Children:
         self.rows = p // self.q
         u = gather_windows(poses, geometry).reshape(-1, positions, types, p)
         self.u = u.transpose(1, 2)  # [n t k p]
-        self.n = len(u)
+        self.n = u.shape[0]
         self.W = weight[0, 0].transpose(0, 1).reshape(self.j, types * self.q, self.c)  # [j (t q) c]
         self.offset = None  # [n k d]
         if vote_offset is not None:
             o = gather_windows(vote_offset[None, :, :, None], geometry)  # [1 h' w' kh kw 1 d]
-            o = o.expand(len(poses), *o.shape[1:])
+            o = o.expand(poses.shape[0], *o.shape[1:])
             self.offset = o.reshape(self.n, positions, vote_offset.shape[2])
 
     def no_logits(self) -> Tensor:

@@ -122,6 +122,6 @@ def compete_everywhere(geometry: Geometry, batch: int, size: tuple[int, int], c_
         index = here[None, :, None].expand_as(types)
         largest = grid.scatter_reduce(1, index, types.detach(), "amax", include_self=False)[:, here]
         total = grid.index_add(1, here, (types - largest).exp())[:, here]
-        return (largest + total.log()).reshape(len(logits), 1, logits.shape[2])
+        return (largest + total.log()).reshape(logits.shape[0], 1, logits.shape[2])
 
     return log_normaliser

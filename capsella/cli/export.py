@@ -1,0 +1,71 @@
+"""`capsella export`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from capsella.data import load_data
+from capsella.export import TOLERANCES, Exported, Format, Precision, Tolerance, export_model
+from capsella.training import load_run
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a run's network as a file for other programs, and compare it with PyTorch on every test image."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of the run."""
+    format: Format = "onnx"
+    """onnx for ONNX Runtime and others; pt2 for torch.export, with the native kernels."""
+    precision: Precision = "float32"
+    """Of convolutions and dense layers; the routing stays float32. int8 is calibrated on training images."""
+    reconstruction: bool = False
+    """With the decoder: a second output, reconstruction."""
+    out: Path | None = None
+    """The file; default: RECIPE.onnx, RECIPE-int8.onnx or RECIPE.pt2 in the run's folder."""
+    tolerance: float | None = None
+    """Largest difference of any activation; default: 1e-4 for float32, 1e-2 for float16, 0.1 for int8."""
+    flips: float | None = None
+    """Per cent of the test images that may get another class; default: 0 for float32, 0.5 for float16, 1 for int8."""
+    json: bool = False
+    """Print JSON instead of text; the same stands beside the file, as FILE.json."""
+
+
+def run(arguments: list[str]) -> None:
+    """Export, check and print."""
+    options = tyro.cli(Export, args=arguments, prog="capsella export")
+    trained = load_run(options.run)
+    usual = TOLERANCES[options.precision]
+    tolerance = Tolerance(
+        usual.difference if options.tolerance is None else options.tolerance,
+        usual.flips if options.flips is None else options.flips,
+    )
+    reduced = "" if options.precision == "float32" else f"-{options.precision}"
+    exported = export_model(
+        trained.model,
+        load_data(trained.recipe.data),
+        options.out or options.run / f"{trained.name}{reduced}.{options.format}",
+        format=options.format,
+        precision=options.precision,
+        reconstruction=options.reconstruction,
+        tolerance=tolerance,
+        facts={"recipe": trained.name},
+    )
+    if options.json:
+        print(json.dumps(exported.to_dict(), indent=2))
+    else:
+        _print(exported)
+
+
+def _print(exported: Exported) -> None:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    about = exported.description
+    engine = f"opset {about['opset']}" if about["format"] == "onnx" else f"routing: {about['routing']}"
+    size = exported.path.stat().st_size / 2**20
+    console.print(f"{about['model']}, {about['format']}, {about['precision']}, {engine}, {size:.1f} MiB")
+    console.print(f"parity with PyTorch: {exported.parity}")
+    console.print(f"written to {exported.path}, and what to know to {exported.path.name}.json")

@@ -1,0 +1,111 @@
+"""How long one answer takes, and how many a second there can be."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LEAST_CALLS = 100
+"""Fewer have no 99th percentile."""
+BLOCK = 10
+"""Calls of one backend in a row."""
+WARM_UP = 3
+"""Untimed calls before each block: they bring weights back into the caches, and outlast the threads of the backend
+before, which wait for more work on the same cores for some milliseconds."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of single calls: percentiles over `calls`, interpolated linearly between neighbours."""
+
+    p50: float
+    p95: float
+    p99: float
+    calls: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Latency":
+        """Percentiles of the times of at least 100 calls.
+
+        Raises:
+            ValueError: fewer.
+        """
+        if len(seconds) < LEAST_CALLS:
+            raise ValueError(
+                f"seconds: must be of at least {LEAST_CALLS} calls for a 99th percentile, got {len(seconds)}"
+            )
+        p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
+        return cls(p50, p95, p99, len(seconds))
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Images a second at the batch size that had most."""
+
+    images_per_second: float
+    batch_size: int
+
+
+def latencies(steps: Mapping[str, Callable[[], Any]], calls: int = 200, warm_up: int = WARM_UP) -> dict[str, Latency]:
+    """Time all steps in turn, in blocks A…A B…B A…A …, so that a busy moment of the machine meets all of them.
+
+    Args:
+        steps: called without arguments. They have been called before: compilation is no latency.
+        calls: timed calls of each, rounded up to whole blocks of 10.
+        warm_up: untimed calls before each block.
+
+    Raises:
+        ValueError: fewer than 100 calls, a negative warm-up.
+    """
+    if calls < LEAST_CALLS:
+        raise ValueError(f"calls: must be at least {LEAST_CALLS} for a 99th percentile, got {calls}")
+    if warm_up < 0:
+        raise ValueError(f"warm_up: must not be negative, got {warm_up}")
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()  # a collection is Python's, at a moment of its own choice, and would be one backend's p99
+    try:
+        for _ in range(-(-calls // BLOCK)):
+            for name, step in steps.items():
+                for _ in range(warm_up):
+                    step()
+                taken[name] += [timed(step) for _ in range(BLOCK)]
+    finally:
+        if enabled:
+            gc.enable()
+    return {name: Latency.of(seconds) for name, seconds in taken.items()}
+
+
+def best_throughput(
+    step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5, worth: float = 1.02
+) -> Throughput:
+    """The best of increasing batch sizes, by the median of `calls` calls after an untimed one.
+
+    Stops at the first size that is not `worth` times the best so far: larger batches only leave the caches further.
+
+    Raises:
+        ValueError: no batch sizes, or fewer than one call.
+    """
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ValueError(f"batch_sizes: must be at least one number of at least 1, got {list(batch_sizes)}")
+    if calls < 1:
+        raise ValueError(f"calls: must be at least 1, got {calls}")
+    best = Throughput(0.0, 0)
+    for size in sorted(batch_sizes):
+        step(size)
+        rate = size / float(np.median([timed(lambda: step(size)) for _ in range(calls)]))  # noqa: B023  called here
+        if rate < worth * best.images_per_second:
+            break
+        best = Throughput(rate, size)
+    return best
+
+
+def timed(step: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began

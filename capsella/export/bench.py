@@ -1,0 +1,248 @@
+"""One network in every backend at hand: latency of a single image, and throughput."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from capsella import _native
+from capsella.data.images import ImageSet
+from capsella.errors import CapsellaError, unknown_name
+from capsella.evaluation.latency import Latency, Throughput, best_throughput, latencies
+from capsella.export.graph import Exportable, with_backend
+from capsella.export.parity import TOLERANCES, Activations
+from capsella.export.reduced import write_int8
+from capsella.export.runtime import load_onnx
+from capsella.export.ship import CALIBRATION_IMAGES, spread_over
+from capsella.export.to_onnx import write_onnx
+from capsella.models import ImageClassifier
+
+BACKENDS = {
+    "eager": "PyTorch, routing in PyTorch",
+    "native": "PyTorch, routing in native kernels",
+    "compile": "torch.compile, routing in PyTorch",
+    "onnxruntime": "ONNX Runtime, float32",
+    "onnxruntime-int8": "ONNX Runtime, int8",
+    "openvino": "OpenVINO, float32",
+}
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass
+class Bench:
+    """What was measured. unavailable: backend → why it did not run. differences: from eager's activations."""
+
+    model: str
+    threads: int
+    latencies: dict[str, Latency] = field(default_factory=dict)
+    throughputs: dict[str, Throughput] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; times in milliseconds."""
+        rows = {
+            name: {
+                "latency_ms": asdict(latency),
+                "throughput": asdict(self.throughputs[name]),
+                "largest_difference_from_eager": self.differences[name],
+            }
+            for name, latency in self.latencies.items()
+        }
+        return {"model": self.model, "threads": self.threads, "backends": rows, "unavailable": self.unavailable}
+
+    def table(self) -> Table:
+        """The same for a terminal, fastest first."""
+        s = "" if self.threads == 1 else "s"
+        table = Table(title=f"{self.model}, {self.threads} thread{s}; one image a call, then the best batch")
+        table.add_column("backend")
+        for heading in ("p50 ms", "p95 ms", "p99 ms", "images/s", "batch", "difference"):
+            table.add_column(heading, justify="right")
+        for name, latency in sorted(self.latencies.items(), key=lambda item: item[1].p50):
+            rate = self.throughputs[name]
+            times = (f"{value:.2f}" for value in (latency.p50, latency.p95, latency.p99))
+            difference = f"{self.differences[name]:.1g}"
+            table.add_row(BACKENDS[name], *times, f"{rate.images_per_second:.0f}", str(rate.batch_size), difference)
+        return table
+
+
+def bench(
+    model: ImageClassifier,
+    images: ImageSet,
+    *,
+    backends: Sequence[str] = tuple(BACKENDS),
+    threads: int | None = None,
+    calls: int = 200,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+) -> Bench:
+    """Measure `model` on the CPU; a backend counts only if it agrees with eager on the images that it is timed with.
+
+    Args:
+        model: any registered model.
+        images: training images: int8 calibrates on them, and all backends are timed on them.
+        backends: names of `BACKENDS`; those that cannot run here are listed with the reason.
+        threads: for each backend; default: as many as PyTorch has.
+        calls: single-image calls a backend.
+        batch_sizes: to look for the best throughput among.
+
+    Raises:
+        ValueError: an unknown backend, no backend, fewer than 100 calls, fewer than one thread, no images.
+        CapsellaError: a backend disagrees with eager.
+    """
+    _check(model, images, backends, threads)
+    model = with_backend(model, "eager")
+    with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
+        result = Bench(model.name, used)
+        pixels = _pixels(images, max(batch_sizes))
+        runners = _prepare(model, images, backends, Path(folder), result, pixels)
+        result.latencies = latencies({name: _call(run, pixels, 1) for name, run in runners.items()}, calls)
+        for name, run in runners.items():
+            result.throughputs[name] = best_throughput(lambda n, run=run: _call(run, pixels, n)(), batch_sizes)  # type: ignore[misc]
+    return result
+
+
+def _check(model: ImageClassifier, images: ImageSet, backends: Sequence[str], threads: int | None) -> None:
+    for name in backends:
+        if name not in BACKENDS:
+            raise unknown_name("backends", name, BACKENDS)
+    if not backends:
+        raise ValueError("backends: must name at least one, got none")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads: must be at least 1, got {threads}")
+    if len(images) == 0:
+        raise ValueError("images: must hold at least one, got none")
+    model.check_images(images.images)
+
+
+def _call(run: Activations, pixels: Tensor, size: int) -> Callable[[], Tensor]:
+    part = pixels[:size].contiguous()
+    return lambda: run(part)
+
+
+def _pixels(images: ImageSet, number: int) -> Tensor:
+    """`number` images in [0, 1], repeated where there are fewer."""
+    repeated = torch.arange(number) % len(images)
+    return images.images[repeated].float() / 255
+
+
+def _prepare(
+    model: ImageClassifier, images: ImageSet, backends: Sequence[str], folder: Path, result: Bench, pixels: Tensor
+) -> dict[str, Activations]:
+    """Every backend that can run, called once for one image and once for a batch, and compared with eager."""
+    runners: dict[str, Activations] = {}
+    expected = _run_torch(Exportable(model))(pixels[:3])
+    for name in backends:
+        try:
+            run = MAKERS[name](model, images, folder)
+            run(pixels[:1])  # torch.compile compiles for one image, and then for any number
+            difference = float((run(pixels[:3]) - expected).abs().max())
+        except UnavailableError as error:
+            result.unavailable[name] = str(error)
+            continue
+        most = TOLERANCES["int8" if name.endswith("int8") else "float32"].difference
+        if not difference <= most:
+            raise CapsellaError(f"{name} differs from eager by {difference:.2g}, more than {most:g}: its speed is none")
+        result.differences[name] = difference
+        runners[name] = run
+    return runners
+
+
+class UnavailableError(Exception):
+    """A backend cannot run here; says why."""
+
+
+def _run_torch(module: Any) -> Activations:
+    def run(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            activations: Tensor = module(images)[0]
+        return activations
+
+    return run
+
+
+def _eager(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    return _run_torch(Exportable(model))
+
+
+def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    if _native.UNAVAILABLE is not None:
+        raise UnavailableError(_native.UNAVAILABLE)
+    if not any(hasattr(module, "routing") for module in model.modules()):
+        raise UnavailableError("the network has no routing")
+    return _run_torch(Exportable(with_backend(model, "native")))
+
+
+def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    run = _run_torch(torch.compile(Exportable(model)))
+
+    def checked(part: Tensor) -> Tensor:
+        try:
+            return run(part)
+        except torch._dynamo.exc.TorchDynamoException as error:  # no compiler on this machine, most of all
+            raise UnavailableError(f"torch.compile fails: {str(error).strip().splitlines()[0]}") from error
+
+    return checked
+
+
+def _onnx_file(model: ImageClassifier, images: ImageSet, folder: Path) -> Path:
+    """The float32 file, which three backends share."""
+    _require("onnx", "onnxscript")
+    path = folder / "float32.onnx"
+    if not path.exists():
+        write_onnx(model, path)
+    return path
+
+
+def _onnxruntime(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    _require("onnxruntime")
+    return load_onnx(_onnx_file(model, images, folder))
+
+
+def _onnxruntime_int8(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    _require("onnxruntime")
+    write_int8(
+        _onnx_file(model, images, folder), path := folder / "int8.onnx", spread_over(images, CALIBRATION_IMAGES), {}
+    )
+    return load_onnx(path)
+
+
+def _openvino(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    _require("openvino")
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(str(_onnx_file(model, images, folder)), "CPU", settings)
+    return lambda part: torch.from_numpy(compiled({"images": part.numpy()})["activations"])
+
+
+def _require(*packages: str) -> None:
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise UnavailableError(f"{', '.join(missing)} is not installed")
+
+
+MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
+    "eager": _eager,
+    "native": _native_kernels,
+    "compile": _compiled,
+    "onnxruntime": _onnxruntime,
+    "onnxruntime-int8": _onnxruntime_int8,
+    "openvino": _openvino,
+}
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[int]:
+    """PyTorch, and with it all that asks it, on this many threads."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(number or before)
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,68 @@
+"""The graph of a trained network: evaluation mode, any batch size, only what leaves the network."""
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from capsella.models import ImageClassifier
+from capsella.routing import DynamicRouting, EMRouting
+from capsella.routing.backends import Backend
+
+
+class Exportable(nn.Module):
+    """A model as a program sees it: images in; activations out, and the reconstruction where asked for.
+
+    Raises:
+        ValueError: a reconstruction of a model without a decoder.
+    """
+
+    def __init__(self, model: ImageClassifier, reconstruction: bool = False) -> None:
+        super().__init__()
+        if reconstruction and not model.has_decoder:
+            raise ValueError(f"reconstruction: must be False for a model without a decoder, got True for {model.name}")
+        self.model, self.reconstruction = model, reconstruction
+        if not reconstruction and model.has_decoder:
+            self.model = copy.copy(model)  # shares the weights, but not the list of parts
+            self.model._modules = {**model._modules, "decoder": None}
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Activations [b classes], and images [b channels height width] where asked for."""
+        output = self.model(images)
+        return (output.activations, output.reconstruction) if self.reconstruction else (output.activations,)
+
+
+def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
+    """A copy of `model` in evaluation mode on the CPU, whose routings run on `backend` where they know any."""
+    model = copy.deepcopy(model).cpu().eval()
+    for module in model.modules():
+        routing = getattr(module, "routing", None)
+        if isinstance(routing, DynamicRouting | EMRouting):  # the others have one implementation
+            setattr(module, "routing", replace(routing, backend=backend))  # noqa: B010  an attribute of some modules
+    return model
+
+
+def traced(model: ImageClassifier, backend: Backend, reconstruction: bool = False) -> ExportedProgram:
+    """`torch.export` of a model for any number of images, its routing unrolled into operators of `backend`.
+
+    Raises:
+        ValueError: a routing that starts from random couplings, which a graph would draw anew in each call.
+    """
+    module = Exportable(with_backend(model, backend), reconstruction)
+    # Two images, since torch.export takes one for a constant.
+    images = torch.zeros(2, model.channels, *model.image_size)
+    with torch.no_grad():
+        program = torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
+    if random := sorted(name for name in operators(program) if name.startswith("aten.rand")):
+        raise ValueError(
+            f"model: must not draw random numbers to be exported, as random couplings do, got {', '.join(random)}"
+        )
+    return program
+
+
+def operators(program: ExportedProgram) -> set[str]:
+    """Names of the operators that a program calls, as "capsella.em_capsule_conv.default", in nested graphs too."""
+    graphs = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}

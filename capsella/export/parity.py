@@ -1,0 +1,136 @@
+"""Whether an exported network says what the trained one says, on real images."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.data.batches import batches
+from capsella.data.images import ImageSet
+from capsella.errors import CapsellaError
+from capsella.evaluation.inference import inference
+from capsella.models import ImageClassifier
+
+Precision = Literal["float32", "float16", "int8"]
+Activations = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b classes"]]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What may differ. difference: of any activation. flips: share of images with another class, in per cent.
+
+    Raises:
+        ValueError: a number below 0.
+    """
+
+    difference: float
+    flips: float
+
+    def __post_init__(self) -> None:
+        for name in ("difference", "flips"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: must not be negative, got {getattr(self, name)}")
+
+
+TOLERANCES: dict[Precision, Tolerance] = {
+    "float32": Tolerance(difference=1e-4, flips=0.0),
+    "float16": Tolerance(difference=1e-2, flips=0.5),
+    "int8": Tolerance(difference=0.1, flips=1.0),
+}
+"""What rounding to each precision may change."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """An exported network beside the one in PyTorch on labelled images.
+
+    images: their number. difference: the largest of any activation. flips: images with another class.
+    error, exported_error: share of images classified wrong by PyTorch and by the exported network, in per cent.
+    """
+
+    images: int
+    difference: float
+    flips: int
+    error: float
+    exported_error: float
+    tolerance: Tolerance
+
+    @property
+    def holds(self) -> bool:
+        """Both are within the tolerance."""
+        within = self.difference <= self.tolerance.difference
+        return within and 100 * self.flips <= self.tolerance.flips * self.images
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**asdict(self), "holds": self.holds}
+
+    def __str__(self) -> str:
+        return (
+            f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), "
+            f"other label for {self.flips} of {self.images} images (at most {self.tolerance.flips:g} %), "
+            f"error {self.error:.2f} % in PyTorch and {self.exported_error:.2f} % exported"
+        )
+
+
+def compare(
+    model: ImageClassifier, exported: Activations, images: ImageSet, tolerance: Tolerance, batch_size: int = 64
+) -> Parity:
+    """Run both on every image.
+
+    The first image goes alone, the others in batches: a program that takes one batch size only fails.
+
+    Args:
+        model: the network in PyTorch, with the backend that it runs with.
+        exported: from images [b c h w] in [0, 1] to activations [b classes].
+        images: labelled, of the model's size.
+        tolerance: what may differ.
+        batch_size: images at a time.
+
+    Raises:
+        ValueError: no images, or of another size.
+        CapsellaError: the exported network answers NaN or infinity, or another shape.
+    """
+    if len(images) == 0:
+        raise ValueError("images: must hold at least one to compare on, got none")
+    model.check_images(images.images)
+    ours, theirs = [], []
+    first, rest = torch.arange(len(images)).split([1, len(images) - 1])
+    with inference(model) as device:
+        for part, *_ in chain(batches(images, 1, order=first), batches(images, batch_size, order=rest)):
+            ours.append(model(part.to(device)).activations.float().cpu())
+            theirs.append(exported(part))
+            _check_answer(theirs[-1], ours[-1])
+    a, b = torch.cat(ours), torch.cat(theirs)
+    labels = images.labels
+    return Parity(
+        images=len(images),
+        difference=float((a - b).abs().max()),
+        flips=int((a.argmax(1) != b.argmax(1)).sum()),
+        error=100 * float((a.argmax(1) != labels).double().mean()),
+        exported_error=100 * float((b.argmax(1) != labels).double().mean()),
+        tolerance=tolerance,
+    )
+
+
+def _check_answer(answer: Tensor, expected: Tensor) -> None:
+    if answer.shape != expected.shape:
+        raise CapsellaError(
+            f"the exported network answers activations of shape {tuple(answer.shape)}, not {tuple(expected.shape)}"
+        )
+    if not answer.isfinite().all():
+        raise CapsellaError("the exported network answers NaN or infinity")
+
+
+def check_parity(parity: Parity) -> None:
+    """Nothing differs by more than the tolerance.
+
+    Raises:
+        CapsellaError: something does; names the numbers.
+    """
+    if not parity.holds:
+        raise CapsellaError(f"the exported network differs from PyTorch: {parity}")

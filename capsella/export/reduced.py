@@ -1,0 +1,148 @@
+"""Smaller ONNX files: int8 and float16 for convolutions and dense layers; the routing stays in float32.
+
+Routing sums thousands of small votes and takes logarithms of variances, for which neither has the digits; and its share
+of the weights and of the arithmetic is small.
+"""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capsella.data.batches import batches
+from capsella.data.images import ImageSet
+from capsella.export.needs import check_installed
+from capsella.export.to_onnx import write_description
+
+REDUCED = ("Conv", "Gemm")
+"""Operators whose weights and arithmetic are reduced."""
+
+
+def write_int8(source: str | Path, path: str | Path, images: ImageSet, description: dict[str, Any]) -> dict[str, Any]:
+    """Quantise a float32 ONNX file statically: int8 weights, a scale a channel, and uint8 activations.
+
+    Activations' ranges are the extremes seen on `images`. Weights take 7 bits, so that processors without VNNI
+    instructions, whose 16-bit sums would overflow, compute the same.
+
+    Args:
+        source: a file that `write_onnx` wrote.
+        path: the new file.
+        images: training images to calibrate on.
+        description: of the source.
+
+    Raises:
+        ValueError: no images.
+        CapsellaError: the extra `export` is not installed.
+    """
+    check_installed("onnx", "onnxruntime")
+    if len(images) == 0:
+        raise ValueError("images: must hold at least one to calibrate on, got none")
+    import onnx
+
+    _quantise(source, path, images)
+    description = {**description, "precision": "int8", "calibration_images": len(images), "int8_operators": REDUCED}
+    proto = onnx.load(str(path))
+    write_description(proto, description)
+    onnx.save_model(proto, str(path))
+    return description
+
+
+def _quantise(source: str | Path, path: str | Path, images: ImageSet) -> None:
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder, "prepared.onnx")
+        # Symbolic inference is for transformers' shapes; ONNX's own knows all of these.
+        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        with _without_advice():
+            quantization.quantize_static(
+                str(prepared),
+                str(path),
+                calibration_reader(images),
+                quant_format=quantization.QuantFormat.QDQ,
+                op_types_to_quantize=list(REDUCED),
+                per_channel=True,
+                reduce_range=True,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+            )
+
+
+def calibration_reader(images: ImageSet, batch_size: int = 16) -> Any:
+    """Images as ONNX Runtime's calibration asks for them: a batch a call, then None."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.parts: Iterator[np.ndarray] = (part.numpy() for part, *_ in batches(images, batch_size))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            part = next(self.parts, None)
+            return None if part is None else {"images": part}
+
+    return Reader()
+
+
+def write_float16(source: str | Path, path: str | Path, description: dict[str, Any]) -> dict[str, Any]:
+    """Convert the convolutions and dense layers of a float32 ONNX file to float16; inputs and outputs stay float32.
+
+    Not by ONNX Runtime's converter: what is to stay float32 it converts and casts back, two times under one name.
+
+    Raises:
+        CapsellaError: the extra `export` is not installed.
+    """
+    check_installed("onnx")
+    import onnx
+
+    proto = onnx.load(str(source))
+    graph = proto.graph
+    weights = {weight.name: weight for weight in graph.initializer}
+    nodes: list[Any] = []
+    for node in graph.node:
+        nodes += _in_float16(node, weights) if node.op_type in REDUCED else [node]
+    used = {name for node in nodes for name in node.input}
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    graph.ClearField("initializer")
+    graph.initializer.extend(weight for name, weight in weights.items() if name in used)
+    description = {**description, "precision": "float16", "float16_operators": REDUCED}
+    write_description(proto, description)
+    onnx.checker.check_model(proto, full_check=True)
+    onnx.save_model(proto, str(path))
+    return description
+
+
+def _in_float16(node: Any, weights: dict[str, Any]) -> list[Any]:
+    """The operator between two casts; its weights are added to `weights` in float16."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    before = []
+    for k, name in enumerate(node.input):
+        if not name:  # an optional input that is not there
+            continue
+        half = f"{name}_of_{node.output[0]}_float16"
+        if name in weights:
+            weights[half] = numpy_helper.from_array(numpy_helper.to_array(weights[name]).astype(np.float16), half)
+        else:
+            before.append(helper.make_node("Cast", [name], [half], to=TensorProto.FLOAT16))
+        node.input[k] = half
+    result = node.output[0]
+    node.output[0] = f"{result}_float16"
+    return [*before, node, helper.make_node("Cast", [node.output[0]], [result], to=TensorProto.FLOAT)]
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """ONNX Runtime warns through the root logger that the file was not prepared, also where it was."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

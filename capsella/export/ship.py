@@ -1,0 +1,135 @@
+"""From a trained network to a checked file: no export without a parity check, no file that did not pass it."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from capsella.data.images import ImageSet
+from capsella.data.splits import Splits, single_images
+from capsella.errors import unknown_name
+from capsella.export.parity import TOLERANCES, Activations, Parity, Precision, Tolerance, check_parity, compare
+from capsella.export.reduced import write_float16, write_int8
+from capsella.export.runtime import load_onnx, load_pt2
+from capsella.export.to_onnx import write_onnx
+from capsella.export.to_pt2 import write_pt2
+from capsella.files import write_json, write_whole
+from capsella.models import ImageClassifier
+
+Format = Literal["onnx", "pt2"]
+FORMATS = ("onnx", "pt2")
+CALIBRATION_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file, what it says of itself, and how it compares with PyTorch."""
+
+    path: Path
+    description: dict[str, Any]
+    parity: Parity
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "file": self.path.name,
+            "bytes": self.path.stat().st_size,
+            "description": self.description,
+            "parity": self.parity.to_dict(),
+        }
+
+
+def export_model(
+    model: ImageClassifier,
+    images: Splits,
+    path: str | Path,
+    *,
+    format: Format = "onnx",
+    precision: Precision = "float32",
+    reconstruction: bool = False,
+    tolerance: Tolerance | None = None,
+    facts: dict[str, Any] | None = None,
+) -> Exported:
+    """Write a trained network to a file and compare the file with the network on every test image.
+
+    Args:
+        images: those `model` was trained on: int8 calibrates on training images, parity is taken on test images.
+        path: the file, written only if it passes; PATH.json beside it gets description and parity.
+        format: "onnx", or "pt2" for `torch.export` with the native kernels.
+        precision: "float32"; of ONNX also "float16" and "int8".
+        reconstruction: with the decoder.
+        tolerance: what may differ; default: `TOLERANCES[precision]`.
+        facts: more entries for the description.
+
+    Raises:
+        ValueError: an unknown format or precision, or one that the format has not.
+        CapsellaError: the parity check fails; an extra is not installed.
+    """
+    _check(format, precision)
+    path = Path(path)
+    train, test = single_images(images.train), single_images(images.test)
+    result: list[tuple[dict[str, Any], Parity]] = []
+
+    def write(temporary: Path) -> None:
+        exported, description = _written(model, temporary, train, format, precision, reconstruction, facts)
+        parity = compare(model, exported, test, tolerance or TOLERANCES[precision])
+        check_parity(parity)
+        result.append((description, parity))
+
+    write_whole(path, write)
+    exported = Exported(path, *result[0])
+    write_json(path.with_name(f"{path.name}.json"), exported.to_dict())
+    return exported
+
+
+def _written(
+    model: ImageClassifier,
+    path: Path,
+    train: ImageSet,
+    format: Format,
+    precision: Precision,
+    reconstruction: bool,
+    facts: dict[str, Any] | None,
+) -> tuple[Activations, dict[str, Any]]:
+    """The file, read back, and its description."""
+    if format == "pt2":
+        description = write_pt2(model, path, reconstruction=reconstruction, facts=facts)
+        return load_pt2(path)[0], description
+    description = write_onnx_as(precision, model, path, train, reconstruction, facts)
+    return load_onnx(path), description
+
+
+def _check(format: str, precision: str) -> None:
+    if format not in FORMATS:
+        raise unknown_name("format", format, FORMATS)
+    if precision not in TOLERANCES:
+        raise unknown_name("precision", precision, TOLERANCES)
+    if format == "pt2" and precision != "float32":
+        raise ValueError(f"precision: must be 'float32' for the format 'pt2', got {precision!r}")
+
+
+def write_onnx_as(
+    precision: Precision,
+    model: ImageClassifier,
+    path: str | Path,
+    train: ImageSet,
+    reconstruction: bool = False,
+    facts: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """An ONNX file in any precision, unchecked; int8 calibrates on `train`. Raises as `export_model`."""
+    if precision == "float32":
+        return write_onnx(model, path, reconstruction=reconstruction, facts=facts)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "float32.onnx")
+        description = write_onnx(model, source, reconstruction=reconstruction, facts=facts)
+        if precision == "float16":
+            return write_float16(source, path, description)
+        chosen = spread_over(train, CALIBRATION_IMAGES)
+        return write_int8(source, path, chosen, description)
+
+
+def spread_over(images: ImageSet, number: int) -> ImageSet:
+    """At most `number` images, taken at even steps: sets are often sorted by class."""
+    if len(images) <= number:
+        return images
+    return images.subset([k * len(images) // number for k in range(number)])

@@ -1,0 +1,91 @@
+"""ONNX: the routing unrolled into standard operators, any batch size, what one must know in the file's metadata."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capsella.export.description import KEY, describe_model
+from capsella.export.graph import traced
+from capsella.export.needs import check_installed
+from capsella.models import ImageClassifier
+
+OPSET = 18
+"""Of ONNX's standard operators: the oldest that PyTorch writes without converting, so that old runtimes read it."""
+
+
+def write_onnx(
+    model: ImageClassifier, path: str | Path, *, reconstruction: bool = False, facts: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Write a network as ONNX in float32: images [batch c h w] → activations [batch classes]; returns its description.
+
+    The routing comes from the eager backend, since no runtime but PyTorch knows the native kernels.
+
+    Args:
+        model: any registered model, in any mode; exported in evaluation mode.
+        path: the file.
+        reconstruction: also put the decoder in, whose second output is the reconstruction from the predicted class.
+        facts: more entries for the description, as the recipe's name.
+
+    Raises:
+        ValueError: a reconstruction of a model without a decoder.
+        CapsellaError: the extra `export` is not installed.
+    """
+    check_installed("onnx", "onnxscript")
+    import onnx
+
+    outputs = ["activations", "reconstruction"] if reconstruction else ["activations"]
+    with _quietly():
+        program = torch.onnx.export(
+            traced(model, "eager", reconstruction),
+            (),
+            dynamo=True,
+            input_names=["images"],
+            output_names=outputs,
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None  # dynamo=True returns it
+    proto = program.model_proto
+    _name_batch(proto)
+    opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
+    description = describe_model(model, format="onnx", precision="float32", opset=opset, **(facts or {}))
+    write_description(proto, description)
+    onnx.checker.check_model(proto, full_check=True)
+    onnx.save_model(proto, str(path))
+    return description
+
+
+def write_description(proto: Any, description: dict[str, Any]) -> None:
+    """Put the description into a model, in place of an earlier one."""
+    import onnx
+
+    onnx.helper.set_model_props(proto, {KEY: json.dumps(description, ensure_ascii=False)})
+
+
+def _name_batch(proto: Any) -> None:
+    """The batch's symbol reads "batch" wherever it stands: PyTorch names it as its compiler does, s34."""
+    symbol = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param == symbol:
+                dimension.dim_param = "batch"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporter's advice to its own developers."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

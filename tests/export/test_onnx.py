@@ -1,0 +1,195 @@
+"""ONNX files, in every precision, and the example that reads them without PyTorch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import capsella
+from capsella.errors import CapsellaError
+from capsella.evaluation import predict_files
+from capsella.export import export_model, load_onnx, read_onnx_description
+from capsella.models import create_model, list_models
+from capsella.routing import DynamicRouting, EMRouting, UniformRouting
+
+onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
+pytest.importorskip("onnxscript", reason="needs the extra `export`")
+pytest.importorskip("onnxruntime", reason="needs the extra `export`")
+
+from PIL import Image  # noqa: E402
+
+from capsella.export import Tolerance, compare, spread_over, write_float16, write_int8, write_onnx  # noqa: E402
+from capsella.export.reduced import REDUCED  # noqa: E402
+
+EXAMPLE = Path(capsella.__file__).parents[1] / "examples" / "onnx_inference.py"
+
+
+def test_the_file_agrees_on_every_test_image(exported_onnx):
+    parity = exported_onnx.parity
+    assert parity.holds
+    assert (parity.images, parity.flips) == (40, 0)
+    assert parity.difference <= 1e-4
+    assert parity.error < 60  # it has learned something: a network at chance agrees with anything
+
+
+def test_the_routing_is_unrolled_into_standard_operators(exported_onnx):
+    proto = onnx.load(exported_onnx.path)
+    assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 18)]
+    assert not proto.functions
+    kinds = [node.op_type for node in proto.graph.node]
+    assert kinds.count("Softmax") == 2  # one an iteration
+    assert {"Loop", "Scan", "If"}.isdisjoint(kinds)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_any_batch_size_in_the_file_and_in_use(exported_onnx, model, batch):
+    proto = onnx.load(exported_onnx.path)
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+    images = torch.rand(batch, 1, 17, 17)
+    torch.testing.assert_close(load_onnx(exported_onnx.path)(images), model(images).activations, atol=1e-5, rtol=0)
+
+
+def test_the_decoder_is_left_out_unless_asked_for(exported_onnx, model, tmp_path):
+    assert [value.name for value in onnx.load(exported_onnx.path).graph.output] == ["activations"]
+    assert not any("decoder" in weight.name for weight in onnx.load(exported_onnx.path).graph.initializer)
+    with pytest.raises(ValueError, match="reconstruction: must be False for a model without a decoder"):
+        write_onnx(create_model("sabour2017_cnn"), tmp_path / "x.onnx", reconstruction=True)
+
+
+def test_what_to_know_stands_in_the_file_and_beside_it(exported_onnx):
+    about = read_onnx_description(exported_onnx.path)
+    assert about == exported_onnx.description
+    assert about["classes"] == list("0123456789")
+    assert (about["model"], about["recipe"], about["opset"]) == ("sabour2017_capsnet", "tiny", 18)
+    wanted = {"channels": 1, "height": 17, "width": 17, "range": [0.0, 1.0]}
+    assert {key: about["input"][key] for key in wanted} == wanted
+    beside = json.loads(exported_onnx.path.with_name("digits.onnx.json").read_text())
+    assert beside == exported_onnx.to_dict()
+    assert beside["parity"]["holds"] is True
+
+
+def test_what_fails_the_check_is_not_written(model, splits, tmp_path, monkeypatch, exported_onnx):
+    """The check reads the file: here, that of a network with other weights."""
+    path = tmp_path / "digits.onnx"
+    path.write_text("older")
+    # The export itself takes long; what it would have written is there already.
+    other = create_model("sabour2017_capsnet", image_size=17)
+    monkeypatch.setattr(
+        "capsella.export.ship.write_onnx", lambda model, file, **_: file.write_bytes(exported_onnx.path.read_bytes())
+    )
+    with pytest.raises(CapsellaError, match="differs from PyTorch: largest activation difference"):
+        export_model(other, splits, path)
+    assert path.read_text() == "older"
+    assert [file.name for file in tmp_path.iterdir()] == ["digits.onnx"]
+
+
+class TestInt8:
+    @pytest.fixture(scope="class")
+    def file(self, exported_onnx, splits, tmp_path_factory):
+        path = tmp_path_factory.mktemp("int8") / "int8.onnx"
+        return path, write_int8(exported_onnx.path, path, splits.train, exported_onnx.description)
+
+    def test_it_agrees(self, file, model, splits):
+        parity = compare(model, load_onnx(file[0]), splits.test, Tolerance(0.1, 5.0))
+        assert parity.holds
+        assert parity.difference > 1e-4  # it is no copy of the float32 file
+
+    def test_convolutions_are_int8_and_routing_is_not(self, file, exported_onnx):
+        proto = onnx.load(file[0])
+        made_by = {name: node.op_type for node in proto.graph.node for name in node.output}
+        inputs = {node.op_type: [made_by.get(name) for name in node.input[:2]] for node in proto.graph.node}
+        assert inputs["Conv"] == ["DequantizeLinear", "DequantizeLinear"]
+        assert all("DequantizeLinear" not in (inputs[kind]) for kind in ("MatMul", "Softmax"))
+        assert file[0].stat().st_size < 0.35 * exported_onnx.path.stat().st_size
+
+    def test_it_says_so(self, file):
+        about = read_onnx_description(file[0])
+        assert about == {**file[1], "int8_operators": list(REDUCED)}
+        assert (about["precision"], about["calibration_images"], about["opset"]) == ("int8", 100, 18)
+
+    def test_nothing_to_calibrate_on(self, exported_onnx, splits, tmp_path):
+        with pytest.raises(ValueError, match="images: must hold at least one to calibrate on, got none"):
+            write_int8(exported_onnx.path, tmp_path / "x", splits.train.subset([]), {})
+
+    def test_calibration_images_are_spread_over_the_set(self, splits):
+        few = spread_over(splits.train, 7)
+        assert torch.equal(few.images, splits.train.images[[0, 14, 28, 42, 57, 71, 85]])
+        assert spread_over(splits.train, 1000) is splits.train
+
+
+def test_float16_halves_convolutions_and_keeps_the_routing(exported_onnx, model, splits, tmp_path):
+    path = tmp_path / "half.onnx"
+    about = write_float16(exported_onnx.path, path, exported_onnx.description)
+    assert (about["precision"], about["opset"]) == ("float16", 18)
+    assert compare(model, load_onnx(path), splits.test, Tolerance(1e-2, 0.0)).holds
+    kinds = {weight.name: weight.data_type for weight in onnx.load(path).graph.initializer}
+    halved = {name for name, kind in kinds.items() if kind == onnx.TensorProto.FLOAT16}
+    assert len(halved) == 4  # weight and bias of two convolutions
+    assert any(kind == onnx.TensorProto.FLOAT and "capsule_layers" in name for name, kind in kinds.items())
+    assert path.stat().st_size < 0.6 * exported_onnx.path.stat().st_size
+
+
+TINY = {
+    "sabour2017_capsnet": {"image_size": 17, "routing": DynamicRouting(iterations=1, leaky=True, bias=True)},
+    "sabour2017_cnn": {"image_size": 8},
+    "hinton2018_matrix_capsnet_small": {"image_size": 20, "crop": 19, "routing": EMRouting(iterations=2)},
+    "hinton2018_matrix_capsnet": {"image_size": 17, "routing": UniformRouting()},
+    "hinton2018_cnn": {"image_size": 10, "crop": 8},
+}
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_network_exports_and_takes_any_batch(name, tmp_path):
+    """Small images and few iterations: exporting takes most of the time, in proportion to both."""
+    model = create_model(name, channels=3, classes=4, **TINY[name]).eval()
+    write_onnx(model, tmp_path / "x.onnx")
+    run = load_onnx(tmp_path / "x.onnx")
+    for batch in (1, 3):
+        images = torch.rand(batch, 3, *model.image_size)
+        with torch.no_grad():
+            torch.testing.assert_close(run(images), model(images).activations, atol=1e-4, rtol=0)
+
+
+def test_the_example_needs_no_torch_and_predicts_as_the_run(exported_onnx, model, tmp_path):
+    files = []
+    for k in range(3):
+        files.append(tmp_path / f"image{k}.png")
+        pixels = torch.randint(256, (23 + k, 30), dtype=torch.uint8).numpy()  # to be cropped and resized
+        Image.fromarray(pixels).save(files[-1])
+    code = (
+        "import runpy, sys; sys.modules['torch'] = sys.modules['capsella'] = None; "  # an import of either then fails
+        f"sys.argv = sys.argv[1:]; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"
+    )
+    words = [sys.executable, "-c", code, "onnx_inference.py", exported_onnx.path, *files]
+    answer = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ""})
+    assert answer.returncode == 0, answer.stderr
+    rows = [line.split("\t") for line in answer.stdout.splitlines()]
+    for row, prediction in zip(rows, predict_files(model, files), strict=True):
+        assert row[:2] == [str(prediction.file), prediction.class_name]
+        assert float(row[2]) == pytest.approx(float(prediction.activations.max()), abs=1e-5)
+
+
+def test_files_that_are_not_ours(tmp_path):
+    path = tmp_path / "no.onnx"
+    path.write_bytes(b"\xff no protobuf")
+    with pytest.raises(CapsellaError, match=r"no\.onnx: ONNX Runtime cannot read it"):
+        load_onnx(path)
+    with pytest.raises(CapsellaError, match=r"no\.onnx: cannot be read as an ONNX file"):
+        read_onnx_description(path)
+
+
+def test_formats_and_precisions_that_are_not_there(model, splits, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="format: must be a registered name, got 'onx'; did you mean onnx"):
+        export_model(model, splits, tmp_path / "x", format="onx")
+    with pytest.raises(ValueError, match="precision: must be 'float32' for the format 'pt2', got 'int8'"):
+        export_model(model, splits, tmp_path / "x", format="pt2", precision="int8")
+    with pytest.raises(ValueError, match="precision: must be a registered name, got 'int4'; did you mean int8"):
+        export_model(model, splits, tmp_path / "x", precision="int4")
+    monkeypatch.setattr("capsella.export.needs.find_spec", lambda package: None)
+    with pytest.raises(CapsellaError, match=r"this needs onnx, onnxscript: pip install 'capsella\[export\]'"):
+        write_onnx(model, tmp_path / "x")

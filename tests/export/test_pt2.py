@@ -1,0 +1,108 @@
+"""`torch.export` files: with the native kernels, in a process that has never seen the model."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import config
+
+import capsella
+from capsella import _native
+from capsella.errors import CapsellaError
+from capsella.export import export_model, load_pt2, write_pt2
+from capsella.export.graph import operators, traced, with_backend
+from capsella.models import create_model
+from capsella.routing import EMRouting, RandomRouting
+
+ROOT = Path(capsella.__file__).parents[1]
+native = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason="without native kernels")
+
+
+@pytest.fixture(scope="module")
+def exported(model, splits, tmp_path_factory):
+    config.update("jaxtyping_disable", True)  # as in conftest.py, which ends with each test
+    exported = export_model(model, splits, tmp_path_factory.mktemp("pt2") / "digits.pt2", format="pt2")
+    config.update("jaxtyping_disable", False)
+    return exported
+
+
+@native
+def test_it_calls_the_native_kernels_and_agrees(exported):
+    assert exported.description["routing"] == "native"
+    assert exported.description["operators"] == ["capsella.dynamic_capsule_conv.default"]
+    assert exported.parity.holds
+    assert exported.parity.images == 40
+    assert load_pt2(exported.path)[1] == exported.description
+
+
+def test_a_fresh_process_runs_it(exported, model, tmp_path):
+    images = torch.rand(5, 1, 17, 17)
+    torch.save(images, tmp_path / "images.pt")
+    code = (
+        "import sys, torch; from capsella.export import load_pt2; run, about = load_pt2(sys.argv[1]); "
+        "torch.save(run(torch.load(sys.argv[2])), sys.argv[3])"
+    )
+    words = [sys.executable, "-c", code, exported.path, tmp_path / "images.pt", tmp_path / "out.pt"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    answer = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert answer.returncode == 0, answer.stderr
+    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), model(images).activations, atol=1e-6, rtol=0)
+
+
+@native
+def test_em_routing_too(tmp_path):
+    routing = EMRouting(iterations=2)
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=routing).eval()
+    assert write_pt2(model, tmp_path / "x.pt2")["operators"] == ["capsella.em_capsule_conv.default"]
+    run, _ = load_pt2(tmp_path / "x.pt2")
+    for batch in (1, 3):
+        images = torch.rand(batch, 1, 17, 17)
+        with torch.no_grad():
+            torch.testing.assert_close(run(images), model(images).activations, atol=1e-6, rtol=0)
+
+
+@native
+def test_without_kernels_the_file_says_what_it_lacks(exported, monkeypatch):
+    monkeypatch.setattr(_native, "UNAVAILABLE", "installed without native kernels")
+    monkeypatch.setattr("torch.export.load", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no such operator")))
+    with pytest.raises(CapsellaError, match=r"digits\.pt2: .*no such operator; installed without native kernels"):
+        load_pt2(exported.path)
+
+
+def test_a_file_that_is_none(tmp_path):
+    (tmp_path / "x.pt2").write_text("no zip")
+    with pytest.raises(CapsellaError, match=r"x\.pt2: cannot be loaded as a \.pt2 file"):
+        load_pt2(tmp_path / "x.pt2")
+
+
+def test_the_reconstruction_is_a_second_output(model, tmp_path):
+    program = traced(model, "eager", reconstruction=True)
+    images = torch.rand(3, 1, 17, 17)
+    activations, reconstruction = program.module()(images)
+    expected = model(images)
+    torch.testing.assert_close(activations, expected.activations, atol=1e-5, rtol=0)
+    torch.testing.assert_close(reconstruction, expected.reconstruction, atol=1e-5, rtol=0)
+    assert not any(name.startswith("capsella.") for name in operators(program))
+
+
+def test_the_model_itself_is_left_as_it_was(model):
+    before = model.capsule_layers[0].routing
+    copy = with_backend(model.train(), "eager")
+    assert (copy.training, model.training) == (False, True)
+    model.eval()
+    assert model.capsule_layers[0].routing is before
+    assert copy.capsule_layers[0].routing.backend == "eager"
+    assert json.dumps(model.options["routing"]) == json.dumps(before.to_dict())
+
+
+@pytest.mark.parametrize("routing", [RandomRouting(), EMRouting(iterations=1, start="random")], ids=lambda r: r.name)
+def test_random_couplings_are_refused(routing):
+    """A graph would draw them anew in each call; the first call even agrees."""
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=routing)
+    for backend in ("auto", "eager"):
+        with pytest.raises(ValueError, match=r"must not draw random numbers .* got aten\.randn\.generator"):
+            traced(model, backend)
