@@ -67,13 +67,12 @@ def export_model(
     """
     _check(format, precision)
     path = Path(path)
-    train, test = single_images(images.train), single_images(images.test)
+    train, test = map(single_images, (images.train, images.test))
     result: list[tuple[dict[str, Any], Parity]] = []
 
     def write(temporary: Path) -> None:
         exported, description = _written(model, temporary, train, format, precision, reconstruction, facts)
-        parity = compare(model, exported, test, tolerance or TOLERANCES[precision])
-        check_parity(parity)
+        check_parity(parity := compare(model, exported, test, tolerance or TOLERANCES[precision]))
         result.append((description, parity))
 
     write_whole(path, write)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.data import DataOptions, ImageSet, PairSet, batches, contact_sheet, load_data, overlap
+from capsella.data import DataOptions, ImageSet, PairSet, batches, contact_sheet, load_data, overlap, single_images
 from capsella.data.pairs import place, random_numbers
 from capsella.errors import CapsellaError
 
@@ -208,3 +208,12 @@ def test_a_sheet_shows_a_pair_in_the_rows_of_both_classes() -> None:
     white = 255 * np.ones(3)
     rows = np.array_split(shown[4:], 3)
     assert all((row[:, -20:] != white).any() or (row[:, 40:60] != white).any() for row in rows)
+
+
+def test_what_is_for_one_class_an_image_refuses_pairs() -> None:
+    source = make_source()
+    assert single_images(source) is source
+    with pytest.raises(
+        CapsellaError, match=r"images: must each show one class for this, and those of the run show two"
+    ):
+        single_images(PairSet(source, 20, shift=2))
