@@ -48,14 +48,14 @@ def traced(model: ImageClassifier, backend: Backend, reconstruction: bool = Fals
     """`torch.export` of a model for any number of images, its routing unrolled into operators of `backend`.
 
     Raises:
-        ValueError: a routing that starts from random couplings, which a graph would draw anew in each call.
+        ValueError: a routing with random couplings, which a graph cannot hold.
     """
     module = Exportable(with_backend(model, backend), reconstruction)
     # Two images, since torch.export takes one for a constant.
     images = torch.zeros(2, model.channels, *model.image_size)
     with torch.no_grad():
         program = torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
-    if random := sorted(name for name in operators(program) if name.startswith("aten.rand")):
+    if random := sorted(name for name in operators(program) if name.startswith(("aten.rand", "capsella.random"))):
         raise ValueError(
             f"model: must not draw random numbers to be exported, as random couplings do, got {', '.join(random)}"
         )

@@ -76,8 +76,8 @@ def model_function(name: str) -> ModelFunction:
 
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
-    if not 1 <= int(height) * int(width) <= MOST_PIXELS:
-        raise ValueError(f"image_size: must be 1 to {MOST_PIXELS:,} pixels, got {height}×{width}")
+    if int(height) * int(width) > MOST_PIXELS:
+        raise ValueError(f"image_size: must be at most {MOST_PIXELS:,} pixels, got {height}×{width}")
     return int(height), int(width)
 
 
