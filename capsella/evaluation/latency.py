@@ -80,12 +80,10 @@ def latencies(steps: Mapping[str, Callable[[], Any]], calls: int = 200, warm_up:
     return {name: Latency.of(seconds) for name, seconds in taken.items()}
 
 
-def best_throughput(
-    step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5, worth: float = 1.02
-) -> Throughput:
+def best_throughput(step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5) -> Throughput:
     """The best of increasing batch sizes, by the median of `calls` calls after an untimed one.
 
-    Stops at the first size that is not `worth` times the best so far: larger batches only leave the caches further.
+    Stops at the second size in a row that is not better: larger batches only leave the caches further.
 
     Raises:
         ValueError: no batch sizes, or fewer than one call.
@@ -94,13 +92,16 @@ def best_throughput(
         raise ValueError(f"batch_sizes: must be at least one number of at least 1, got {list(batch_sizes)}")
     if calls < 1:
         raise ValueError(f"calls: must be at least 1, got {calls}")
-    best = Throughput(0.0, 0)
+    best, not_better = Throughput(0.0, 0), 0
     for size in sorted(batch_sizes):
         step(size)
         rate = size / float(np.median([timed(lambda: step(size)) for _ in range(calls)]))  # noqa: B023  called here
-        if rate < worth * best.images_per_second:
+        if rate > best.images_per_second:
+            best, not_better = Throughput(rate, size), 0
+        else:
+            not_better += 1
+        if not_better == 2:
             break
-        best = Throughput(rate, size)
     return best
 
 

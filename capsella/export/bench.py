@@ -25,12 +25,12 @@ from capsella.export.to_onnx import write_onnx
 from capsella.models import ImageClassifier
 
 BACKENDS = {
-    "eager": "PyTorch, routing in PyTorch",
-    "native": "PyTorch, routing in native kernels",
-    "compile": "torch.compile, routing in PyTorch",
-    "onnxruntime": "ONNX Runtime, float32",
+    "eager": "PyTorch eager",
+    "native": "PyTorch, native kernels",
+    "compile": "torch.compile",
+    "onnxruntime": "ONNX Runtime",
     "onnxruntime-int8": "ONNX Runtime, int8",
-    "openvino": "OpenVINO, float32",
+    "openvino": "OpenVINO",
 }
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
