@@ -112,9 +112,11 @@ def test_flags_that_cannot_be(cli, trained, images, words, text, tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def start(*words):
+def start(said, *words):
+    """To a file, not to a pipe: workers that outlive their parent would keep a pipe open, and the test waiting."""
     command = [sys.executable, "-m", "capsella", "predict", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with open(said, "wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
@@ -124,20 +126,19 @@ def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_p
     files = sorted(images.rglob("*.png"))
     for k in range(400):
         shutil.copy(files[k % len(files)], folder / f"{k}.png")
-    out, journal = tmp_path / "p.csv", tmp_path / "p.csv.journal"
+    out, journal, said = tmp_path / "p.csv", tmp_path / "p.csv.journal", tmp_path / "said.txt"
     words = [trained, folder, "--out", out, "--batch-size", 2, "--resume"]
-    job = start(*words, "--workers", 2)
+    job = start(said, *words, "--workers", 2)
     while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
-        assert job.poll() is None, job.communicate()[0].decode()
+        assert job.poll() is None, said.read_text()
         time.sleep(0.002)
     family = psutil.Process(job.pid).children(recursive=True)
     job.kill()
-    job.communicate()
+    job.wait()
     assert not out.exists()
     assert len(family) >= 2
     assert psutil.wait_procs(family, timeout=30)[1] == []  # nobody goes on without the one that was killed
-    job = start(*words, "--workers", 0)
-    said = job.communicate()[0].decode()
-    assert job.returncode == 0, said
-    assert "400 predictions written to" in said
+    job = start(said, *words, "--workers", 0)
+    assert job.wait() == 0, said.read_text()
+    assert "400 predictions written to" in said.read_text()
     assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
