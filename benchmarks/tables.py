@@ -65,14 +65,18 @@ def _row(case: dict[str, Any]) -> str:
         _milliseconds(ours),
         _milliseconds(times.get("bare")),
         *("" if ratio is None else f"{ratio:.3g}" for ratio in ratios),
-        "" if ours is None else f"{case['batch'] / ours:.3g}",
+        "" if ours is None else _few_digits(case["batch"] / ours),
         *("" if name not in memory else f"{memory[name]:.0f}" for name in ("plain", str(fused))),
         "; ".join(_bar(bar) for bars in case["bars"].values() for bar in bars),
     )
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+    return "" if seconds is None else _few_digits(1e3 * seconds)
+
+
+def _few_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 def _bar(bar: dict[str, Any]) -> str:
