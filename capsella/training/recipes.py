@@ -64,8 +64,9 @@ CELLS_CNN = replace(
 IMAGES = replace(CELLS, data=DataOptions(name="folder", path=Path("images"), size=32))
 
 # Hinton et al. 2018, §5. The paper gives neither the size of its random brightness and contrast nor a learning rate nor
-# how it scales its costs: the last two were chosen by validation (LOG.md, 2026-11-21). Its norm is 1 to 10 when all is
-# well; without the clip, a tiny set's training was thrown back to chance once in 2,000 steps, with it to an accuracy of 0.4.
+# how it scales its costs: the last two were chosen by validation (LOG.md, 2026-11-21).
+# The norm of a layer's gradient is 1 to 10 when all is well. Without the clip a tiny set's training was thrown back to
+# chance once in 2,000 steps; with it, to an accuracy of 0.4.
 # Validation holds one toy in five of each category out, as the test's toys are new ones: of known toys, nearly every
 # image is classified right, and no epoch would be better than another.
 HINTON_SMALLNORB = Recipe(
