@@ -10,7 +10,7 @@ from rich.table import Table
 
 from capsella.errors import unknown_name
 from capsella.experiments.published import TABLES
-from capsella.experiments.tables import BudgetName, draw_table, run_table
+from capsella.experiments.tables import BudgetName, draw_table
 
 USAGE = "usage: capsella table NAME [--budget small|full] [--seeds 0 1 …] [--data SOURCE] [--folder FOLDER]\n"
 
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
         command += f" --data {options.data}"
         parts.append(options.data)
     folder = options.folder or Path("runs", "-".join(parts))
-    console.print(draw_table(run_table(table, folder, options.seeds, command, console)))
+    console.print(draw_table(table.run(folder, options.seeds, command, console)))
     console.print(f"written to {escape(str(folder / f'{folder.name}.json'))}", soft_wrap=True)
 
 

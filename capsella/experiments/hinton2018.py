@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from capsella.experiments.tables import Budget, BudgetName, PaperTable, Row
+from capsella.experiments.error_tables import Budget, ErrorTable, Row
+from capsella.experiments.tables import BudgetName
 from capsella.losses import Classification
 from capsella.training import get_recipe
 
@@ -16,7 +17,7 @@ NOTE = (
 )
 
 
-def table_1(budget: BudgetName) -> PaperTable:
+def table_1(budget: BudgetName) -> ErrorTable:
     """Table 1, the ablations on smallNORB, and random couplings beside them.
 
     The small budget trains the small network; the paper's column is of the large one, as is the full budget.
@@ -35,7 +36,7 @@ def table_1(budget: BudgetName) -> PaperTable:
         _row(base, budget, 5.8, loss="cross_entropy"),
     )
     limits = f"Small network, {SMALL}; the paper trains the large one on all images. " if budget == "small" else ""
-    return PaperTable("Hinton et al. 2018, Table 1", limits + NOTE, COLUMNS, rows)
+    return ErrorTable("Hinton et al. 2018, Table 1", limits + NOTE, COLUMNS, rows)
 
 
 def _row(

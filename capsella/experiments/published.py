@@ -3,6 +3,6 @@
 from collections.abc import Callable
 
 from capsella.experiments import hinton2018
-from capsella.experiments.tables import BudgetName, PaperTable
+from capsella.experiments.tables import BudgetName, PublishedTable
 
-TABLES: dict[str, Callable[[BudgetName], PaperTable]] = {"hinton2018-table1": hinton2018.table_1}
+TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {"hinton2018-table1": hinton2018.table_1}

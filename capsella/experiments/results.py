@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.experiments.tables import MEASURED, table_cells
+from capsella.experiments.tables import hardware
 
 HEADER = """# Results
 
@@ -52,33 +52,23 @@ def _row(name: str, values: dict[str, Any]) -> str:
         f"{training['best']['epoch']} of {training['epochs']}",
         f"{training['images_per_second']:.0f}",
         f"{training['peak_memory_mib']:.0f}",
-        _hardware(environment),
+        hardware(environment),
     )
 
 
 def _section(name: str, values: dict[str, Any]) -> str:
-    """A published table, the paper's column beside ours."""
-    columns, first = values["columns"], values["rows"][0]["runs"]
-    measured = (
-        f"Test error on {values['data']}, {first[0]['test']['images']} images; mean ± standard deviation over "
-        f"{len(first)} seed(s); {_hardware(first[0]['environment'])}."
-    )
+    """A published table, the paper's values beside ours."""
+    heads, labels = values["heads"], values["labels"]
     return (
-        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {measured} {values['note']}\n\n"
-        + _line(*columns, *MEASURED)
-        + f"|{'---|' * len(columns)}{'---:|' * len(MEASURED)}\n"
-        + "".join(_line(*table_cells(row)) for row in values["rows"])
+        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}\n\n"
+        + _line(*heads)
+        + f"|{'---|' * labels}{'---:|' * (len(heads) - labels)}\n"
+        + "".join(_line(*row["cells"]) for row in values["rows"])
     )
 
 
 def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |\n"
-
-
-def _hardware(environment: dict[str, Any]) -> str:
-    if environment["gpu"] != "none":
-        return str(environment["gpu"])
-    return f"{environment['threads']} threads, {environment['cpu']}"
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from capsella.cli import main
 from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.experiments import runs
+from capsella.experiments.error_tables import Budget, ErrorTable, Row, error_cells
 from capsella.experiments.published import TABLES
 from capsella.experiments.results import markdown
-from capsella.experiments.tables import Budget, PaperTable, Row, run_table, table_cells
+from capsella.experiments.tables import table_values
 from capsella.losses import LossOptions
 from capsella.routing import EMRouting
 from capsella.training import RECIPES, Recipe
@@ -34,7 +35,7 @@ def tiny_table(budget="small"):
         for start, paper in (("even", 9.7), ("random", None))
         for model in [{**RECIPE.model, "routing": EMRouting(iterations=1, start=start)}]
     ]
-    return PaperTable("A paper, Table 1", f"Budget: {TINY}.", ("iterations", "start"), tuple(rows))
+    return ErrorTable("A paper, Table 1", f"Budget: {TINY}.", ("iterations", "start"), tuple(rows))
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,6 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
     assert [row["label"] for row in values["rows"]] == [["1", "even"], ["1", "random"]]
     assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, None]
     assert values["command"] == "capsella table tiny --budget small --seeds 0 1"
-    assert values["data"] == "digits"
     for row in values["rows"]:
         assert [run["seed"] for run in row["runs"]] == [0, 1]
         for run in row["runs"]:
@@ -64,13 +64,14 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
             assert run["training"]["best"]["train_images"] == 30
             assert ("--model.routing.start random" in run["command"]) == (row["label"][1] == "random")
     for text in (
-        "A paper, Table 1: test error on digits",
+        "A paper, Table 1",
+        "Test error on digits, 20 images; mean ± standard deviation over 2 seed(s)",
         "run 4 of 4: random, seed 1",
         "Budget: 3 training, 1 validation and 2 test",
     ):
         assert text in out
     for row in values["rows"]:
-        assert all(cell in out for cell in table_cells(row))
+        assert all(cell in out for cell in row["cells"])
 
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mine.json").write_bytes((folder / "mine.json").read_bytes())
@@ -79,7 +80,7 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
     assert "on digits, 20 images; mean ± standard deviation over 2 seed(s)" in page
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {9}
-    assert lines[2:] == [f"| {' | '.join(table_cells(row))} |" for row in values["rows"]]
+    assert lines[2:] == [f"| {' | '.join(row['cells'])} |" for row in values["rows"]]
 
     monkeypatch.setattr(runs, "train", None)  # what is finished is read
     monkeypatch.setattr(runs, "resume", None)
@@ -92,10 +93,15 @@ def test_cells_by_hand():
         best = {"train_loss": loss, "validation_loss": 2 * loss}
         return {"test": {"error_percent": error}, "training": {"best": best, "images_per_second": 100 * loss}}
 
-    row = {"label": ["3", "yes"], "paper_error_percent": 1.8, "runs": [run(4.0, 0.1), run(6.0, 0.3)]}
-    assert table_cells(row) == ["3", "yes", "1.8", "5.00 ± 1.41", "+3.2", "0.2000", "0.4000", "20"]
-    row = {"label": ["3", "yes"], "paper_error_percent": None, "runs": [run(4.0, 0.1)]}
-    assert table_cells(row) == ["3", "yes", "–", "4.00", "–", "0.1000", "0.2000", "10"]
+    two = [run(4.0, 0.1), run(6.0, 0.3)]
+    assert error_cells(1.8, two) == ["1.8", "5.00 ± 1.41", "+3.2", "0.2000", "0.4000", "20"]
+    assert error_cells(None, two[:1]) == ["–", "4.00", "–", "0.1000", "0.2000", "10"]
+
+
+def test_a_cell_for_every_head():
+    texts = {"title": "t", "note": "", "measured": "", "command": "c"}
+    with pytest.raises(ValueError, match=r"cells: must be 2, one for each of \['a', 'b'\], got \['1'\]"):
+        table_values(**texts, labels=["a"], columns=["b"], rows=[{"cells": ["1"]}])
 
 
 def test_an_interrupted_table_goes_on(tmp_path, monkeypatch):
@@ -110,9 +116,9 @@ def test_an_interrupted_table_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "train", train)
     with pytest.raises(KeyboardInterrupt):
-        run_table(tiny_table(), tmp_path, [0], "", QUIET)
+        tiny_table().run(tmp_path, [0], "", QUIET)
     monkeypatch.setattr(runs, "train", usual)
-    values = run_table(tiny_table(), tmp_path, [0], "", QUIET)
+    values = tiny_table().run(tmp_path, [0], "", QUIET)
     assert trained == ["even-seed0"]
     assert len(values["rows"]) == 2
 
@@ -134,7 +140,7 @@ def test_other_images():
 @pytest.mark.parametrize("seeds", [[], [0, 1, 0]])
 def test_seeds_must_be_some_and_different(seeds, tmp_path):
     with pytest.raises(ValueError, match="seeds: must be at least one, and each only once, got "):
-        run_table(tiny_table(), tmp_path, seeds, "", QUIET)
+        tiny_table().run(tmp_path, seeds, "", QUIET)
 
 
 @pytest.mark.parametrize("words", [["table"], ["table", "--help"], ["table", "tin"]])

@@ -1,0 +1,149 @@
+"""A published table of test errors as a grid of runs: trained where missing, resumed where interrupted."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from capsella.experiments.runs import result_of
+from capsella.experiments.tables import check_seeds, hardware, table_values
+from capsella.files import write_json
+from capsella.training import Recipe
+from capsella.training.spread import Spread
+
+MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
+"""The columns that every table of errors has, behind its own."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A fixed, short training, the same for every row: it compares the rows with each other, not with the paper.
+
+    per_class, validation_per_class, test_per_class: images a class, to train on, to choose the epoch by, to test on.
+    """
+
+    per_class: int
+    validation_per_class: int
+    test_per_class: int
+    epochs: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.per_class} training, {self.validation_per_class} validation and {self.test_per_class} test images "
+            f"a class, {self.epochs} epochs, batches of {self.batch_size}"
+        )
+
+    def limit(self, recipe: Recipe) -> Recipe:
+        """The recipe within this budget."""
+        data = dataclasses.replace(
+            recipe.data,
+            per_class=self.per_class,
+            validation_per_class=self.validation_per_class,
+            test_per_class=self.test_per_class,
+        )
+        return dataclasses.replace(recipe, data=data, epochs=self.epochs, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    slug: name of its runs' folders. label: what the row says, a cell for each of the table's own columns.
+    recipe_name, recipe: the registered recipe that it departs from, and what it trains.
+    paper: the published test error in per cent, or None where the paper has no such row.
+    """
+
+    slug: str
+    label: tuple[str, ...]
+    recipe_name: str
+    recipe: Recipe
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """A published table of test errors, each row a recipe of its own.
+
+    title: paper and number. note: what a reader of the numbers must know. columns: heads of the labels.
+    """
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def on(self, source: str) -> "ErrorTable":
+        """The same table on the images of another source, as on the copy of a set at hand."""
+        rows = [
+            dataclasses.replace(
+                row, recipe=dataclasses.replace(row.recipe, data=dataclasses.replace(row.recipe.data, name=source))
+            )
+            for row in self.rows
+        ]
+        return dataclasses.replace(self, rows=tuple(rows))
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Run what is missing and write `folder`/`folder's name`.json: errors by seed, and each run's result in full.
+
+        Args:
+            folder: of the table; each run has a folder of its own in it, and one that is finished is read.
+            seeds: of the runs of each row.
+            command: that makes this table, to be kept beside the numbers.
+            console: for progress.
+
+        Raises:
+            ValueError: no seed, or one twice.
+            CapsellaError: a run of another recipe is in the folder.
+        """
+        runs = self._runs(folder, seeds, console)
+        first = runs[self.rows[0].slug][0]
+        values = table_values(
+            title=self.title,
+            note=self.note,
+            measured=f"Test error on {first['data']}, {first['test']['images']} images; mean ± standard deviation over "
+            f"{len(seeds)} seed(s); {hardware(first['environment'])}.",
+            command=command,
+            labels=self.columns,
+            columns=MEASURED,
+            rows=[_row_values(row, runs[row.slug]) for row in self.rows],
+        )
+        write_json(folder / f"{folder.name}.json", values)
+        return values
+
+    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, list[dict[str, Any]]]:
+        """Results by row. Seeds go round the rows: after the first, every row has a number."""
+        check_seeds(seeds)
+        runs: dict[str, list[dict[str, Any]]] = {row.slug: [] for row in self.rows}
+        plan = [(seed, row) for seed in seeds for row in self.rows]
+        for number, (seed, row) in enumerate(plan, start=1):
+            console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
+            recipe = dataclasses.replace(row.recipe, seed=seed)
+            runs[row.slug].append(result_of(recipe, folder / f"{row.slug}-seed{seed}", row.recipe_name, console))
+        return runs
+
+
+def _row_values(row: Row, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "cells": [*row.label, *error_cells(row.paper, runs)],
+        "label": list(row.label),
+        "paper_error_percent": row.paper,
+        "runs": runs,
+    }
+
+
+def error_cells(paper: float | None, runs: list[dict[str, Any]]) -> list[str]:
+    """What `MEASURED` names, from the results of a row's runs: mean ± sd where there are seeds."""
+    errors = [run["test"]["error_percent"] for run in runs]
+    mean = sum(errors) / len(errors)
+    best = [run["training"]["best"] for run in runs]
+    return [
+        "–" if paper is None else f"{paper:.1f}",
+        str(Spread.of(errors)) if len(errors) > 1 else f"{mean:.2f}",
+        "–" if paper is None else f"{mean - paper:+.1f}",
+        *(f"{sum(epoch[name] for epoch in best) / len(best):.4f}" for name in ("train_loss", "validation_loss")),
+        f"{sum(run['training']['images_per_second'] for run in runs) / len(errors):.0f}",
+    ]
