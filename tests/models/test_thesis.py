@@ -134,6 +134,20 @@ def test_em_nets_with_other_poses_and_grey_images(options: dict[str, object]) ->
     assert (output.reconstruction is not None) == ("reconstruction" in options)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_batch_normalisation_sits_between_each_convolution_and_its_relu(head: str) -> None:
+    def kinds(**options: object) -> list[str]:
+        model = on_meta(f"forslov2018_{head}_init1", **options)
+        return [type(layer).__name__ for layer in (model.network if head.startswith("cnn") else model.backbone)]
+
+    plain, normalised = kinds(), kinds(batch_norm=True)
+    assert "BatchNorm2d" not in plain
+    assert [kind for kind in normalised if kind != "BatchNorm2d"] == plain
+    assert normalised.count("BatchNorm2d") == plain.count("Conv2d")
+    triples = zip(normalised, normalised[1:], normalised[2:], strict=False)
+    assert list(triples).count(("Conv2d", "BatchNorm2d", "ReLU")) == plain.count("Conv2d")
+
+
 def test_dropout_after_both_hidden_layers() -> None:
     for head in ("cnnnet1", "cnnnet2", "cnnnet3"):
         kinds = [type(layer).__name__ for layer in on_meta(f"forslov2018_{head}_init1", dropout=0.3).network]
