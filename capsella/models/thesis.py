@@ -41,6 +41,7 @@ def forslov2018_capsnet1(
     routing: Routing = DynamicRouting(iterations=3),
     standardise: bool = True,
     batch_norm: bool = False,
+    class_weight_sd: float = 0.1,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """CAPSNET 1 behind INIT-NET n (Figure 26): 64 types of 8-D capsules on 6×6, routed to 96-D class capsules.
@@ -55,9 +56,12 @@ def forslov2018_capsnet1(
         standardise: bring each image to zero mean and unit variance first. The thesis does not say; without it, a tenth
             of the first layer's filters start blind to pictures of cells, which are bright, and stay so.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
+        class_weight_sd: of the class capsules' first weights. At 0.1 all class capsules start 0.999 long.
         reconstruction: with DECODER NET.
     """
-    return _capsnet(init, False, image_size, channels, classes, routing, standardise, batch_norm, reconstruction)
+    return _capsnet(
+        init, False, image_size, channels, classes, routing, standardise, batch_norm, class_weight_sd, reconstruction
+    )
 
 
 @with_both_init_nets
@@ -70,13 +74,16 @@ def forslov2018_capsnet2(
     routing: Routing = DynamicRouting(iterations=3),
     standardise: bool = True,
     batch_norm: bool = False,
+    class_weight_sd: float = 0.1,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """CAPSNET 2 behind INIT-NET n (Figure 27): CAPSNET 1 with a 3×3 capsule convolution, 64 types on 4×4, between.
 
     7,667,712 + 49,152·|C| weights behind the INIT-NET. Args as for `forslov2018_capsnet1_init1`.
     """
-    return _capsnet(init, True, image_size, channels, classes, routing, standardise, batch_norm, reconstruction)
+    return _capsnet(
+        init, True, image_size, channels, classes, routing, standardise, batch_norm, class_weight_sd, reconstruction
+    )
 
 
 def _capsnet(
@@ -88,12 +95,13 @@ def _capsnet(
     routing: Routing,
     standardise: bool,
     batch_norm: bool,
+    class_weight_sd: float,
     reconstruction: bool,
 ) -> CapsuleClassifier:
     backbone = init_net(init, image_size, channels, standardise, batch_norm)
     conv_caps = [CapsuleConv2d(64, 8, 64, 8, 3, routing=routing)] if with_conv_caps else []
     grid = grid_behind(image_size, (9, 2), *([(3, 1)] if with_conv_caps else []))
-    class_caps = DenseCapsules(grid, 64, 8, len(classes), 96, tied=True, routing=routing)
+    class_caps = DenseCapsules(grid, 64, 8, len(classes), 96, tied=True, weight_sd=class_weight_sd, routing=routing)
     return CapsuleClassifier(
         backbone=backbone,
         primary=PrimaryCapsules(INIT_CHANNELS, types=64, pose=8, kernel=9, stride=2, activation="relu"),

@@ -97,6 +97,14 @@ def test_class_capsules_share_their_weights_over_positions() -> None:
         assert tuple(layer.weight.shape) == shape
 
 
+def test_smaller_first_weights_make_shorter_class_capsules() -> None:
+    images = torch.rand(2, 3, 64, 64)
+    models = [create_model("forslov2018_capsnet1_init1", image_size=64, class_weight_sd=sd) for sd in (0.1, 0.01)]
+    long, short = (model.eval()(images).activations.detach() for model in models)
+    assert long.min() > 0.95
+    assert short.max() < 0.9
+
+
 def test_coordinates_are_added_to_the_votes_of_em_nets_alone() -> None:
     offset = create_model("forslov2018_emnet1_init1", image_size=64).capsule_layers[-1].vote_offset
     assert offset.shape == (6, 6, 16)
