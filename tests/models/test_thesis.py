@@ -105,6 +105,13 @@ def test_smaller_first_weights_make_shorter_class_capsules() -> None:
     assert short.max() < 0.9
 
 
+def test_he_s_first_weights_of_primary_capsules() -> None:
+    usual, wide = (
+        create_model("forslov2018_capsnet1_init1", he_primary=he).primary.conv.weight.detach() for he in (False, True)
+    )
+    assert (wide.std() / usual.std()).item() == pytest.approx(6**0.5, rel=0.02)
+
+
 def test_coordinates_are_added_to_the_votes_of_em_nets_alone() -> None:
     offset = create_model("forslov2018_emnet1_init1", image_size=64).capsule_layers[-1].vote_offset
     assert offset.shape == (6, 6, 16)
