@@ -43,7 +43,7 @@ def forslov2018_capsnet1(
     """
     return _capsnet(
         init,
-        False,
+        None,
         image_size,
         channels,
         classes,
@@ -67,16 +67,20 @@ def forslov2018_capsnet2(
     standardise: bool = True,
     batch_norm: bool = False,
     he_primary: bool = False,
+    conv_weight_sd: float = 0.1,
     class_weight_sd: float = 0.1,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """CAPSNET 2 behind INIT-NET n (Figure 27): CAPSNET 1 with a 3×3 capsule convolution, 64 types on 4×4, between.
 
-    7,667,712 + 49,152·|C| weights behind the INIT-NET. Args as for `forslov2018_capsnet1_init1`.
+    7,667,712 + 49,152·|C| weights behind the INIT-NET. Args as for `forslov2018_capsnet1_init1`, and
+
+    Args:
+        conv_weight_sd: of the first weights of the capsule convolution. At 0.1 class capsules start 0.02 long.
     """
     return _capsnet(
         init,
-        True,
+        conv_weight_sd,
         image_size,
         channels,
         classes,
@@ -91,7 +95,7 @@ def forslov2018_capsnet2(
 
 def _capsnet(
     init: InitNet,
-    with_conv_caps: bool,
+    conv_weight_sd: float | None,
     image_size: tuple[int, int],
     channels: int,
     classes: tuple[str, ...],
@@ -102,9 +106,12 @@ def _capsnet(
     class_weight_sd: float,
     reconstruction: bool,
 ) -> CapsuleClassifier:
+    """`conv_weight_sd`: None without the capsule convolution."""
     backbone = init_net(init, image_size, channels, standardise, batch_norm)
-    conv_caps = [CapsuleConv2d(64, 8, 64, 8, 3, routing=routing)] if with_conv_caps else []
-    grid = grid_behind(image_size, (9, 2), *([(3, 1)] if with_conv_caps else []))
+    conv_caps = (
+        [] if conv_weight_sd is None else [CapsuleConv2d(64, 8, 64, 8, 3, weight_sd=conv_weight_sd, routing=routing)]
+    )
+    grid = grid_behind(image_size, (9, 2), *([(3, 1)] if conv_caps else []))
     class_caps = DenseCapsules(grid, 64, 8, len(classes), 96, tied=True, weight_sd=class_weight_sd, routing=routing)
     primary = PrimaryCapsules(INIT_CHANNELS, types=64, pose=8, kernel=9, stride=2, activation="relu")
     if he_primary:
