@@ -1,5 +1,6 @@
 """Routed capsule layers: one capsule convolution, and its dense and position-tied forms."""
 
+import math
 from typing import Literal
 
 import torch
@@ -38,6 +39,7 @@ class CapsuleConv2d(nn.Module):
         pose: "vector" or "matrix"; matrix poses have pose_in = pose_out = n².
         vote_offset: [h w pose_out], added to the votes of all children at a grid position: see `coordinate_addition`.
         routing: the routing method with its options.
+        weight_sd: standard deviation of the first weights, where they do not start near the identity.
     """
 
     vote_offset: Tensor | None
@@ -55,19 +57,22 @@ class CapsuleConv2d(nn.Module):
         pose: PoseKind = "vector",
         vote_offset: Float[Tensor, "h w pose_out"] | None = None,
         routing: Routing = DynamicRouting(),
+        weight_sd: float = WEIGHT_SD,
     ) -> None:
         super().__init__()
         if pose not in ("vector", "matrix"):
             raise ValueError(f"pose: must be 'vector' or 'matrix', got {pose!r}")
+        if not weight_sd > 0:
+            raise ValueError(f"weight_sd: must be above 0, got {weight_sd}")
         self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
-        self.weight = nn.Parameter(_initial_weight(shape, pose, routing))
+        self.weight = nn.Parameter(_initial_weight(shape, pose, routing, weight_sd))
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
-        self.routing_parameters = nn.ParameterDict(
-            {name: torch.zeros(shape) for name, shape in routing.parameter_shapes(types_out, pose_out).items()}
-        )
+        children = math.prod(self.geometry.kernel) * types_in
+        learned = routing.parameter_shapes(types_out, pose_out, children)
+        self.routing_parameters = nn.ParameterDict({name: torch.zeros(shape) for name, shape in learned.items()})
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""
@@ -102,17 +107,27 @@ class DenseCapsules(CapsuleConv2d):
         pose: PoseKind = "vector",
         vote_offset: Float[Tensor, "h w pose_out"] | None = None,
         routing: Routing = DynamicRouting(),
+        weight_sd: float = WEIGHT_SD,
     ) -> None:
         super().__init__(
-            types_in, pose_in, types_out, pose_out, grid, tied=tied, pose=pose, vote_offset=vote_offset, routing=routing
+            types_in,
+            pose_in,
+            types_out,
+            pose_out,
+            grid,
+            tied=tied,
+            pose=pose,
+            vote_offset=vote_offset,
+            routing=routing,
+            weight_sd=weight_sd,
         )
 
 
-def _initial_weight(shape: tuple[int, ...], pose: PoseKind, routing: Routing) -> Tensor:
+def _initial_weight(shape: tuple[int, ...], pose: PoseKind, routing: Routing, weight_sd: float) -> Tensor:
     square = shape[-2] == shape[-1]
     if pose == "matrix" or (routing.compares_poses and square):
         return torch.eye(shape[-1]) + torch.randn(shape) * NEAR_IDENTITY_SD
-    return torch.randn(shape) * WEIGHT_SD
+    return torch.randn(shape) * weight_sd
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -120,8 +120,8 @@ def test_a_damaged_recipe_is_named(change, text):
 
 def test_the_learning_rate_decays_smoothly():
     options = OptimizerOptions(learning_rate=0.5, decay=0.25, decay_steps=10)
-    assert [options.rate_at(step) for step in (0, 5, 10, 20)] == pytest.approx([0.5, 0.25, 0.125, 0.03125])
-    assert OptimizerOptions(learning_rate=0.5, decay=1.0).rate_at(10**6) == 0.5
+    assert [options.rate_at(step, 100) for step in (0, 5, 10, 20)] == pytest.approx([0.5, 0.25, 0.125, 0.03125])
+    assert OptimizerOptions(learning_rate=0.5, decay=1.0).rate_at(10**6, 10**7) == 0.5
 
 
 def test_a_recipe_is_frozen():
