@@ -49,8 +49,10 @@ def _read(options: DataOptions) -> Parts:
         test = replace(test, images=affine_like_affnist(test.images, _MAPS_SEED))
     corners = torch.full((len(train), 2), (SIZE - train.image_size[0]) // 2)
     train = replace(train, images=place(train.images, corners, (SIZE, SIZE)))
-    parts = (_resized(images, options) for images in (train, _scattered(validation, _VALIDATION_SEED), test))
-    return Parts(options.name, *parts)
+    train, validation, test = (
+        _resized(images, options) for images in (train, _scattered(validation, _VALIDATION_SEED), test)
+    )
+    return Parts(options.name, train=train, validation=validation, test=test)
 
 
 def _scattered(images: ImageSet, seed: int) -> ImageSet:
@@ -68,8 +70,8 @@ def _resized(images: ImageSet, options: DataOptions) -> ImageSet:
 def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Tensor, "n 1 40 40"]:
     """One random affine map of each image onto a canvas of 40×40, as affNIST describes its own.
 
-    In this order: scale along each axis evenly from 0.8 to 1.2, shear evenly from −0.2 to 0.2, rotate evenly from −20 to
-    20 degrees, about the image's centre; then move evenly to anywhere where nothing that is not black leaves the canvas
+    In this order: scale along each axis evenly from 0.8 to 1.2, shear evenly from −0.2 to 0.2, rotate evenly from −20
+    to 20 degrees, about the image's centre; then move evenly to anywhere where nothing that is not black leaves the canvas
     (to the middle, where it cannot fit). Bilinear.
     """
     if len(images) == 0:
@@ -116,7 +118,7 @@ def _mapped(
 
 
 def _read_published() -> ImageSet:
-    """affNIST's test images: 32 maps of each of MNIST's; the file as it is, or in the authors' archive.
+    """The test images of affNIST: 32 maps of each of MNIST's; the file as it is, or in the authors' archive.
 
     The authors publish no checksum; the archive carries one of its own.
     """

@@ -161,7 +161,7 @@ def on_source(rows: Sequence[Row], source: str) -> list[Row]:
     """
     usual, wanted = {_source(row.recipe.data) for row in rows}, source.split(",")
     # A table on one source has it replaced, whatever the other is called.
-    instead = {one: wanted[0] for one in usual} if len(usual) == len(wanted) == 1 else {}
+    instead = dict.fromkeys(usual, wanted[0]) if len(usual) == len(wanted) == 1 else {}
     for name in wanted if len(usual) > 1 or len(wanted) > 1 else ():
         continued = [one for one in usual if name.startswith(one)]
         if not continued:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.experiments.affine import AffineTable, AffineRow
+from capsella.experiments.affine import AffineRow, AffineTable
 from capsella.experiments.error_tables import Budget, ErrorTable, PairBudget, Row
 from capsella.experiments.tables import BudgetName
 from capsella.training import Recipe, get_recipe
@@ -54,9 +54,9 @@ def others(budget: BudgetName) -> ErrorTable:
     )
     limits = f"{SMALL_OTHERS}. " if budget == "small" else ""
     note = (
-        "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops and with a class for 'none of "
-        "the above'; its smallNORB is cut to 32×32 from 48×48. Here whole images of 32×32 are shifted. SVHN (4.3 %) is "
-        "not among the sources."
+        "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops and with a class for 'none "
+        "of the above'; its smallNORB is cut to 32×32 from 48×48. Here whole images of 32×32 are shifted. SVHN "
+        "(4.3 %) is not among the sources."
     )
     return ErrorTable("Sabour et al. 2017, section 7", limits + note, ("data", "iterations"), rows)
 

@@ -89,8 +89,10 @@ def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Draw
     picked = pick_examples(evaluation)
     part = reconstruct(model, few.images[picked].float() / 255, few.labels[picked])
     true, predicted = ([few.classes[k] for k in labels.tolist()] for labels in (part.labels, part.predictions))
-    arrays = [pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted)]
-    figure = reconstruction_figure(*arrays, true, predicted)
+    images, from_true, from_predicted = (
+        pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted)
+    )
+    figure = reconstruction_figure(images, from_true, from_predicted, true, predicted)
     return figure, {"test_images": picked.tolist(), "labels": true, "predictions": predicted}
 
 
@@ -101,7 +103,7 @@ def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
     """
     few = single_images(images).subset(torch.arange(min(len(images), LOOKED_AT)))
     evaluation = evaluate(model, few)
-    rows, shown = [], []
+    rows, elements, shown = [], [], []
     for label in range(min(TWEAKED, len(few.classes))):
         right = (evaluation.correct & (few.labels == label)).nonzero()
         if len(right) == 0:
@@ -110,10 +112,11 @@ def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
         grid = dimension_tweaks(model, few.images[index].float() / 255, label)  # [d offsets c h w]
         element = int(_change(grid).argmax())
         rows.append(grid[element])
+        elements.append(element)
         shown.append({"class": few.classes[label], "test_image": index, "number": element + 1})
     if not rows:
         raise ValueError(f"images: must hold one that is classified right, got none among {len(few)}")
-    return tweak_figure(torch.stack(rows).numpy(), OFFSETS, [row["number"] - 1 for row in shown]), {"rows": shown}
+    return tweak_figure(torch.stack(rows).numpy(), OFFSETS, elements), {"rows": shown}
 
 
 def draw_pairs(model: ImageClassifier, images: LabelledImages) -> Drawn:

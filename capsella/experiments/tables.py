@@ -14,17 +14,22 @@ BudgetName = Literal["small", "full"]
 
 
 class PublishedTable(Protocol):
-    """A table of a paper: trains and measures what is missing in its folder, and sets the paper's values beside ours.
-
-    title: paper and number. rows: what it runs. columns: heads of its rows' own labels.
-    """
+    """A table of a paper: it trains and measures what is missing, and sets the paper's values beside ours."""
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """Paper and number."""
+        ...
+
     @property
-    def columns(self) -> tuple[str, ...]: ...
+    def columns(self) -> tuple[str, ...]:
+        """Heads of its rows' own labels."""
+        ...
+
     @property
-    def rows(self) -> Sequence[object]: ...
+    def rows(self) -> Sequence[object]:
+        """What it runs."""
+        ...
 
     def on(self, source: str) -> Self:
         """The same table on the images of another source, as on the copy of a set at hand."""

@@ -5,7 +5,9 @@ from capsella.models import (  # noqa: F401  (importing them registers their mod
     cnn,
     efficient_capsnet,
     matrix_capsnet,
-    thesis,
+    thesis_capsnet,
+    thesis_cnn,
+    thesis_emnet,
 )
 from capsella.models.base import CapsuleClassifier, ConvolutionalClassifier, ImageClassifier, count_parameters
 from capsella.models.multi_crop import MultiCrop

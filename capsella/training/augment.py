@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from capsella.training.recipe import AugmentOptions
 
-
 # Half a grey level: less is the rounding error of a resampling, and counts as black.
 LEAST_LIGHT = 0.5 / 255
 

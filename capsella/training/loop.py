@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 from lightning_fabric import Fabric
@@ -88,7 +89,7 @@ class Trainer:
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         ema = recipe.optimizer.ema
         self.average = None if ema is None else average_of(self.model, ema)
-        self.judged: ImageClassifier = self.model if self.average is None else self.average.module
+        self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
         self.steps_per_epoch = math.ceil((recipe.epoch_images or len(self.splits.train)) / recipe.batch_size)
         self.total_steps = recipe.epochs * self.steps_per_epoch

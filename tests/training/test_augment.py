@@ -97,8 +97,8 @@ def test_a_shift_within_the_margins_reaches_the_border_and_cuts_nothing():
     image = digit((2, 15), (3, 19))  # margins of 2, 5, 3 and 1
     moved = Augment(AugmentOptions(margin_shift=True), (20, 20))(image.expand(2000, -1, -1, -1))
     boxes = [box(one) for one in moved]
-    assert {top for top, *_ in boxes} == set(range(0, 8))
-    assert {left for _, _, left, _ in boxes} == set(range(0, 5))
+    assert {top for top, *_ in boxes} == set(range(8))
+    assert {left for _, _, left, _ in boxes} == set(range(5))
     block = image[0, 0, 2:15, 3:19]
     for one, (top, bottom, left, right) in zip(moved[:50], boxes, strict=False):
         assert torch.equal(one[0, top : bottom + 1, left : right + 1], block)
