@@ -71,7 +71,7 @@ def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Te
     """One random affine map of each image onto a canvas of 40×40, as affNIST describes its own.
 
     In this order: scale along each axis evenly from 0.8 to 1.2, shear evenly from −0.2 to 0.2, rotate evenly from −20
-    to 20 degrees, about the image's centre; then move evenly to anywhere where nothing that is not black leaves the canvas
+    to 20 degrees, about the image's centre; then move evenly to anywhere where no light leaves the canvas
     (to the middle, where it cannot fit). Bilinear.
     """
     if len(images) == 0:

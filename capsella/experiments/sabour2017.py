@@ -54,8 +54,8 @@ def others(budget: BudgetName) -> ErrorTable:
     )
     limits = f"{SMALL_OTHERS}. " if budget == "small" else ""
     note = (
-        "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops and with a class for 'none "
-        "of the above'; its smallNORB is cut to 32×32 from 48×48. Here whole images of 32×32 are shifted. SVHN "
+        "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops and with a class for "
+        "'none of the above'; its smallNORB is cut to 32×32 from 48×48. Here whole images of 32×32 are shifted. SVHN "
         "(4.3 %) is not among the sources."
     )
     return ErrorTable("Sabour et al. 2017, section 7", limits + note, ("data", "iterations"), rows)

@@ -89,10 +89,8 @@ def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Draw
     picked = pick_examples(evaluation)
     part = reconstruct(model, few.images[picked].float() / 255, few.labels[picked])
     true, predicted = ([few.classes[k] for k in labels.tolist()] for labels in (part.labels, part.predictions))
-    images, from_true, from_predicted = (
-        pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted)
-    )
-    figure = reconstruction_figure(images, from_true, from_predicted, true, predicted)
+    shown, from_true, from_predicted = (pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted))
+    figure = reconstruction_figure(shown, from_true, from_predicted, true, predicted)
     return figure, {"test_images": picked.tolist(), "labels": true, "predictions": predicted}
 
 

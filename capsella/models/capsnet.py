@@ -21,7 +21,7 @@ def sabour2017_capsnet(
     routing: Routing = DynamicRouting(iterations=3),
     primary_relu: bool = False,
     primary_types: int = 32,
-    weight_scale: float = 1.0,
+    class_weight_sd: float = WEIGHT_SD,
     reconstruction: bool = True,
 ) -> CapsuleClassifier:
     """CapsNet, Figures 1 and 2 of the paper: 6.8 M parameters at 28×28×1, 8.2 M with the decoder.
@@ -33,12 +33,11 @@ def sabour2017_capsnet(
         routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
-        weight_scale: of the first weights of the class capsules, in units of the authors' (0.1).
+        class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code.
         reconstruction: with the decoder.
     """
     grid = grid_after(image_size, [(9, 1), (9, 2)])
-    weight_sd = weight_scale * WEIGHT_SD
-    classes_layer = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=weight_sd)
+    classes_layer = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
     return CapsuleClassifier(
         backbone=nn.Sequential(nn.Conv2d(channels, 256, 9), nn.ReLU()),

@@ -22,7 +22,7 @@ def mazzia2021_efficient_capsnet(
     channels: int = 1,
     classes: tuple[str, ...] = tuple("0123456789"),
     routing: Routing = SelfAttentionRouting(),
-    weight_scale: float = 1.0,
+    class_weight_sd: float | None = None,
     reconstruction: bool = True,
 ) -> CapsuleClassifier:
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
@@ -34,20 +34,21 @@ def mazzia2021_efficient_capsnet(
         channels: of the image.
         classes: their names.
         routing: of the class capsules.
-        weight_scale: of the first weights of the class capsules, in units of the authors' (He: √(2 / fan-in)).
+        class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.
     """
     kernels = [(kernel, stride) for _, kernel, stride in CONVOLUTIONS]
     # The last maps have 2×2 numbers at least: a batch of one image can then be normalised in training.
     grid_after(image_size, [*kernels, (2, 1)])
     grid = grid_after(image_size, kernels)
-    # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
-    weight_sd = weight_scale * math.sqrt(2 / (len(classes) * TYPES * POSE))
+    if class_weight_sd is None:
+        # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
+        class_weight_sd = math.sqrt(2 / (len(classes) * TYPES * POSE))
     return CapsuleClassifier(
         backbone=_backbone(channels),
         primary=DepthwisePrimaryCapsules(TYPES, POSE, grid),
         capsule_layers=nn.Sequential(
-            DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=weight_sd)
+            DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=class_weight_sd)
         ),
         decoder=_decoder(len(classes), (channels, *image_size)) if reconstruction else None,
         image_size=image_size,

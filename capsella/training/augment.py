@@ -31,9 +31,8 @@ class Augment(nn.Module):
             steps.append(ShiftWithinMargins())
         if options.erase:
             if 3 * options.erase > min(image_size):
-                raise ValueError(
-                    f"erase: must be at most a third of the image's {image_size[0]}×{image_size[1]}, got {options.erase}"
-                )
+                size = f"{image_size[0]}×{image_size[1]}"
+                raise ValueError(f"erase: must be at most a third of the image's {size}, got {options.erase}")
             steps.append(EraseSquare(options.erase))
         self.steps = nn.Sequential(*steps)
 

@@ -51,7 +51,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, average: AveragedModel | None = None
 ) -> Progress:
-    """Fill model, optimizer and average from a checkpoint and return the progress; tensors and numbers only, no code is run.
+    """Fill model, optimizer and average from a checkpoint and return the progress; no code in it is run.
 
     Raises:
         CapsellaError: the file is missing, damaged, or belongs to another model.

@@ -58,7 +58,7 @@ class OptimizerOptions:
     warmup_steps: int = 0
     """The learning rate rises evenly over this many first steps."""
     decay: float = 0.96
-    """With the exponential schedule, the learning rate is multiplied by this every `decay_steps` steps, smoothly; 1 keeps it."""
+    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it."""
     decay_steps: int = 2000
     """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code."""
     l2: float = 0.0

@@ -85,7 +85,7 @@ MAZZIA_MNIST = Recipe(
     channels_last=True,
 )
 # Seed 003 asks for knobs that train better for their cost. A beginning, to be tuned on validation images by flags:
-# --schedule, --batch-size, --margin-shift and its like, --weight-scale, --reconstruction-weight, --ema.
+# --schedule, --batch-size, --margin-shift and its like, --class-weight-sd, --reconstruction-weight, --ema.
 MNIST_BEST = replace(
     MAZZIA_MNIST,
     optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=500, ema=0.999),

@@ -42,10 +42,10 @@ def test_first_weights() -> None:
     assert float(last.weight.detach().std()) == pytest.approx(math.sqrt(2 / (3 * 3 * 64)), rel=0.05)
     assert float(model.capsule_layers[0].weight.detach().std()) == pytest.approx(math.sqrt(2 / 1280), rel=0.05)
     assert float(model.primary.conv.weight.detach().std()) == pytest.approx(math.sqrt(2 / (81 + 81 * 128)), rel=0.05)
-    double = create_model("mazzia2021_efficient_capsnet", weight_scale=2.0)
-    assert float(double.capsule_layers[0].weight.detach().std()) == pytest.approx(2 * math.sqrt(2 / 1280), rel=0.05)
+    wide = create_model("mazzia2021_efficient_capsnet", class_weight_sd=0.2)
+    assert float(wide.capsule_layers[0].weight.detach().std()) == pytest.approx(0.2, rel=0.05)
     with pytest.raises(ValueError, match=r"weight_sd: must be above 0, got 0\.0"):
-        create_model("mazzia2021_efficient_capsnet", weight_scale=0.0)
+        create_model("mazzia2021_efficient_capsnet", class_weight_sd=0.0)
 
 
 def test_primary_capsules_are_cut_from_the_channels() -> None:

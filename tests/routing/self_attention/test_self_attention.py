@@ -1,4 +1,4 @@
-"""Self-attention routing: against the paper's equations in NumPy, eager against reference, and what must always hold."""
+"""Self-attention routing: against the paper's equations in NumPy, eager against reference, and its properties."""
 
 import math
 
