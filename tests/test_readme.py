@@ -18,10 +18,11 @@ from capsella.cli import (
     models,
     predict,
     robustness,
-    table,
     time,
     train,
 )
+from capsella.experiments.affine import AffineTable
+from capsella.experiments.error_tables import ErrorTable
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,7 +65,8 @@ def understood(monkeypatch):
         (robustness, "load_run"),
         (time, "execution_times"),
         (models, "list_models"),
-        (table, "run_table"),
+        (ErrorTable, "run"),
+        (AffineTable, "run"),
     ]:
         monkeypatch.setattr(module, name, stop)
 
