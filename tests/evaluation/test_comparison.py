@@ -85,7 +85,8 @@ class TestCoverage:
         for _ in range(trials):
             image = random.normal(0, 2, images)
             first, second = (
-                random.random((seeds, images)) < 1 / (1 + np.exp(-(mean + image + random.normal(0, seed_sd, (seeds, 1)))))
+                random.random((seeds, images))
+                < 1 / (1 + np.exp(-(mean + image + random.normal(0, seed_sd, (seeds, 1)))))
                 for mean in (2.0, 1.4)
             )
             one, both = accuracy_interval(first), difference_interval(first, second)
@@ -110,13 +111,15 @@ class TestCoverage:
 
 class TestErrors:
     def test_no_table(self):
-        with pytest.raises(ValueError, match=r"^hits: must be hits \[seeds images\] of at least one seed and two images"):
+        with pytest.raises(
+            ValueError, match=r"^hits: must be hits \[seeds images\] of at least one seed and two images"
+        ):
             accuracy_interval(np.zeros((1, 1), bool))
         with pytest.raises(ValueError, match=r"got float64 \(2, 3\)$"):
             accuracy_interval(np.zeros((2, 3)))
 
     def test_other_images(self):
-        with pytest.raises(ValueError, match="^second: must be of the same 3 images as first, got 4$"):
+        with pytest.raises(ValueError, match=r"^second: must be of the same 3 images as first, got 4$"):
             difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool))
-        with pytest.raises(ValueError, match="^first, second: must be hits"):
+        with pytest.raises(ValueError, match=r"^first, second: must be hits"):
             mcnemar(np.zeros(3, bool), np.zeros(4, bool))

@@ -1,6 +1,5 @@
 """The networks of a comparison: which are compared by default, and how each is trained."""
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +15,7 @@ from capsella.training.command import with_network
 
 Family = Literal["capsules", "CNN"]
 
-GROUPS = {
+GROUPS: dict[str, tuple[str, ...]] = {
     "capsules-small": ("sabour2017_capsnet", "hinton2018_matrix_capsnet_small"),
     "cnn-small": ("hinton2018_cnn", "sabour2017_cnn"),
     "capsules-thesis": ("forslov2018_capsnet1_init1", "forslov2018_emnet1_init1"),
@@ -63,9 +62,7 @@ def names_of(words: Sequence[str]) -> tuple[str, ...]:
     """
     names: dict[str, None] = {}
     for word in words:
-        found = GROUPS.get(word) or (list_models(word) if any(sign in word for sign in "*?[") else ())
-        if not found:
-            found = tuple(fnmatch.filter(list_models(), word))
+        found = GROUPS.get(word) or tuple(list_models(word))
         if not found:
             raise unknown_name("models", word, (*GROUPS, *list_models()))
         names |= dict.fromkeys(found)

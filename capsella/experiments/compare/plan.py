@@ -215,9 +215,8 @@ def _write_share(plan: Plan, table: SplitTable, share: float) -> None:
         raise ValueError(f"splits: must have file names, {plan.splits.name} has none")
     generator = torch.Generator().manual_seed(0)
     dropped: set[str] = set()
-    labels = train.labels  # type: ignore[union-attr]
     for label in range(len(train.classes)):
-        own = (labels == label).nonzero().flatten()
+        own = (train.labels == label).nonzero().flatten()
         order = own[torch.randperm(len(own), generator=generator)]
         dropped |= {train.files[k] for k in order[max(1, round(share * len(own))) :].tolist()}
     rows = [(key, UNUSED if key in dropped else row.split) for key, row in table.rows.items()]

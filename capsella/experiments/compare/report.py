@@ -18,8 +18,6 @@ from capsella.explain.plots import confusion_figure, printable, read_metrics, ro
 from capsella.explain.report import Section, reconstruction_section, tweak_section
 from capsella.files import write_text
 
-COLOURS = ("#1f6f9f", "#c2571a", "#2e7d32", "#7b4ea3", "#b8860b", "#a83250", "#3c8f8a", "#666666")
-
 
 @dataclass(frozen=True, eq=False)
 class Findings:
@@ -94,7 +92,7 @@ def _facts(found: Findings) -> dict[str, str]:
     facts = {
         "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
         "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
-        "machine": f"{made_with['cpu']}, {made_with['threads']} threads; GPU: {made_with['gpu']}",
+        "machine": f"{made_with['cpu']}, {made_with['threads']} thread(s); GPU: {made_with['gpu']}",
         "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
     }
     if splits.broken:
@@ -105,7 +103,9 @@ def _facts(found: Findings) -> dict[str, str]:
 def _sections(found: Findings) -> list[Section]:
     """The figures from top to bottom."""
     measured = found.measured
-    colours = {one.name: COLOURS[k % len(COLOURS)] for k, one in enumerate(measured)}
+    # The two best first, as in the figure of robustness, where only they are.
+    ranked = [*found.champions, *(one for one in measured if one not in found.champions)]
+    colours = {one.name: f"C{number % 10}" for number, one in enumerate(ranked)}
     by_seed = {one.name: list(one.hits.mean(1)) for one in measured}
     accuracy = Section(
         "accuracy",
@@ -128,15 +128,15 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str]) -> Secti
     tables = {
         one.name: [read_metrics(run.folder / "metrics.csv") for run in one.trained.by_seed.values()] for one in measured
     }
-    curves = [
+    training, validation = (
         {name: [table[column] for table in seeds] for name, seeds in tables.items()}
         for column in ("train_error", "validation_error")
-    ]
+    )
     text = (
         "Mean over seeds, shaded from the best seed to the worst. A curve that still falls at its end would gain from "
         "more epochs; training images are changed at random, validation images are not."
     )
-    return Section("learning", "Learning curves", text, learning_figure(*curves, colours))
+    return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
 
 
 def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:

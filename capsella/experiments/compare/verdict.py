@@ -76,7 +76,7 @@ def judge(capsules: Side, cnn: Side, limit: float) -> Verdict:
 
 def points(share: float) -> str:
     """A difference of shares as percentage points, with its sign."""
-    return f"{100 * share:+.1f}"
+    return f"{100 * share:+.1f}".replace("-", "−")
 
 
 def _headline(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
@@ -180,4 +180,4 @@ def _slope(one: Side, share: float, hits: Bool[np.ndarray, "seeds images"]) -> s
         return f"{step} ({low} to {high}): it still learns from more images; collect more."
     if gain.high < 0:
         return f"{step} ({low} to {high}): more images made it worse; look for wrong labels or train longer."
-    return f"{step} ({low} to {high}), within noise: as many images again need not help."
+    return f"{step} ({low} to {high}), within noise: this test cannot show that more images help."

@@ -75,7 +75,7 @@ class Page(HTMLParser):
         if tag == "img":
             self.pictures.append(values)
         self.links += [values[name] for name in ("src", "href") if name in values]
-        if tag not in ("meta", "img", "link", "br"):
+        if tag not in ("meta", "img", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -106,9 +106,7 @@ class TestDone:
         table = read_split_file(done / "split.csv")
         assert {row["file"] for row in rows} == {key for key, row in table.rows.items() if row.split == "test"}
         for network in values["networks"]:
-            hits = [
-                [row["class"] == row[f"{network['network']} seed {seed}"] for row in rows] for seed in (0, 1)
-            ]
+            hits = [[row["class"] == row[f"{network['network']} seed {seed}"] for row in rows] for seed in (0, 1)]
             assert network["accuracy"]["estimate"] == pytest.approx(np.mean(hits))
             assert [network["seeds"][seed]["test"]["errors"] for seed in "01"] == [row.count(False) for row in hits]
             assert set(network["shares"]) == {"0.5"}
@@ -188,12 +186,14 @@ def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
         rate = recipe.optimizer.learning_rate
         if rate > 2e-3 or (recipe.model["name"] == NETWORKS[1] and recipe.seed == 7):
             raise TrainingDivergedError("the loss is nan")
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         best = {"validation_error": 50 - 1000 * rate, "validation_loss": 1.0, "epoch": 1}
         (folder / "summary.json").write_text(json.dumps({"best": best, "seconds": 1.0}))
 
     monkeypatch.setattr(grid, "trained_run", fake)
-    options = ComparisonOptions(images, models=(*NETWORKS, "sabour2017_cnn"), seeds=(0, 7), sizes=(1,), out=tmp_path / "c")
+    options = ComparisonOptions(
+        images, models=(*NETWORKS, "sabour2017_cnn"), seeds=(0, 7), sizes=(1,), out=tmp_path / "c"
+    )
     plan = make_plan(options)
     networks, champions = grid.Grid(plan, Console(quiet=True)).run()
     assert [one.rate for one in networks] == [1e-3, 1e-3, 9e-5]
@@ -218,6 +218,10 @@ class TestPlan:
         recipes = [plan.recipe(one, 1e-3, seed=4) for one in plan.candidates]
         for name in ("data", "augment", "epochs", "batch_size", "seed", "patience"):
             assert getattr(recipes[0], name) == getattr(recipes[1], name)
+        assert recipes[0].epoch_images is None
+        part = plan.recipe(plan.candidates[0], 1e-3, seed=4, share=0.5)
+        assert part.epoch_images == len(plan.splits.train)  # as many steps as on all images
+        assert part.data.split_file == tmp_path / "split-0.5.csv"
         assert recipes[0].loss.name == "spread"
         assert recipes[0].model["crop"] is None
         assert not recipes[0].augment.flip
@@ -240,7 +244,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("flags", "text"),
         [
-            (["--models", "hinton2018_cn"], "models: must be a registered name, got 'hinton2018_cn'; did you mean hint"),
+            (
+                ["--models", "hinton2018_cn"],
+                "models: must be a registered name, got 'hinton2018_cn'; did you mean hint",
+            ),
             (["--models", "hinton2018_cnn"], "models: must have at least one capsule network and one CNN to compare"),
             (["--models", "thesis"], "models: forslov2018_capsnet1_init1 must be able to take the images of colours, "),
             (["--seeds", "0", "0"], "seeds: must be at least one, and each only once, got (0, 0)"),
@@ -267,7 +274,7 @@ class TestErrors:
 
     def test_a_damaged_plan(self, images, tmp_path):
         (tmp_path / "plan.json").write_text("{")
-        with pytest.raises(CapsellaError, match="plan.json is damaged: .*; choose another --out$"):
+        with pytest.raises(CapsellaError, match=r"plan.json is damaged: .*; choose another --out$"):
             make_plan(ComparisonOptions(images, out=tmp_path))
 
     def test_no_network_of_a_kind(self, images, tmp_path, monkeypatch):
@@ -276,5 +283,5 @@ class TestErrors:
 
         monkeypatch.setattr(grid, "trained_run", diverge)
         plan = make_plan(ComparisonOptions(images, models=NETWORKS, rates=1, sizes=(1,), out=tmp_path))
-        with pytest.raises(CapsellaError, match="^every network of the capsules diverged in training"):
+        with pytest.raises(CapsellaError, match=r"^every network of the capsules diverged in training"):
             grid.Grid(plan, Console(quiet=True)).run()
