@@ -10,6 +10,7 @@ import capsella
 from capsella.cli import (
     attack,
     bench,
+    compare,
     data,
     evaluate,
     explain,
@@ -58,6 +59,7 @@ def understood(monkeypatch):
         (explain, "load_run"),
         (export, "load_run"),
         (bench, "_model_and_images"),
+        (compare, "make_plan"),
         (data, "load_data"),
         (data, "source_table"),
         (data, "save_split"),

@@ -22,6 +22,7 @@ VERBS = {
     "robustness": "accuracy of one or more runs on turned, moved, coloured and noisy test images",
     "attack": "accuracy of runs under adversarial attacks, white-box, from one another, and on votes",
     "time": "how long networks take, forward and backward, beside one another",
+    "compare": "capsule networks and CNNs on your images: which serves you better, or is it noise",
     "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
     "export": "write a run as ONNX or .pt2, and compare the file with PyTorch",
     "bench": "latency and throughput of a run or a network in every backend",

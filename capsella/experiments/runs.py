@@ -10,7 +10,7 @@ from capsella.data import Splits, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.files import write_json
-from capsella.training import Recipe, Run, resume, train
+from capsella.training import Recipe, Run, load_run, resume, train
 from capsella.training.command import command
 from capsella.training.run import read_config
 
@@ -52,13 +52,28 @@ def result_of(recipe: Recipe, folder: Path, name: str, console: Console) -> dict
     Raises:
         CapsellaError: a run of another recipe is in `folder`; and what `train` raises.
     """
-    if (folder / "config.json").exists() and read_config(folder)[1] != recipe:
-        raise CapsellaError(f"{folder} holds a run of another recipe; choose another folder, or move that one away")
+    _check_recipe(recipe, folder)
     if not (folder / "result.json").exists():
-        if (folder / "last.ckpt").exists():
-            run = resume(folder, console=console)
-        else:
-            run = train(recipe, folder, name=name, console=console)
-        finish_run(run, progress=False)
+        finish_run(trained_run(recipe, folder, name, console), progress=False)
     values: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     return values
+
+
+def trained_run(recipe: Recipe, folder: Path, name: str, console: Console) -> Run:
+    """The run of `recipe` in `folder`: loaded where it is trained, else trained, or resumed; not tested.
+
+    Raises:
+        CapsellaError: a run of another recipe is in `folder`; and what `train` raises.
+    """
+    _check_recipe(recipe, folder)
+    if (folder / "summary.json").exists():
+        return load_run(folder)
+    if (folder / "last.ckpt").exists():
+        return resume(folder, console=console)
+    (folder / "config.json").unlink(missing_ok=True)  # ended before its first checkpoint: nothing to resume from
+    return train(recipe, folder, name=name, console=console)
+
+
+def _check_recipe(recipe: Recipe, folder: Path) -> None:
+    if (folder / "config.json").exists() and read_config(folder)[1] != recipe:
+        raise CapsellaError(f"{folder} holds a run of another recipe; choose another folder, or move that one away")

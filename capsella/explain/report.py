@@ -124,8 +124,8 @@ def _sections(
             "is the share of the row.",
             confusion_figure(evaluation.confusion, evaluation.classes),
         ),
-        _reconstructions(model, evaluation, images),
-        _tweaks(model, evaluation, images),
+        reconstruction_section(model, evaluation, images),
+        tweak_section(model, evaluation, images),
         _training(metrics_csv),
         _samples(evaluation, images),
         _mistakes(evaluation, images),
@@ -135,7 +135,8 @@ def _sections(
     ]
 
 
-def _reconstructions(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
+def reconstruction_section(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
+    """Inputs beside what the decoder makes of them; without a decoder, the sentence that says so."""
     name, title = "reconstructions", "Inputs beside reconstructions"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
@@ -159,7 +160,8 @@ def _reconstructions(model: ImageClassifier, evaluation: Evaluation, images: Lab
     return Section(name, title, text, figure)
 
 
-def _tweaks(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
+def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
+    """The dimension tweaks of one test image; without a decoder, the sentence that says so."""
     name, title = "dimension_tweaks", "Dimension tweaks"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)

@@ -1,0 +1,66 @@
+"""`capsella compare`."""
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from capsella.experiments.compare import ComparisonOptions, Plan, compare, make_plan
+from capsella.experiments.compare.grid import duration
+from capsella.experiments.compare.report import as_text
+
+
+def run(arguments: list[str]) -> None:
+    """Print the plan; unless it is a dry run, train, test, and write the report."""
+    options = tyro.cli(ComparisonOptions, args=arguments, prog="capsella compare")
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120  # a file or pipe has no width to fit into
+    plan = make_plan(options)
+    _print_plan(plan, console)
+    if options.dry_run:
+        return
+    found, report = compare(plan, console)
+    console.print(f"\n{as_text(found)}\n\nreport  {report}", soft_wrap=True, markup=False)
+
+
+def _print_plan(plan: Plan, console: Console) -> None:
+    given, splits = plan.options, plan.splits
+    height, width = splits.image_size
+    counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
+    console.print(
+        f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes",
+        markup=False,
+        soft_wrap=True,
+    )
+    table = Table("network", "kind")
+    table.columns[0].overflow = "fold"
+    for head in ("parameters", "learning rates", "runs", "one run", "all its runs"):
+        table.add_column(head, justify="right")
+    for one in plan.candidates:
+        seconds = plan.seconds(one.network)
+        rates = " ".join(f"{rate:g}" for rate in plan.rates(one))
+        times = duration(seconds), duration(plan.runs_each * seconds)
+        table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, str(plan.runs_each), *times)
+    console.print(table)
+    curve = 2 * len(given.shares) * len(given.seeds)
+    console.print(
+        f"{plan.epochs} epochs in batches of {plan.batch_size}, {len(given.seeds)} seed(s); {curve} more runs for the "
+        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}.",
+        soft_wrap=True,
+    )
+    _advise(plan, console)
+
+
+def _advise(plan: Plan, console: Console) -> None:
+    """One network may take longer than all others together."""
+    longest = max(plan.candidates, key=lambda one: plan.seconds(one.network))
+    others = [one for one in plan.candidates if one is not longest]
+    share = plan.seconds(longest.network) / sum(plan.seconds(one.network) for one in plan.candidates)
+    if share > 0.5 and {one.family for one in others} == {"capsules", "CNN"}:
+        console.print(
+            f"{longest.network} takes {100 * share:.0f} % of the time; without it: "
+            f"--models {' '.join(one.network for one in others)}",
+            soft_wrap=True,
+            markup=False,
+        )

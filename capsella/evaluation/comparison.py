@@ -1,0 +1,154 @@
+"""Is a network better than another, or is it chance? Intervals over seeds and test images, and McNemar's test.
+
+What was measured is a table of hits, [seeds images]: whether the network trained with each seed has each test image
+right. Another laboratory would have drawn other test images and other seeds, so an interval covers both: the variance
+of a mean over the table is that of two crossed random effects,
+
+    images: variance over images of their mean over seeds / images    seeds: variance of the seeds' accuracies / seeds
+
+The noise of single answers is in both: on the safe side, because the second is estimated from a few seeds. The quantile
+is Student's, with the degrees of freedom of Satterthwaite (1946): few seeds that differ much make a wide interval.
+Near 0 and 1, and where two networks agree on every image, a plain variance would be 0; so pseudo
+images are added, for an accuracy two right and two wrong ones (Agresti and Coull 1998), for a difference half an image
+for each outcome of the pair (Agresti and Min 2005).
+"""
+
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import binomtest, norm, t
+
+CONFIDENCE, POWER = 0.95, 0.8
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share, or a difference of two, with its 95 % interval over test images and seeds.
+
+    image_error, seed_error: the standard errors that the choice of test images and of seeds bring; the second is None
+    with a single seed, whose interval covers the test images alone. degrees: of freedom of Student's quantile.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    image_error: float
+    seed_error: float | None
+    degrees: float
+
+    @property
+    def standard_error(self) -> float:
+        """Of both together."""
+        return float(np.hypot(self.image_error, self.seed_error or 0.0))
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that such a comparison finds four times in five (power 0.8)."""
+        return float(t.ppf((1 + CONFIDENCE) / 2, self.degrees) + norm.ppf(POWER)) * self.standard_error
+
+    def images_needed(self, images: int) -> int | None:
+        """Test images that would show a difference as small as the estimate, if seeds made none; None for 0."""
+        if self.estimate == 0:
+            return None
+        quantiles = norm.ppf((1 + CONFIDENCE) / 2) + norm.ppf(POWER)
+        return int(np.ceil(images * (quantiles * self.image_error / self.estimate) ** 2))
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+class McNemar(NamedTuple):
+    """Images that only one of two networks has right, and the exact p-value of such an imbalance by chance."""
+
+    only_first: int
+    only_second: int
+    p_value: float
+
+
+def accuracy_interval(hits: Bool[np.ndarray, "seeds images"]) -> Interval:
+    """The accuracy of a network, as a mean over seeds, with its 95 % interval.
+
+    Raises:
+        ValueError: not a table of hits, or of fewer than two images.
+    """
+    _check("hits", hits)
+    mean, image_variance = _padded(hits.mean(0), added=4, total=2, squares=2)
+    return _interval(float(hits.mean()), mean, image_variance, hits.shape[1], [_seed_variance(hits)], [len(hits)], 0, 1)
+
+
+def difference_interval(
+    first: Bool[np.ndarray, "seeds images"], second: Bool[np.ndarray, "other_seeds images"]
+) -> Interval:
+    """The accuracy of `first` less that of `second`, image by image, with its 95 % interval.
+
+    Images are paired, seeds are not: the same number means other weights in another network.
+
+    Raises:
+        ValueError: not tables of hits on the same images.
+    """
+    _check("first", first)
+    _check("second", second)
+    if first.shape[1] != second.shape[1]:
+        raise ValueError(f"second: must be of the same {first.shape[1]} images as first, got {second.shape[1]}")
+    apart = first.mean(0) - second.mean(0)
+    mean, image_variance = _padded(apart, added=2, total=0, squares=1)
+    seeds = [_seed_variance(first), _seed_variance(second)]
+    return _interval(float(apart.mean()), mean, image_variance, len(apart), seeds, [len(first), len(second)], -1, 1)
+
+
+def mcnemar(first: Bool[np.ndarray, "images"], second: Bool[np.ndarray, "images"]) -> McNemar:
+    """McNemar's exact test (1947) of two trained networks on the same images.
+
+    Raises:
+        ValueError: not hits of the same images.
+    """
+    if first.dtype != bool or second.dtype != bool or first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(
+            f"first, second: must be hits [images] of the same images, got {first.dtype} {first.shape} and "
+            f"{second.dtype} {second.shape}"
+        )
+    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
+    unlike = only_first + only_second
+    return McNemar(only_first, only_second, float(binomtest(only_first, unlike).pvalue) if unlike else 1.0)
+
+
+def _check(name: str, hits: np.ndarray) -> None:
+    if hits.dtype != bool or hits.ndim != 2 or hits.shape[0] < 1 or hits.shape[1] < 2:
+        raise ValueError(
+            f"{name}: must be hits [seeds images] of at least one seed and two images, got {hits.dtype} {hits.shape}"
+        )
+
+
+def _padded(values: Float[np.ndarray, "images"], added: int, total: float, squares: float) -> tuple[float, float]:
+    """Mean over images and its variance, with pseudo images: how many, their sum and their sum of squares."""
+    count = len(values) + added
+    mean = (values.sum() + total) / count
+    return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
+
+
+def _seed_variance(hits: Bool[np.ndarray, "seeds images"]) -> float:
+    """What seeds add to the variance of the mean; 0 where there is one."""
+    return float(hits.mean(1).var(ddof=1)) / len(hits) if len(hits) > 1 else 0.0
+
+
+def _interval(
+    estimate: float,
+    centre: float,
+    image_variance: float,
+    images: int,
+    seed_variances: list[float],
+    seeds: list[int],
+    least: float,
+    most: float,
+) -> Interval:
+    parts = [(image_variance, images - 1)]
+    parts += [(variance, count - 1) for variance, count in zip(seed_variances, seeds, strict=True) if variance > 0]
+    variance = sum(part for part, _ in parts)
+    degrees = variance**2 / sum(part**2 / free for part, free in parts)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
+    seed_error = sum(seed_variances) ** 0.5 if min(seeds) > 1 else None
+    low, high = max(least, centre - half), min(most, centre + half)
+    return Interval(estimate, min(low, estimate), max(high, estimate), image_variance**0.5, seed_error, degrees)

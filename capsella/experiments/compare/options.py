@@ -1,0 +1,128 @@
+"""`ComparisonOptions`: which networks on which images, how long; the fields are the flags of `capsella compare`."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from capsella.data import DataOptions
+from capsella.training import AugmentOptions
+
+RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
+"""Learning rates tried for each network, as factors of its recipe's."""
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Train capsule networks and CNNs on the images of a folder, several seeds each, and report which serves better.
+
+    Every network gets the same images, changes of them, epochs, batches, seeds and number of learning rates.
+    Interrupted and called again, it goes on.
+
+    Raises:
+        ValueError: a field is outside its range.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The images: one sub-folder a class."""
+    models: tuple[str, ...] = ()
+    """Registered networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis,
+    thesis. Default: two capsule networks and two CNNs that suit the size of the images."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each network is trained with each of these."""
+    rates: Literal[1, 3] = 3
+    """Learning rates tried for each network: its recipe's, and a third and three times of it; validation chooses."""
+    epochs: int = 30
+    """Passes over the training images, for every network."""
+    minutes: float | None = None
+    """Fewer epochs, for every network, where the training of all is estimated to take longer than this."""
+    size: int | None = None
+    """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
+    channels: Literal[1, 3] | None = None
+    """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
+    sizes: tuple[float, ...] = (0.25, 0.5, 1.0)
+    """Shares of the training images for the data-size curve of the best capsule network and the best CNN."""
+    batch_size: int | None = None
+    """Images a step; default: 32, or 8 from 64 pixels a side on."""
+    flip: bool = True
+    """Mirror training images at random; not for digits, or organs that have a left and a right."""
+    shift: int = 2
+    """Shift training images at random by up to this many pixels."""
+    validation: float = 0.15
+    """Share of the training images that choose learning rate, epoch and the best network of each kind."""
+    test: float = 0.2
+    """Share of all images held out for the test; they are used once, after everything is chosen."""
+    split_file: Path | None = None
+    """Your own split, in place of the shares; `capsella data split` describes the file."""
+    group: str | None = None
+    """A regular expression whose capture group names the patient in a file's path: none is on two sides of a split."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+    latency_limit: float = 50.0
+    """Milliseconds that one image may take on this machine's processor."""
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Of the training: float32, or convolutions and dense layers in bfloat16."""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train; latency is measured on the processor."""
+    out: Path | None = None
+    """Folder for the runs and the report; default: runs/compare-NAME, with the name of the folder of images."""
+    dry_run: bool = False
+    """Print what would be trained and how long that takes, and stop."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: must be at least one, and each only once, got {self.seeds}")
+        if self.rates not in RATES:
+            raise ValueError(f"rates: must be 1 or 3, got {self.rates}")
+        if not self.sizes or max(self.sizes) != 1 or min(self.sizes) <= 0 or len(set(self.sizes)) < len(self.sizes):
+            raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {self.sizes}")
+        for name in ("epochs", "batch_size"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: must be at least 1, got {number}")
+        for name in ("minutes", "latency_limit"):
+            number = getattr(self, name)
+            if number is not None and not number > 0:
+                raise ValueError(f"{name}: must be above 0, got {number}")
+        _ = self.augment, self.data  # which check the other fields
+
+    @property
+    def output(self) -> Path:
+        """Where the runs and the report go."""
+        return self.out or Path("runs", f"compare-{self.folder.resolve().name}")
+
+    @property
+    def data(self) -> DataOptions:
+        """The images, before they are split."""
+        return DataOptions(
+            name="folder",
+            path=self.folder,
+            size=self.size,
+            channels=self.channels,
+            validation=self.validation,
+            test=self.test,
+            split_file=self.split_file,
+            group=self.group,
+            skip_broken=self.skip_broken,
+        )
+
+    @property
+    def augment(self) -> AugmentOptions:
+        """Changes of training images, the same for every network."""
+        return AugmentOptions(shift=self.shift, flip=self.flip)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The shares below 1, rising."""
+        return tuple(sorted(share for share in self.sizes if share < 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What decides the numbers, JSON-ready."""
+        values = dataclasses.asdict(self)
+        for name in ("out", "dry_run"):
+            del values[name]
+        for name in ("folder", "split_file"):
+            values[name] = None if values[name] is None else str(values[name])
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
