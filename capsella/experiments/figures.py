@@ -16,11 +16,7 @@ from capsella.files import write_json
 
 
 class PublishedFigure(Protocol):
-    """A figure of a paper: trains what is missing in its folder, and draws our numbers, beside the paper's if known.
-
-    title: paper, number and what it shows. family: the folder of runs that it shares with the tables of its paper, or
-    None for a folder of its own.
-    """
+    """A figure of a paper: it trains what is missing, and draws our numbers, beside the paper's where it prints any."""
 
     @property
     def title(self) -> str:
@@ -29,7 +25,7 @@ class PublishedFigure(Protocol):
 
     @property
     def family(self) -> str | None:
-        """The folder that it shares."""
+        """Name of the folder of runs that it shares with the tables of its paper, or None for a folder of its own."""
         ...
 
     def on(self, source: str) -> Self:

@@ -15,11 +15,7 @@ BudgetName = Literal["small", "full"]
 
 
 class PublishedTable(Protocol):
-    """A table of a paper: trains and measures what is missing in its folder, and sets the paper's values beside ours.
-
-    title: paper and number. rows: what it runs. columns: heads of its rows' own labels.
-    family: name of the folder of runs that tables and figures of one paper share, or None for a folder of its own.
-    """
+    """A table of a paper: it trains and measures what is missing, and sets the paper's values beside ours."""
 
     @property
     def title(self) -> str:
@@ -28,7 +24,7 @@ class PublishedTable(Protocol):
 
     @property
     def family(self) -> str | None:
-        """The folder that it shares."""
+        """Name of the folder of runs that tables and figures of one paper share, or None for a folder of its own."""
         ...
 
     @property

@@ -19,6 +19,7 @@ from capsella.models.thesis_parts import (
     CELLS,
     INIT_CHANNELS,
     InitNet,
+    convolution,
     grid_behind,
     halved_size,
     init_net,
@@ -39,6 +40,7 @@ def forslov2018_capsnet1(
     classes: tuple[str, ...] = CELLS,
     routing: Routing = DynamicRouting(iterations=3),
     standardise: bool = True,
+    batch_norm: bool = False,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """CAPSNET 1 behind INIT-NET n (Figure 26): 64 types of 8-D capsules on 6×6, routed to 96-D class capsules.
@@ -52,9 +54,10 @@ def forslov2018_capsnet1(
         routing: of all routed layers; 3 iterations (§6.5).
         standardise: bring each image to zero mean and unit variance first. The thesis does not say; without it, a tenth
             of the first layer's filters start blind to pictures of cells, which are bright, and stay so.
+        batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
         reconstruction: with DECODER NET.
     """
-    return _capsnet(init, False, image_size, channels, classes, routing, standardise, reconstruction)
+    return _capsnet(init, False, image_size, channels, classes, routing, standardise, batch_norm, reconstruction)
 
 
 @with_both_init_nets
@@ -66,13 +69,14 @@ def forslov2018_capsnet2(
     classes: tuple[str, ...] = CELLS,
     routing: Routing = DynamicRouting(iterations=3),
     standardise: bool = True,
+    batch_norm: bool = False,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """CAPSNET 2 behind INIT-NET n (Figure 27): CAPSNET 1 with a 3×3 capsule convolution, 64 types on 4×4, between.
 
     7,667,712 + 49,152·|C| weights behind the INIT-NET. Args as for `forslov2018_capsnet1_init1`.
     """
-    return _capsnet(init, True, image_size, channels, classes, routing, standardise, reconstruction)
+    return _capsnet(init, True, image_size, channels, classes, routing, standardise, batch_norm, reconstruction)
 
 
 def _capsnet(
@@ -83,9 +87,10 @@ def _capsnet(
     classes: tuple[str, ...],
     routing: Routing,
     standardise: bool,
+    batch_norm: bool,
     reconstruction: bool,
 ) -> CapsuleClassifier:
-    backbone = init_net(init, image_size, channels, standardise)
+    backbone = init_net(init, image_size, channels, standardise, batch_norm)
     conv_caps = [CapsuleConv2d(64, 8, 64, 8, 3, routing=routing)] if with_conv_caps else []
     grid = grid_behind(image_size, (9, 2), *([(3, 1)] if with_conv_caps else []))
     class_caps = DenseCapsules(grid, 64, 8, len(classes), 96, tied=True, routing=routing)
@@ -110,6 +115,7 @@ def forslov2018_emnet1(
     routing: Routing = THESIS_EM,
     pose_elements: int = 16,
     standardise: bool = True,
+    batch_norm: bool = False,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """EM-NET 1 behind INIT-NET n (Figure 28): 32 types of matrix capsules on 6×6, routed by EM to the classes.
@@ -123,10 +129,12 @@ def forslov2018_emnet1(
         classes: their names; at least three, where costs are standardised.
         routing: of all routed layers; Algorithm 2, with λ rising from 1.0 to 2.85.
         pose_elements: 16 for 4×4 matrices, 9 for 3×3 (§7.5, for scenes in the plane).
-        standardise: as for `forslov2018_capsnet1_init1`.
+        standardise, batch_norm: as for `forslov2018_capsnet1_init1`.
         reconstruction: with DECODER NET.
     """
-    return _emnet(init, False, image_size, channels, classes, routing, pose_elements, standardise, reconstruction)
+    return _emnet(
+        init, False, image_size, channels, classes, routing, pose_elements, standardise, batch_norm, reconstruction
+    )
 
 
 @with_both_init_nets
@@ -139,13 +147,16 @@ def forslov2018_emnet2(
     routing: Routing = THESIS_EM,
     pose_elements: int = 16,
     standardise: bool = True,
+    batch_norm: bool = False,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:
     """EM-NET 2 behind INIT-NET n (Figure 29): EM-NET 1 with a 3×3 capsule convolution, 32 types on 4×4, between.
 
     496,640 + 512·|C| weights behind the INIT-NET with 4×4 poses. Args as for `forslov2018_emnet1_init1`.
     """
-    return _emnet(init, True, image_size, channels, classes, routing, pose_elements, standardise, reconstruction)
+    return _emnet(
+        init, True, image_size, channels, classes, routing, pose_elements, standardise, batch_norm, reconstruction
+    )
 
 
 def _emnet(
@@ -157,11 +168,12 @@ def _emnet(
     routing: Routing,
     pose_elements: int,
     standardise: bool,
+    batch_norm: bool,
     reconstruction: bool,
 ) -> CapsuleClassifier:
     p = pose_elements
-    backbone = init_net(init, image_size, channels, standardise)
-    backbone.extend([nn.Conv2d(INIT_CHANNELS, 32, 9, 2), nn.ReLU()])
+    backbone = init_net(init, image_size, channels, standardise, batch_norm)
+    backbone.extend(convolution(INIT_CHANNELS, 32, 9, 2, batch_norm=batch_norm))
     conv_caps = [CapsuleConv2d(32, p, 32, p, 3, pose="matrix", routing=routing)] if with_conv_caps else []
     convolutions = [(9, 2), *([(3, 1)] if with_conv_caps else [])]
     # The map before the 9×9 convolution stands for the image; padding moves its cells by half of one at most.
@@ -189,6 +201,7 @@ def forslov2018_cnnnet1(
     channels: int = 3,
     classes: tuple[str, ...] = CELLS,
     standardise: bool = True,
+    batch_norm: bool = False,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
     """CNN-NET 1 behind INIT-NET n (Figure 23): dense layers 50–60; 2,563,000 + 60·|C| weights behind the INIT-NET.
@@ -198,10 +211,10 @@ def forslov2018_cnnnet1(
             the first dense layer grows with the image.
         channels: of the image.
         classes: their names.
-        standardise: as for `forslov2018_capsnet1_init1`.
+        standardise, batch_norm: as for `forslov2018_capsnet1_init1`.
         dropout: probability of zeroing an element after each hidden dense layer; the thesis gives no rate.
     """
-    return _cnn(init, [], 50, 60, image_size, channels, classes, standardise, dropout)
+    return _cnn(init, [], 50, 60, image_size, channels, classes, standardise, batch_norm, dropout)
 
 
 @with_both_init_nets
@@ -212,6 +225,7 @@ def forslov2018_cnnnet2(
     channels: int = 3,
     classes: tuple[str, ...] = CELLS,
     standardise: bool = True,
+    batch_norm: bool = False,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
     """CNN-NET 2 behind INIT-NET n (Figure 24): convolutions 9×9×512, 5×5×512, 3×3×96, dense layers 256–128.
@@ -219,7 +233,7 @@ def forslov2018_cnnnet2(
     13,221,888 + 128·|C| weights behind the INIT-NET. Args as for `forslov2018_cnnnet1_init1`.
     """
     convolutions = [(512, 9, 1), (512, 5, 1), (96, 3, 1)]
-    return _cnn(init, convolutions, 256, 128, image_size, channels, classes, standardise, dropout)
+    return _cnn(init, convolutions, 256, 128, image_size, channels, classes, standardise, batch_norm, dropout)
 
 
 @with_both_init_nets
@@ -230,6 +244,7 @@ def forslov2018_cnnnet3(
     channels: int = 3,
     classes: tuple[str, ...] = CELLS,
     standardise: bool = True,
+    batch_norm: bool = False,
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
     """CNN-NET 3 behind INIT-NET n (Figure 25): convolutions 9×9×512 with stride 2 and 1×1×512, dense layers 256–256.
@@ -237,7 +252,7 @@ def forslov2018_cnnnet3(
     10,354,688 + 256·|C| weights behind the INIT-NET. Args as for `forslov2018_cnnnet1_init1`.
     """
     convolutions = [(512, 9, 2), (512, 1, 1)]
-    return _cnn(init, convolutions, 256, 256, image_size, channels, classes, standardise, dropout)
+    return _cnn(init, convolutions, 256, 256, image_size, channels, classes, standardise, batch_norm, dropout)
 
 
 def _cnn(
@@ -249,13 +264,14 @@ def _cnn(
     channels: int,
     classes: tuple[str, ...],
     standardise: bool,
+    batch_norm: bool,
     dropout: float,
 ) -> ConvolutionalClassifier:
     """`convolutions` as (channels, kernel, stride), then two hidden dense layers."""
-    network = init_net(init, image_size, channels, standardise)
+    network = init_net(init, image_size, channels, standardise, batch_norm)
     features = INIT_CHANNELS
     for after, kernel, stride in convolutions:
-        network.extend([nn.Conv2d(features, after, kernel, stride), nn.ReLU()])
+        network.extend(convolution(features, after, kernel, stride, batch_norm=batch_norm))
         features = after
     rows, columns = grid_behind(image_size, *((kernel, stride) for _, kernel, stride in convolutions))
     network.extend([nn.Flatten(), nn.Linear(features * rows * columns, wide), nn.ReLU(), nn.Dropout(dropout)])

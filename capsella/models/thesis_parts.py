@@ -56,13 +56,15 @@ def with_both_init_nets(build: ModelFunction) -> ModelFunction:
     return build
 
 
-def init_net(init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool) -> nn.Sequential:
+def init_net(
+    init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool, batch_norm: bool
+) -> nn.Sequential:
     """Images to feature maps [b 128 rows columns]: 20×20 from 224×224 (Figures 21 and 22, Table 2).
 
     The figures' strides are not in the text; Table 2's kernels, and 20×20×128 at the end, fit these. INIT-NET 1: 5×5×3
     with stride 2, 2×2 max-pool, 5×5×32, 2×2 max-pool. INIT-NET 2 has a 5×5 convolution with stride 2, of 3 and of 32
     channels, for each pool. Both halve the sides three times, to 28×28, with zeros around the maps, and end with an
-    unpadded 9×9×128. A ReLU follows each convolution.
+    unpadded 9×9×128. A ReLU follows each convolution, where asked for behind batch normalisation.
 
     Raises:
         ValueError: an image below 64×64.
@@ -73,12 +75,16 @@ def init_net(init: InitNet, image_size: tuple[int, int], channels: int, standard
             f"image_size: must be at least {LEAST_SIZE}×{LEAST_SIZE} for the networks of the thesis, "
             f"got {height}×{width}"
         )
+
+    def same(before: int, after: int, stride: int) -> list[nn.Module]:
+        return convolution(before, after, 5, stride, padding=2, batch_norm=batch_norm)
+
     if init == 1:
-        halvings = [*_conv(channels, 3, 5, 2), _pool(), *_conv(3, 32, 5, 1), _pool()]
+        halvings = [*same(channels, 3, 2), _pool(), *same(3, 32, 1), _pool()]
     else:
-        halvings = [*_conv(channels, 3, 5, 2), *_conv(3, 3, 5, 2), *_conv(3, 32, 5, 1), *_conv(32, 32, 5, 2)]
+        halvings = [*same(channels, 3, 2), *same(3, 3, 2), *same(3, 32, 1), *same(32, 32, 2)]
     prepare = [StandardiseImages() if standardise else nn.Identity(), EnlargeImages(image_size, PUBLISHED_SIZE)]
-    net = nn.Sequential(*prepare, *halvings, nn.Conv2d(32, INIT_CHANNELS, 9), nn.ReLU())
+    net = nn.Sequential(*prepare, *halvings, *convolution(32, INIT_CHANNELS, 9, batch_norm=batch_norm))
     start_for_relus(net)
     return net
 
@@ -102,8 +108,12 @@ def grid_behind(image_size: tuple[int, int], *convolutions: tuple[int, int]) -> 
     return grid_after(halved_size(image_size), [(9, 1), *convolutions])
 
 
-def _conv(before: int, after: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(before, after, kernel, stride, padding=kernel // 2), nn.ReLU()
+def convolution(
+    before: int, after: int, kernel: int, stride: int = 1, *, padding: int = 0, batch_norm: bool
+) -> list[nn.Module]:
+    """A convolution and its ReLU, with batch normalisation between them where asked for."""
+    norm = [nn.BatchNorm2d(after)] if batch_norm else []
+    return [nn.Conv2d(before, after, kernel, stride, padding), *norm, nn.ReLU()]
 
 
 def _pool() -> nn.Module:

@@ -31,12 +31,14 @@ class ShortTraining:
     def __str__(self) -> str:
         return (
             f"{self.images:,} images seen in batches of {self.batch_size}, validated {self.checks} times on up to "
-            f"{self.validation_per_class} images a class, without a decoder"
+            f"{self.validation_per_class} images a class, with batch normalisation, without a decoder"
         )
 
     def limit(self, recipe: Recipe, network: str) -> Recipe:
         """The recipe within this budget; the spread loss's margin rises over the whole of it."""
-        model = recipe.model | ({"reconstruction": False} if "reconstruction" in recipe.model else {})
+        model = recipe.model | {"batch_norm": True}
+        if "reconstruction" in model:
+            model["reconstruction"] = False
         optimizer = OptimizerOptions(
             learning_rate=self.learning_rates[family(network)],
             decay=0.1,
