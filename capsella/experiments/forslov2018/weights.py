@@ -112,7 +112,7 @@ def _ours(part: str, classes: int) -> int:
         if part.startswith("decoder"):
             thick = CAPSULE_THICKNESS[part.removeprefix("decoder of ")]
             return weights(ConvolutionalDecoder(thick, (3, SIZE, SIZE)))
-        init = weights(init_net(2 if part == "init2" else 1, (SIZE, SIZE), 3, standardise=True))
+        init = weights(init_net(2 if part == "init2" else 1, (SIZE, SIZE), 3, standardise=True, batch_norm=False))
         if part.startswith("init"):
             return init
         return weights(create_model(f"forslov2018_{part}_init1", classes=classes)) - init

@@ -34,7 +34,8 @@ class TestTheGrid:
             assert recipe.epochs * recipe.epoch_images == runs.SMALL.images
             assert recipe.batch_size == runs.SMALL.batch_size
             assert not recipe.model.get("reconstruction", False)
-            assert recipe.model | {"reconstruction": True} == usual.model | {"reconstruction": True}
+            changed = {"reconstruction": False, "batch_norm": "capsnet" not in run.slug}
+            assert recipe.model | {"reconstruction": False} == usual.model | changed
             assert (recipe.data.name, recipe.data.size, recipe.data.channels) == ("pbc", 224, 3)
             assert recipe.loss.spread_at(runs.SMALL.images, runs.SMALL.images) == pytest.approx(0.9)
             rate = recipe.optimizer.learning_rate
