@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from capsella.experiments.forslov2018.base import FromRuns, accuracies_of, mean_sd, over_seeds, shown, test_images
+from capsella.experiments.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, over_seeds, shown
 from capsella.experiments.forslov2018.paper import ACCURACY, NETWORKS, SETS
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.forslov2018.supply import Supply, find_supply
@@ -36,7 +36,7 @@ class AccuracyTable(FromRuns):
         values = table_values(
             title=self.title,
             note=f"{self.runs.describe()} {supply.sentences()}",
-            measured=f"Test accuracy (1 is all right) on {supply.name}, {test_images(every)}; {over_seeds(seeds)}; "
+            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; {over_seeds(seeds)}; "
             f"{hardware(every[0]['environment'])}.",
             command=command,
             labels=self.columns,

@@ -78,10 +78,10 @@ def accuracies_of(runs: Sequence[dict[str, Any]]) -> list[float]:
     return [1 - run["test"]["error_percent"] / 100 for run in runs]
 
 
-def test_images(results: Sequence[dict[str, Any]]) -> str:
+def images_tested(results: Sequence[dict[str, Any]]) -> str:
     """How many test images runs had, in words: of sets with fewer classes, fewer.
 
-    >>> test_images([{"test": {"images": 377}}]), test_images([{"test": {"images": n}} for n in (377, 221, 377)])
+    >>> images_tested([{"test": {"images": 377}}]), images_tested([{"test": {"images": n}} for n in (377, 221, 377)])
     ('377 images', '221 to 377 images')
     """
     counts = sorted({result["test"]["images"] for result in results})

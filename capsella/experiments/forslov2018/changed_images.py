@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import load_data, single_images
 from capsella.evaluation import PERTURBATIONS, robustness
-from capsella.experiments.forslov2018.base import FromRuns, over_seeds, shown, test_images
+from capsella.experiments.forslov2018.base import FromRuns, images_tested, over_seeds, shown
 from capsella.experiments.forslov2018.paper import ACCURACY, NETWORKS, ROBUSTNESS, SETS
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.forslov2018.supply import find_supply
@@ -53,7 +53,7 @@ class RobustnessTable(FromRuns):
         values = table_values(
             title=self.title,
             note=self._note(name, supply.classes),
-            measured=f"Test accuracy (1 is all right) on {supply.name}, {test_images([first])}; {over_seeds(seeds)}; "
+            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested([first])}; {over_seeds(seeds)}; "
             f"{hardware(first['environment'])}.",
             command=command,
             labels=self.columns,

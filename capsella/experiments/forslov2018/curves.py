@@ -76,7 +76,10 @@ class BestCurves(CurveFigure):
                 network, _, init = best.cost.partition("-init")
                 series.append(_series(f"{NETWORKS[network]}, INIT-NET {init}", best, seeds, folder))
             panels.append(Panel(name, ITERATIONS, ACCURACY, tuple(series), level=("chance", chance[name])))
-        note = f"The best network of each family on each set, by its best validation error. {supply.sentences()}"
+        note = (
+            "The best network of each family on each set, by its best validation error. "
+            f"{self.runs.describe()} {supply.sentences()}"
+        )
         return self._write(folder, panels, results, seeds, note, command)
 
 
@@ -105,7 +108,8 @@ class RateCurves(CurveFigure):
         spikes = "; ".join(f"{rate:.0e}: {sum(counts[rate])}" for rate in RATES)
         note = (
             f"Learning rates of EM-NET 1 on mini. Spikes to chance over all seeds, {spikes}. A spike: validation "
-            "accuracy within two standard errors of chance, after it was once halfway from chance to 1."
+            "accuracy within two standard errors of chance, after it was once halfway from chance to 1. "
+            f"{self.runs.describe_fine()}"
         )
         return self._write(folder, panels, results, seeds, note, command, spikes=found)
 
@@ -122,7 +126,7 @@ class DecoderCurves(CurveFigure):
         options = plan["with"].recipe.data
         chance = 1 / len(load_data(options).classes)
         panel = Panel("CAPSNET 1, INIT-NET 1", ITERATIONS, ACCURACY, series, level=("chance", chance))
-        note = f"Trained on mini, images of {options.size}×{options.size}."
+        note = f"Trained on mini, images of {options.size}×{options.size}. {self.runs.describe_drawn()}"
         return self._write(folder, [panel], results, seeds, note, command)
 
 

@@ -14,19 +14,21 @@ from capsella.experiments.forslov2018.paper import NETWORKS
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.plan import finish_runs
 from capsella.experiments.tables import BudgetName, hardware
-from capsella.explain import dimension_tweaks
+from capsella.explain import dimension_tweaks, largest_elements
 from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
 from capsella.files import write_json
 from capsella.training import load_run
+
+CANDIDATES = 16
+"""Numbers of the capsule, the largest in size, of which those are shown that change the picture most."""
 
 
 @dataclass(frozen=True)
 class PerturbationFigure(FromRuns):
     """A test image, its reconstruction, and rows of reconstructions with one number of the true class's capsule moved.
 
-    network: with the decoder. most: the largest offset either way, of nine. elements: how many numbers are moved; those
-    whose offsets change the picture most.
+    network: with the decoder. most: the largest offset either way, of nine. elements: how many numbers are moved.
     """
 
     network: str
@@ -46,27 +48,27 @@ class PerturbationFigure(FromRuns):
         model = load_run(planned.folder(folder, seeds[0])).model
         test = single_images(load_data(planned.recipe.data).test)
         image, target = test.images[0].float() / 255, int(test.labels[0])
-        grid = dimension_tweaks(model, image, target, self.offsets)
-        effects = effect(grid)
-        elements = effects.topk(min(self.elements, len(effects))).indices.sort().values.tolist()
-        middle = len(self.offsets) // 2
+        candidates = largest_elements(model, image, target, CANDIDATES)
+        effects = effect(dimension_tweaks(model, image, target, (-self.most, self.most), candidates))
+        shown = effects.topk(min(self.elements, len(effects))).indices.sort().values.tolist()
+        elements = [candidates[number] for number in shown]
+        grid = dimension_tweaks(model, image, target, self.offsets, elements)
+        reconstruction = grid[0, len(self.offsets) // 2]
         values = {
             "title": self.title,
             "note": f"{NETWORKS[self.network]} with its decoder, trained on mini, images of {model.image_size[0]}×"
-            f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers that change "
-            "the picture most.",
+            f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers, of the "
+            f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()}",
             "measured": f"{result['data']}; seed {seeds[0]}; {hardware(result['environment'])}.",
             "command": command,
             "offsets": list(self.offsets),
             "elements": elements,
-            "mean_change_by_element": effects.tolist(),
-            "reconstruction_error": float((grid[0, middle] - image).square().mean()),
+            "mean_change_by_element": dict(zip(candidates, effects.tolist(), strict=True)),
+            "reconstruction_error": float((reconstruction - image).square().mean()),
             "runs": {planned.slug: [result]},
         }
         write_json(self.path(folder).with_suffix(".json"), values)
-        drawn = perturbation_figure(
-            image.numpy(), grid[0, middle].numpy(), grid[elements].numpy(), self.offsets, elements
-        )
+        drawn = perturbation_figure(image.numpy(), reconstruction.numpy(), grid.numpy(), self.offsets, elements)
         write_png(drawn, self.path(folder))
         return values
 

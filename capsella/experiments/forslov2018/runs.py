@@ -33,8 +33,7 @@ class ShortTraining:
     def __str__(self) -> str:
         return (
             f"{self.images:,} images seen in batches of {self.batch_size}, validated {self.checks} times on up to "
-            f"{self.validation_per_class} images a class, without a decoder; EM-NETs and CNN-NETs with batch "
-            "normalisation"
+            f"{self.validation_per_class} images a class; EM-NETs and CNN-NETs with batch normalisation"
         )
 
     def limit(self, recipe: Recipe, network: str) -> Recipe:
@@ -103,10 +102,21 @@ class ThesisRuns:
         return SMALL_SETS if self.budget == "small" else SETS
 
     def describe(self) -> str:
-        """How long the runs train, beside the thesis's, for the note of a table."""
+        """How the runs train, beside the thesis's, for the note of a table."""
         if self.budget == "small":
-            return f"{SMALL}; the thesis trains on 500,000, and prints the best of several settings."
-        return "As long as the thesis's; it prints the best of several settings, with a decoder or without."
+            return (
+                f"Short trainings without a decoder: {SMALL}. The thesis trains on 500,000 images and prints the "
+                "best of several settings."
+            )
+        return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
+
+    def describe_fine(self) -> str:
+        """The same of `with_learning_rate`."""
+        return f"Short trainings at a constant rate: {FINE}." if self.budget == "small" else "As long as the thesis's."
+
+    def describe_drawn(self) -> str:
+        """The same of `with_decoder`."""
+        return f"Short trainings: {DRAWN}." if self.budget == "small" else "As long as the thesis's."
 
     def options(self, name: str) -> DataOptions:
         """The images of one of `SETS`, or of "classes2", "classes3", …: all images of the first so many classes."""

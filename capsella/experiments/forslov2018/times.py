@@ -19,10 +19,7 @@ BATCHES = (1, 5)
 # At least so many rounds, and more until so many seconds have passed, of each batch size and pass.
 REPEATS: dict[BudgetName, int] = {"small": 3, "full": 15}
 SECONDS: dict[BudgetName, float] = {"small": 5.0, "full": 60.0}
-MEASURED = (
-    *("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN"),
-    *("batch 1 forward ms", "batch 1 both ms", "batch 5 forward ms", "batch 5 both ms"),
-)
+OVERALL = ("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN")
 NOTE = (
     "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares with "
     "the CNN-NET of the same shape: CNN-NET 3 for CAPSNET 1 and EM-NET 1, CNN-NET 2 for CAPSNET 2 and EM-NET 2. Both: "
@@ -92,10 +89,11 @@ class TimesTable:
             measured=f"Median of at least {REPEATS[self.budget]} rounds on {hardware(environment())}.",
             command=command,
             labels=self.columns,
-            columns=MEASURED,
+            columns=[*OVERALL, *(f"batch {batch} {passes} ms" for batch in BATCHES for passes in ("forward", "both"))],
             rows=[_row(network, decoder, times) for network, decoder in self.rows],
         )
-        write_json(self.path(folder), {**values, "times": times.to_dict()})
+        values["times"] = times.to_dict()
+        write_json(self.path(folder), values)
         return values
 
     def _network(self, network: str, decoder: bool) -> ImageClassifier:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import load_data
 from capsella.experiments.figures import write_panels
-from capsella.experiments.forslov2018.base import FromRuns, accuracies_of, mean_sd, over_seeds, test_images
+from capsella.experiments.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, over_seeds
 from capsella.experiments.forslov2018.paper import (
     ACCURACY,
     FAMILIES,
@@ -43,18 +43,21 @@ class TrendFigure(FromRuns):
     def points(self) -> tuple[dict[str, int], str]:
         """The training sets with their place on the horizontal axis, and what a reader must know of them."""
 
+    def plan(self, points: Mapping[str, int]) -> list[PlannedRun]:
+        """The runs of the figure: every network on every set."""
+        return self.runs.grid([*points])
+
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`, a picture with its numbers beside it."""
         points, note = self.points()
-        plan = [run for name in points for run in self.runs.grid([name]) if _is_possible(name, run)]
-        results = finish_runs(plan, seeds, folder, console)
+        results = finish_runs(self.plan(points), seeds, folder, console)
         every = [result for runs in results.values() for result in runs]
         return write_panels(
             self.path(folder),
             [self._panel(kind, points, results) for kind in FAMILIES],
             title=self.title,
-            note=note,
-            measured=f"Test accuracy on {every[0]['data']}, {test_images(every)}; {over_seeds(seeds)}; "
+            note=f"{self.runs.describe()} {note}",
+            measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {over_seeds(seeds)}; "
             f"{hardware(every[0]['environment'])}.",
             command=command,
             runs=results,
@@ -115,6 +118,16 @@ class ClassesFigure(TrendFigure):
         )
         return {f"classes{number}": number for number in range(2, classes)} | whole, note
 
+    def plan(self, points: Mapping[str, int]) -> list[PlannedRun]:
+        """The runs of the figure: every network on every set, but EM-NETs on those with enough classes."""
+        enough = [name for name, classes in points.items() if classes >= LEAST_FOR_EM]
+        return [
+            self.runs.planned(name, network, init)
+            for name in points
+            for network, init in self.runs.networks
+            if name in enough or family(network) != "emnet"
+        ]
+
 
 def figure_31(budget: BudgetName) -> SizeFigure:
     """Figure 31, test accuracy against the number of training images."""
@@ -124,10 +137,6 @@ def figure_31(budget: BudgetName) -> SizeFigure:
 def figure_32(budget: BudgetName) -> ClassesFigure:
     """Figure 32, test accuracy against the number of classes."""
     return ClassesFigure(ThesisRuns(budget), "figure32", "Forslöv 2018, Figure 32: accuracy by number of classes")
-
-
-def _is_possible(name: str, run: PlannedRun) -> bool:
-    return name != "classes2" or LEAST_FOR_EM <= 2 or "-emnet" not in run.slug
 
 
 def _apart(ticks: Sequence[int], log: bool) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from capsella.data import ImageSet
 from capsella.data import load as loading
 from capsella.data.source import Parts, Source
 from capsella.experiments.forslov2018 import paper, runs
+from capsella.models import thesis_parts
 
 PER_CLASS = 102  # two more than mini takes
 CLASSES = ("a", "b", "c", "d", "e")
@@ -49,12 +50,13 @@ def only() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
-    """The name of the source; only EM-NET 1, CAPSNET 1 and CNN-NET 1 are left, the quick ones."""
+    """The name of the source; only EM-NET 1 and CNN-NET 1 are left, the quick ones, on grids of 2×2 for 6×6."""
     monkeypatch.setitem(loading._SOURCES, "tiny", source("tiny"))
     monkeypatch.setattr(runs, "SIZE", 64)
     monkeypatch.setattr(runs, "SMALL", TINY)
     monkeypatch.setattr(runs, "FINE", dataclasses.replace(TINY, checks=1, images=2))
     monkeypatch.setattr(runs, "DRAWN", TINY)
-    only("emnet1", "capsnet1", "cnnnet1")
+    monkeypatch.setattr(thesis_parts, "PUBLISHED_SIZE", 160)
+    only("emnet1", "cnnnet1")
     monkeypatch.setenv("COLUMNS", "160")
     return "tiny"
