@@ -10,10 +10,8 @@ from capsella.routing import DynamicRouting, Geometry, Routing
 from capsella.types import Capsules
 
 PoseKind = Literal["vector", "matrix"]
-# The authors' code of [S] draws vector capsule weights with this standard deviation.
+# The authors' code of [S] draws capsule weights with this standard deviation; near the identity, parents then differ.
 WEIGHT_SD = 0.1
-# Where votes start as their children's poses, near the identity: what is added to it, so that parents differ.
-NEAR_IDENTITY_SD = 0.1
 
 
 class CapsuleConv2d(nn.Module):
@@ -37,6 +35,8 @@ class CapsuleConv2d(nn.Module):
         tied: share W over the positions in the window.
         pose: "vector" or "matrix"; matrix poses have pose_in = pose_out = n².
         vote_offset: [h w pose_out], added to the votes of all children at a grid position: see `coordinate_addition`.
+        weight_sd: standard deviation of the first weights, around zero, or around the identity where votes start as
+            their children's poses.
         routing: the routing method with its options.
     """
 
@@ -54,15 +54,18 @@ class CapsuleConv2d(nn.Module):
         tied: bool = False,
         pose: PoseKind = "vector",
         vote_offset: Float[Tensor, "h w pose_out"] | None = None,
+        weight_sd: float = WEIGHT_SD,
         routing: Routing = DynamicRouting(),
     ) -> None:
         super().__init__()
+        if not weight_sd > 0:
+            raise ValueError(f"weight_sd: must be above 0, got {weight_sd}")
         if pose not in ("vector", "matrix"):
             raise ValueError(f"pose: must be 'vector' or 'matrix', got {pose!r}")
         self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
-        self.weight = nn.Parameter(_initial_weight(shape, pose, routing))
+        self.weight = nn.Parameter(_initial_weight(shape, weight_sd, pose, routing))
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         self.routing_parameters = nn.ParameterDict(
@@ -101,18 +104,27 @@ class DenseCapsules(CapsuleConv2d):
         tied: bool = False,
         pose: PoseKind = "vector",
         vote_offset: Float[Tensor, "h w pose_out"] | None = None,
+        weight_sd: float = WEIGHT_SD,
         routing: Routing = DynamicRouting(),
     ) -> None:
         super().__init__(
-            types_in, pose_in, types_out, pose_out, grid, tied=tied, pose=pose, vote_offset=vote_offset, routing=routing
+            types_in,
+            pose_in,
+            types_out,
+            pose_out,
+            grid,
+            tied=tied,
+            pose=pose,
+            vote_offset=vote_offset,
+            weight_sd=weight_sd,
+            routing=routing,
         )
 
 
-def _initial_weight(shape: tuple[int, ...], pose: PoseKind, routing: Routing) -> Tensor:
+def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: Routing) -> Tensor:
+    noise = torch.randn(shape) * sd
     square = shape[-2] == shape[-1]
-    if pose == "matrix" or (routing.compares_poses and square):
-        return torch.eye(shape[-1]) + torch.randn(shape) * NEAR_IDENTITY_SD
-    return torch.randn(shape) * WEIGHT_SD
+    return torch.eye(shape[-1]) + noise if pose == "matrix" or (routing.compares_poses and square) else noise
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,6 +1,13 @@
 """Registered networks: each a function whose body is its hyper-parameters."""
 
-from capsella.models import capsnet, cnn, matrix_capsnet, thesis  # noqa: F401  (importing them registers their models)
+from capsella.models import (  # noqa: F401  (importing them registers their models)
+    capsnet,
+    cnn,
+    matrix_capsnet,
+    thesis_capsnet,
+    thesis_cnn,
+    thesis_emnet,
+)
 from capsella.models.base import CapsuleClassifier, ConvolutionalClassifier, ImageClassifier, count_parameters
 from capsella.models.multi_crop import MultiCrop
 from capsella.models.registry import create_model, list_models, model_function, register_model

@@ -57,7 +57,7 @@ def with_both_init_nets(build: ModelFunction) -> ModelFunction:
 
 
 def init_net(
-    init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool, batch_norm: bool
+    init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool, batch_norm: bool = False
 ) -> nn.Sequential:
     """Images to feature maps [b 128 rows columns]: 20×20 from 224×224 (Figures 21 and 22, Table 2).
 

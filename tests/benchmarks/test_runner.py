@@ -6,7 +6,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks.cases import CASES, cases_of, select
-from benchmarks.contenders import EAGER, PLAIN, contenders_of
+from benchmarks.contenders import COMPILE, EAGER, PLAIN, UnavailableError, contenders_of
 from benchmarks.memory import largest_batch, peak_memory_mib, peak_resident_mib
 from benchmarks.runner import Options, Verdict, run_case
 
@@ -110,3 +110,9 @@ def test_memory_is_measured_in_a_fresh_process():
 def test_the_largest_batch_needs_a_gpu(case):
     with pytest.raises(ValueError, match="device: must be cuda for the largest batch, got cpu"):
         largest_batch(case, EAGER, CPU)
+
+
+def test_what_torch_compile_gets_wrong_is_not_run() -> None:
+    (case,) = select(CASES, "dynamic-dense/b1/training")
+    with pytest.raises(UnavailableError, match="corrupts memory"):
+        COMPILE.step(case, torch.device("cpu"))

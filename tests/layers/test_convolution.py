@@ -132,6 +132,7 @@ def test_the_layer_uses_every_vote() -> None:
     assert layer.weight.grad.abs().amin((4, 5)).min() > 0
 
 
+@pytest.mark.parametrize("sd", [0.1, 0.01])
 @pytest.mark.parametrize(
     ("pose_in", "pose_out", "pose", "routing", "near_identity"),
     [
@@ -141,8 +142,16 @@ def test_the_layer_uses_every_vote() -> None:
         (16, 16, "vector", DynamicRouting(), False),
     ],
 )
-def test_first_weights(pose_in: int, pose_out: int, pose: PoseKind, routing: Routing, near_identity: bool) -> None:
-    weight = CapsuleConv2d(20, pose_in, 30, pose_out, 1, pose=pose, routing=routing).weight.detach()[0, 0]
+def test_first_weights(
+    pose_in: int, pose_out: int, pose: PoseKind, routing: Routing, near_identity: bool, sd: float
+) -> None:
+    layer = CapsuleConv2d(20, pose_in, 30, pose_out, 1, pose=pose, weight_sd=sd, routing=routing)
+    weight = layer.weight.detach()[0, 0]
     mean = torch.eye(weight.shape[-2]) if near_identity else torch.zeros(weight.shape[-2:])
-    assert (weight.mean((0, 1)) - mean).abs().max() < 5 * 0.1 / 600**0.5
-    assert (weight - mean).std().item() == pytest.approx(0.1, rel=0.05)
+    assert (weight.mean((0, 1)) - mean).abs().max() < 5 * sd / 600**0.5
+    assert (weight - mean).std().item() == pytest.approx(sd, rel=0.05)
+
+
+def test_the_spread_of_first_weights_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"weight_sd: must be above 0, got 0"):
+        CapsuleConv2d(2, 4, 2, 4, 1, weight_sd=0.0)

@@ -97,6 +97,21 @@ def test_class_capsules_share_their_weights_over_positions() -> None:
         assert tuple(layer.weight.shape) == shape
 
 
+def test_smaller_first_weights_make_shorter_class_capsules() -> None:
+    images = torch.rand(2, 3, 64, 64)
+    models = [create_model("forslov2018_capsnet1_init1", image_size=64, class_weight_sd=sd) for sd in (0.1, 0.01)]
+    long, short = (model.eval()(images).activations.detach() for model in models)
+    assert long.min() > 0.95
+    assert short.max() < 0.9
+
+
+def test_he_s_first_weights_of_primary_capsules() -> None:
+    usual, wide = (
+        create_model("forslov2018_capsnet1_init1", he_primary=he).primary.conv.weight.detach() for he in (False, True)
+    )
+    assert (wide.std() / usual.std()).item() == pytest.approx(6**0.5, rel=0.02)
+
+
 def test_coordinates_are_added_to_the_votes_of_em_nets_alone() -> None:
     offset = create_model("forslov2018_emnet1_init1", image_size=64).capsule_layers[-1].vote_offset
     assert offset.shape == (6, 6, 16)
@@ -132,6 +147,20 @@ def test_em_nets_with_other_poses_and_grey_images(options: dict[str, object]) ->
     output = model(images)
     assert output.capsules.poses.shape == (2, 1, 1, 4, options.get("pose_elements", 16))
     assert (output.reconstruction is not None) == ("reconstruction" in options)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_batch_normalisation_sits_between_each_convolution_and_its_relu(head: str) -> None:
+    def kinds(**options: object) -> list[str]:
+        model = on_meta(f"forslov2018_{head}_init1", **options)
+        return [type(layer).__name__ for layer in (model.network if head.startswith("cnn") else model.backbone)]
+
+    plain, normalised = kinds(), kinds(batch_norm=True)
+    assert "BatchNorm2d" not in plain
+    assert [kind for kind in normalised if kind != "BatchNorm2d"] == plain
+    assert normalised.count("BatchNorm2d") == plain.count("Conv2d")
+    triples = zip(normalised, normalised[1:], normalised[2:], strict=False)
+    assert list(triples).count(("Conv2d", "BatchNorm2d", "ReLU")) == plain.count("Conv2d")
 
 
 def test_dropout_after_both_hidden_layers() -> None:

@@ -132,7 +132,7 @@ def test_a_recipe_is_frozen():
 
 def test_recipes_of_the_thesis():
     """§8: batches of 5, 100,000 steps, nothing done to the training images; the loss and rate of each family."""
-    names = [name for name in RECIPES if name.startswith("forslov2018-")]
+    names = [name for name in RECIPES if name.startswith("forslov2018-") and not name.endswith("-modern")]
     assert len(names) == 14
     for name in names:
         recipe = get_recipe(name)
@@ -149,3 +149,16 @@ def test_recipes_of_the_thesis():
         if family == "emnet":
             assert recipe.optimizer.learning_rate == 3e-4
             assert [round(recipe.loss.spread_at(step, 10**5), 1) for step in (0, 3000, 10**5)] == [0.2, 0.3, 0.9]
+
+
+def test_modern_recipes_train_the_thesis_s_networks_another_way():
+    names = [name for name in RECIPES if name.startswith("forslov2018-") and name.endswith("-modern")]
+    assert len(names) == 14
+    for name in names:
+        modern, published = get_recipe(name), get_recipe(name.removesuffix("-modern"))
+        assert modern.model["name"] == published.model["name"]
+        assert modern.model["batch_norm"]
+        assert (modern.data, modern.loss.name, modern.augment.flip) == (published.data, published.loss.name, True)
+        assert modern.optimizer.rate_at(2500) == pytest.approx(modern.optimizer.learning_rate / 10)
+        with torch.device("meta"):
+            create_model(**modern.model, image_size=224, channels=3)
