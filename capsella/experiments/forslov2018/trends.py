@@ -25,9 +25,10 @@ from capsella.experiments.forslov2018.supply import find_supply
 from capsella.experiments.plan import PlannedRun, Results, finish_runs
 from capsella.experiments.tables import BudgetName, hardware
 from capsella.explain.panels import Panel, Series
+from capsella.routing import EMRouting
 
-LEAST_FOR_EM = 3
-"""Classes: standardised costs of two are always +1 and −1 and teach an EM-NET nothing."""
+LEAST_FOR_STANDARDISED_COSTS = 3
+"""Classes: of two, the costs are always +1 and −1 and teach an EM-NET nothing."""
 
 
 @dataclass(frozen=True)
@@ -112,21 +113,14 @@ class ClassesFigure(TrendFigure):
             supply = find_supply(self.runs.options("hard"), [*SET_CLASSES])
             return {name: min(classes, SET_CLASSES[name]) for name in supply.sets}, supply.sentences()
         whole = {"basic": classes} if classes == SET_CLASSES["basic"] else {"hard": classes}
-        note = (
-            f"{splits.name} has {classes} classes: the first 2 to {classes} of them, with all their images. EM-NETs "
-            f"start at {LEAST_FOR_EM} classes: of two, their standardised costs are always +1 and −1 and teach nothing."
-        )
+        note = f"{splits.name} has {classes} classes: the first 2 to {classes} of them, with all their images."
+        if self.runs.budget == "full":
+            note += " EM-NETs start at 3: of two classes, standardised costs are always +1 and −1 and teach nothing."
         return {f"classes{number}": number for number in range(2, classes)} | whole, note
 
     def plan(self, points: Mapping[str, int]) -> list[PlannedRun]:
-        """The runs of the figure: every network on every set, but EM-NETs on those with enough classes."""
-        enough = [name for name, classes in points.items() if classes >= LEAST_FOR_EM]
-        return [
-            self.runs.planned(name, network, init)
-            for name in points
-            for network, init in self.runs.networks
-            if name in enough or family(network) != "emnet"
-        ]
+        """The runs of the figure: every network on every set with enough classes for its routing."""
+        return [run for name, classes in points.items() for run in self.runs.grid([name]) if _can_learn(run, classes)]
 
 
 def figure_31(budget: BudgetName) -> SizeFigure:
@@ -137,6 +131,13 @@ def figure_31(budget: BudgetName) -> SizeFigure:
 def figure_32(budget: BudgetName) -> ClassesFigure:
     """Figure 32, test accuracy against the number of classes."""
     return ClassesFigure(ThesisRuns(budget), "figure32", "Forslöv 2018, Figure 32: accuracy by number of classes")
+
+
+def _can_learn(run: PlannedRun, classes: int) -> bool:
+    routing = run.recipe.model.get("routing")
+    return not (
+        isinstance(routing, EMRouting) and routing.standardise_costs and classes < LEAST_FOR_STANDARDISED_COSTS
+    )
 
 
 def _apart(ticks: Sequence[int], log: bool) -> tuple[float, ...]:

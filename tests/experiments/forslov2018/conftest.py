@@ -14,13 +14,7 @@ from capsella.models import thesis_parts
 
 PER_CLASS = 102  # two more than mini takes
 CLASSES = ("a", "b", "c", "d", "e")
-TINY = runs.ShortTraining(
-    images=4,
-    checks=2,
-    batch_size=2,
-    validation_per_class=1,
-    learning_rates={"capsnet": 1e-4, "emnet": 1e-4, "cnnnet": 1e-4},
-)
+TINY = runs.ShortTraining(images=4, checks=2, batch_size=2, validation_per_class=1)
 
 
 def image_set(per_class: int) -> ImageSet:

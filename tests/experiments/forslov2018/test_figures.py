@@ -68,14 +68,22 @@ def test_figure_32_takes_as_many_classes_as_there_are(draw, only):
     only("emnet1", "cnnnet1")
     values = draw(32)
     capsules, em, cnn = (lines(values, panel) for panel in range(3))
-    assert em["EM-NET 1", False]["x"] == [3, 4, 5]
+    assert em["EM-NET 1", False]["x"] == [2, 3, 4, 5]
     assert cnn["CNN-NET 1", False]["x"] == [2, 3, 4, 5]
     assert capsules == {}
     assert cnn["CNN-NET 1", True]["x"] == [5, 10, 15]
     assert cnn["CNN-NET 1", True]["y"] == [0.793, 0.750, 0.253]
     assert "the first 2 to 5 of them" in values["note"]
     assert len(values["runs"]["classes2-cnnnet1-init1"]) == 1
-    assert "classes2-emnet1-init1" not in values["runs"]
+
+
+def test_figure_32_leaves_em_nets_out_where_their_costs_teach_nothing(tiny):
+    figure = FIGURES["forslov2018-32"]("full").on(tiny)
+    points, note = figure.points()
+    assert "EM-NETs start at 3" in note
+    names = {run.slug for run in figure.plan(points)}
+    assert "classes2-emnet1-init1" not in names
+    assert {"classes2-cnnnet1-init1", "classes3-emnet1-init2", "basic-emnet1-init1"} <= names
 
 
 def test_figure_34_has_a_panel_a_seed_and_counts_spikes(draw):
@@ -89,6 +97,8 @@ def test_figure_34_has_a_panel_a_seed_and_counts_spikes(draw):
         (first, _) = values["runs"][f"mini-emnet1-init1-rate{rate:g}"]
         assert first["recipe"]["optimizer"]["learning_rate"] == rate
         assert first["recipe"]["optimizer"]["decay"] == 1
+        assert first["recipe"]["model"]["batch_norm"]
+        assert first["recipe"]["model"]["routing"]["standardise_costs"]
         assert first["recipe"]["batch_size"] == runs.FINE.batch_size
 
 
