@@ -7,7 +7,7 @@ from capsella.data import DataOptions, thesis_set
 from capsella.experiments.forslov2018.paper import NETWORKS, SETS, family
 from capsella.experiments.plan import PlannedRun
 from capsella.experiments.tables import BudgetName
-from capsella.training import OptimizerOptions, Recipe, get_recipe
+from capsella.training import Recipe, get_recipe
 
 SOURCE = "bloodmnist"
 """The default images: 224×224, of the same maker's microscope as the thesis's, and there is a public download."""
@@ -19,58 +19,34 @@ class ShortTraining:
     """A fixed, short training, the same for every network: it compares them with each other, not with the paper.
 
     images: seen in all, drawn anew for each of `checks` validations. validation_per_class: images of each.
-    learning_rates: of the first step, by family; it falls evenly on a logarithmic scale, to a tenth at the last step.
-    batch_norm: the families that get batch normalisation, which the thesis's networks do not have.
     """
 
     images: int
     checks: int
     batch_size: int
     validation_per_class: int
-    learning_rates: dict[str, float]
-    batch_norm: tuple[str, ...] = ("emnet", "cnnnet")
 
     def __str__(self) -> str:
         return (
             f"{self.images:,} images seen in batches of {self.batch_size}, validated {self.checks} times on up to "
-            f"{self.validation_per_class} images a class, without a decoder; EM-NETs and CNN-NETs with batch "
-            "normalisation"
+            f"{self.validation_per_class} images a class, by our modern recipes (docs/thesis.md)"
         )
 
-    def limit(self, recipe: Recipe, network: str) -> Recipe:
-        """The recipe within this budget; the spread loss's margin rises over the whole of it."""
-        model = recipe.model | {"batch_norm": family(network) in self.batch_norm}
-        if "reconstruction" in model:
-            model["reconstruction"] = False
-        optimizer = OptimizerOptions(
-            learning_rate=self.learning_rates[family(network)],
-            decay=0.1,
-            decay_steps=self.images // self.batch_size,
-            l2=recipe.optimizer.l2,
-        )
+    def limit(self, recipe: Recipe) -> Recipe:
+        """A modern recipe within this budget; rate and margin of the spread loss go their whole way in it."""
         return replace(
             recipe,
-            model=model,
             data=replace(recipe.data, validation_per_class=self.validation_per_class),
-            loss=replace(recipe.loss, spread_schedule="linear"),
-            optimizer=optimizer,
+            optimizer=replace(recipe.optimizer, decay_steps=self.images // self.batch_size),
             epochs=self.checks,
             epoch_images=self.images // self.checks,
             batch_size=self.batch_size,
         )
 
 
-# Chosen by validation on pbc, one seed: without batch normalisation EM-NET 1 stays at chance for 160 steps at any rate
-# from 3e-4 to 3e-3, with it CNN-NET 3 learns sooner, CAPSNET 1 later; at 1e-3 CAPSNET 1 stays at chance.
-SMALL = ShortTraining(
-    images=1600,
-    checks=4,
-    batch_size=10,
-    validation_per_class=30,
-    learning_rates={"capsnet": 3e-4, "emnet": 1e-3, "cnnnet": 3e-4},
-)
+SMALL = ShortTraining(images=1600, checks=4, batch_size=10, validation_per_class=30)
 # Figure 34, of one light network, in batches of 5 as in the thesis.
-FINE = ShortTraining(images=3000, checks=40, batch_size=5, validation_per_class=20, learning_rates={"emnet": 3e-4})
+FINE = ShortTraining(images=3000, checks=40, batch_size=5, validation_per_class=20)
 # Figures 35 to 37. At 224×224 the decoder costs fifty times as much as the rest of CAPSNET 1; it draws 64×64 instead.
 DRAWN = replace(SMALL, images=1200, checks=8)
 DRAWN_SIZE = 64
@@ -123,10 +99,10 @@ class ThesisRuns:
             network: a key of `NETWORKS`.
             init: 1 or 2.
         """
-        recipe_name = f"forslov2018-{network}-init{init}"
+        recipe_name = f"forslov2018-{network}-init{init}{'-modern' if self.budget == 'small' else ''}"
         recipe = replace(get_recipe(recipe_name), data=self.options(name))
         if self.budget == "small":
-            recipe = SMALL.limit(recipe, network)
+            recipe = SMALL.limit(recipe)
         else:
             longer = 2 if name == "hard" and family(network) != "capsnet" else 1
             recipe = replace(
@@ -141,7 +117,7 @@ class ThesisRuns:
         run = self.planned("mini", "emnet1", 1)
         optimizer = replace(run.recipe.optimizer, learning_rate=rate)
         if self.budget == "small":
-            recipe = FINE.limit(run.recipe, "emnet1")
+            recipe = FINE.limit(run.recipe)
             optimizer = replace(recipe.optimizer, learning_rate=rate, decay=1.0)
         else:
             every = STEPS_BETWEEN_VALIDATIONS // 10
@@ -153,7 +129,7 @@ class ThesisRuns:
         run = self.planned("mini", network, 1)
         recipe = run.recipe
         if self.budget == "small":
-            recipe = DRAWN.limit(replace(recipe, data=replace(recipe.data, size=DRAWN_SIZE)), network)
+            recipe = DRAWN.limit(replace(recipe, data=replace(recipe.data, size=DRAWN_SIZE)))
         recipe = replace(recipe, model={**recipe.model, "reconstruction": decoder})
         suffix = "decoder" if decoder else "no-decoder"
         return replace(run, slug=f"{run.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
