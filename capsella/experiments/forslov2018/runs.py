@@ -82,8 +82,8 @@ class ThesisRuns:
         """How the runs train, beside the thesis's, for the note of a table."""
         if self.budget == "small":
             return (
-                f"The recipes called modern, without a decoder: {SMALL}. The thesis trains on 500,000 images and prints "
-                "the best of several settings."
+                f"The recipes called modern, without a decoder: {SMALL}. The thesis trains on 500,000 images and "
+                "prints the best of several settings."
             )
         return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
 
@@ -154,6 +154,4 @@ class ThesisRuns:
 
 
 def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int) -> Recipe:
-    return replace(
-        recipe, epochs=steps // between_validations, epoch_images=between_validations * recipe.batch_size
-    )
+    return replace(recipe, epochs=steps // between_validations, epoch_images=between_validations * recipe.batch_size)

@@ -26,6 +26,7 @@ from capsella.experiments.plan import PlannedRun, Results, finish_runs
 from capsella.experiments.tables import BudgetName, hardware
 from capsella.explain.panels import Panel, Series
 from capsella.routing import EMRouting
+from capsella.training.command import complete
 
 LEAST_FOR_STANDARDISED_COSTS = 3
 """Classes: of two, the costs are always +1 and −1 and teach an EM-NET nothing."""
@@ -134,10 +135,8 @@ def figure_32(budget: BudgetName) -> ClassesFigure:
 
 
 def _can_learn(run: PlannedRun, classes: int) -> bool:
-    routing = run.recipe.model.get("routing")
-    return not (
-        isinstance(routing, EMRouting) and routing.standardise_costs and classes < LEAST_FOR_STANDARDISED_COSTS
-    )
+    routing = complete(run.recipe).model.get("routing")
+    return not (isinstance(routing, EMRouting) and routing.standardise_costs and classes < LEAST_FOR_STANDARDISED_COSTS)
 
 
 def _apart(ticks: Sequence[int], log: bool) -> tuple[float, ...]:

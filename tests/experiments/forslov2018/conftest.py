@@ -25,7 +25,7 @@ def image_set(per_class: int) -> ImageSet:
 
 
 def source(name: str) -> Source:
-    parts = Parts(name, image_set(PER_CLASS), image_set(1), image_set(2))
+    parts = Parts(name, image_set(PER_CLASS), image_set(1), image_set(1))
     return Source(name=name, read=lambda _: parts, images="", size="", classes=5, files=(), get="", citation="")
 
 
@@ -48,8 +48,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     monkeypatch.setitem(loading._SOURCES, "tiny", source("tiny"))
     monkeypatch.setattr(runs, "SIZE", 64)
     monkeypatch.setattr(runs, "SMALL", TINY)
-    monkeypatch.setattr(runs, "FINE", dataclasses.replace(TINY, checks=1, images=2))
-    monkeypatch.setattr(runs, "DRAWN", TINY)
+    for name in ("FINE", "DRAWN"):
+        monkeypatch.setattr(runs, name, dataclasses.replace(TINY, checks=1, images=2))
     monkeypatch.setattr(thesis_parts, "PUBLISHED_SIZE", 160)
     only("emnet1", "cnnnet1")
     monkeypatch.setenv("COLUMNS", "160")
