@@ -108,6 +108,7 @@ def test_table_3_from_the_command_line(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "train", None)  # what is finished is read, by the other tables too
     monkeypatch.setattr(training, "resume", None)
     main(words)
+    assert "run 1 of 4" not in capsys.readouterr().out
     assert json.loads((tmp_path / "forslov2018-table3-small-tiny.json").read_text()) == values
 
     main(["table", "forslov2018-table4", "--data", tiny, "--folder", str(tmp_path)])
