@@ -16,13 +16,13 @@ def data_root() -> Path:
     return Path(os.environ.get("CAPSELLA_DATA") or pooch.os_cache("capsella")).expanduser()
 
 
-def find_or_download(file: str, mirrors: Sequence[str], checksum: str) -> Path:
+def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None) -> Path:
     """The path of `file` below the data root, downloaded from the first mirror that has it where it is not there yet.
 
     Args:
         file: relative to the data root.
         mirrors: URLs of the file, tried in order.
-        checksum: of the file, as `sha256:…` or `md5:…`; a download must match it.
+        checksum: of the file, as `sha256:…` or `md5:…`; a download must match it. None where none is published.
 
     Raises:
         CapsellaError: no mirror gives the file, the checksum is wrong, or it cannot be written.

@@ -91,7 +91,17 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _read_split(options: DataOptions, split: str) -> ImageSet:
+def files(name: str) -> tuple[str, ...]:
+    """The files of a set, relative to the data root."""
+    return tuple(f"{name}/{file}" for pair in _FILES.values() for file in pair)
+
+
+def read_split(options: DataOptions, split: str) -> ImageSet:
+    """The images of `train` or `test`.
+
+    Raises:
+        CapsellaError: a file is not there, cannot be read, or does not belong to the other.
+    """
     images_file, labels_file = (
         find_or_download(
             f"{options.name}/{file}",
@@ -112,7 +122,7 @@ def _read_split(options: DataOptions, split: str) -> ImageSet:
 
 
 def _read(options: DataOptions) -> Parts:
-    return Parts(options.name, train=_read_split(options, "train"), test=_read_split(options, "test"))
+    return Parts(options.name, train=read_split(options, "train"), test=read_split(options, "test"))
 
 
 SOURCES = tuple(
@@ -122,7 +132,7 @@ SOURCES = tuple(
         images="60,000 / – / 10,000",
         size="28×28×1",
         classes=10,
-        files=tuple(f"{name}/{file}" for pair in _FILES.values() for file in pair),
+        files=files(name),
         get="downloaded on first use",
         citation=_CITATIONS[name],
     )

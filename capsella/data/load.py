@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from capsella.data import cells, cifar10, digits, idx, medmnist, smallnorb, toys
+from capsella.data import affnist, cells, cifar10, digits, idx, medmnist, smallnorb, toys
 from capsella.data.download import data_root
 from capsella.data.folder import read_folder
 from capsella.data.holdout import first_per_class, hold_out
@@ -18,7 +18,7 @@ from capsella.errors import CapsellaError, unknown_name
 
 _SOURCES: dict[str, Source] = {
     source.name: source
-    for module in (digits, idx, cifar10, cells, smallnorb, toys, medmnist)
+    for module in (digits, idx, affnist, cifar10, cells, smallnorb, toys, medmnist)
     for source in module.SOURCES
 }
 

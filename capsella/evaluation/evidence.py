@@ -41,8 +41,8 @@ def margin(odds: Float[Tensor, "b classes"], labels: Int[Tensor, "b"]) -> Float[
 def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
     """What the votes for each class capsule say when every child counts alike: the network without its last routing.
 
-    Dynamic routing, and the uniform and random couplings that stand in for it: ‖squash(1/N Σ_i û_j|i)‖ over all N
-    children, as in the authors' code; its log-odds are ln ‖1/N Σ_i û_j|i‖².
+    Dynamic routing, self-attention, and the uniform and random couplings that stand in for them:
+    ‖squash(1/N Σ_i û_j|i)‖ over all N children, as in the authors' code; its log-odds are ln ‖1/N Σ_i û_j|i‖².
 
     EM routing (not in the paper): the length of a pose says nothing of its presence there, agreement does. So: the
     activation after one M-step with even couplings, the fixed start of Procedure 1, as log-odds λ_0(β_a − Σ_h cost).

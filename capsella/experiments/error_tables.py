@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from capsella.data import DataOptions
 from capsella.experiments.runs import result_of
 from capsella.experiments.tables import check_seeds, hardware, table_values
 from capsella.files import write_json
@@ -49,6 +50,30 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class PairBudget:
+    """As `Budget`, for images that are overlaid in pairs, of which there is no end."""
+
+    epoch_pairs: int
+    validation_pairs: int
+    test_pairs: int
+    epochs: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.epochs} × {self.epoch_pairs} training, {self.validation_pairs} validation and {self.test_pairs} "
+            f"test pairs, batches of {self.batch_size}"
+        )
+
+    def limit(self, recipe: Recipe) -> Recipe:
+        """The recipe within this budget."""
+        data = dataclasses.replace(recipe.data, validation_pairs=self.validation_pairs, test_pairs=self.test_pairs)
+        return dataclasses.replace(
+            recipe, data=data, epochs=self.epochs, epoch_images=self.epoch_pairs, batch_size=self.batch_size
+        )
+
+
+@dataclass(frozen=True)
 class Row:
     """One row of a table.
 
@@ -79,14 +104,15 @@ class ErrorTable:
     family: str | None = None
 
     def on(self, source: str) -> "ErrorTable":
-        """The same table on the images of another source, as on the copy of a set at hand."""
-        rows = [
-            dataclasses.replace(
-                row, recipe=dataclasses.replace(row.recipe, data=dataclasses.replace(row.recipe.data, name=source))
-            )
-            for row in self.rows
-        ]
-        return dataclasses.replace(self, rows=tuple(rows))
+        """The same table on the images of another source, as on the copy of a set at hand.
+
+        Where the rows have different sources, several may be named, with commas between them, and each takes the place
+        of the one whose name it continues: smallnorb-jpeg that of smallnorb.
+
+        Raises:
+            ValueError: a name continues none of the rows' sources.
+        """
+        return dataclasses.replace(self, rows=tuple(on_source(self.rows, source)))
 
     def path(self, folder: Path) -> Path:
         """`folder`/`folder's name`.json."""
@@ -107,11 +133,12 @@ class ErrorTable:
         """
         runs = self._runs(folder, seeds, console)
         first = runs[self.rows[0].slug][0]
+        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run, *_ in runs.values()))
         values = table_values(
             title=self.title,
             note=self.note,
-            measured=f"Test error on {first['data']}, {first['test']['images']} images; mean ± standard deviation over "
-            f"{len(seeds)} seed(s); {hardware(first['environment'])}.",
+            measured=f"Test error on {' and '.join(tested)}; mean ± standard deviation over {len(seeds)} seed(s); "
+            f"{hardware(first['environment'])}.",
             command=command,
             labels=self.columns,
             columns=MEASURED,
@@ -132,6 +159,37 @@ class ErrorTable:
         return runs
 
 
+def on_source(rows: Sequence[Row], source: str) -> list[Row]:
+    """The rows on other sources: see `ErrorTable.on`. Of pairs, the source of their images.
+
+    Raises:
+        ValueError: a name continues none of the rows' sources.
+    """
+    usual, wanted = {_source(row.recipe.data) for row in rows}, source.split(",")
+    # A table on one source has it replaced, whatever the other is called.
+    instead = dict.fromkeys(usual, wanted[0]) if len(usual) == len(wanted) == 1 else {}
+    for name in wanted if len(usual) > 1 or len(wanted) > 1 else ():
+        continued = [one for one in usual if name.startswith(one)]
+        if not continued:
+            raise ValueError(f"data: each source must continue the name of one of {sorted(usual)}, got {name!r}")
+        instead[max(continued, key=len)] = name
+    return [_with_source(row, instead.get(_source(row.recipe.data))) for row in rows]
+
+
+def _source(data: DataOptions) -> str:
+    return data.single().name if data.is_paired else data.name
+
+
+def _with_source(row: Row, source: str | None) -> Row:
+    if source is None:
+        return row
+    data = row.recipe.data
+    other = (
+        dataclasses.replace(data, name="multi", of=source) if data.is_paired else dataclasses.replace(data, name=source)
+    )
+    return dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, data=other))
+
+
 def _row_values(row: Row, runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cells": [*row.label, *error_cells(row.paper, runs)],
@@ -147,9 +205,9 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]]) -> list[str]:
     mean = sum(errors) / len(errors)
     best = [run["training"]["best"] for run in runs]
     return [
-        "–" if paper is None else f"{paper:.1f}",
+        "–" if paper is None else f"{paper:g}",
         str(Spread.of(errors)) if len(errors) > 1 else f"{mean:.2f}",
-        "–" if paper is None else f"{mean - paper:+.1f}",
+        "–" if paper is None else f"{mean - paper:+.2f}",
         *(f"{sum(epoch[name] for epoch in best) / len(best):.4f}" for name in ("train_loss", "validation_loss")),
         f"{sum(run['training']['images_per_second'] for run in runs) / len(errors):.0f}",
     ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from capsella.experiments import hinton2018
+from capsella.experiments import hinton2018, sabour2017
 from capsella.experiments.figures import PublishedFigure
 from capsella.experiments.forslov2018 import (
     accuracies,
@@ -17,6 +17,9 @@ from capsella.experiments.tables import BudgetName, PublishedTable
 
 TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "hinton2018-table1": hinton2018.table_1,
+    "sabour2017-1": sabour2017.table_1,
+    "sabour2017-affnist": sabour2017.affnist,
+    "sabour2017-others": sabour2017.others,
     "forslov2018-table2": weights.table_2,
     "forslov2018-table3": accuracies.table_3,
     "forslov2018-table4": changed_images.table_4,

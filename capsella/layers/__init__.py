@@ -5,7 +5,7 @@ from capsella.layers.coordinates import coordinate_addition, receptive_field_cen
 from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_all_but
 from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
 from capsella.layers.initial_weights import start_for_relus
-from capsella.layers.primary import MatrixPrimaryCapsules, PrimaryCapsules
+from capsella.layers.primary import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
 
 __all__ = [
     "CapsuleConv2d",
@@ -13,6 +13,7 @@ __all__ = [
     "CropImages",
     "DenseCapsules",
     "DenseDecoder",
+    "DepthwisePrimaryCapsules",
     "EnlargeImages",
     "JitterImages",
     "MatrixPrimaryCapsules",

@@ -1,5 +1,6 @@
 """Routed capsule layers: one capsule convolution, and its dense and position-tied forms."""
 
+import math
 from typing import Literal
 
 import torch
@@ -68,9 +69,9 @@ class CapsuleConv2d(nn.Module):
         self.weight = nn.Parameter(_initial_weight(shape, weight_sd, pose, routing))
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
-        self.routing_parameters = nn.ParameterDict(
-            {name: torch.zeros(shape) for name, shape in routing.parameter_shapes(types_out, pose_out).items()}
-        )
+        children = math.prod(self.geometry.kernel) * types_in
+        learned = routing.parameter_shapes(types_out, pose_out, children)
+        self.routing_parameters = nn.ParameterDict({name: torch.zeros(shape) for name, shape in learned.items()})
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""

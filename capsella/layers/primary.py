@@ -1,12 +1,12 @@
 """Primary capsules: the layers that turn feature maps into the first capsules."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.routing import length, squash
+from capsella.routing import length, squash, squash_exponential
 from capsella.types import Capsules
 
 
@@ -41,6 +41,34 @@ class PrimaryCapsules(nn.Module):
         maps = self.activation(self.conv(features))
         # [b (types pose) h w] → [b h w types pose]; float32, because the squash divides small numbers
         u = squash(maps.float().unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
+        return Capsules(u, length(u))
+
+
+class DepthwisePrimaryCapsules(nn.Module):
+    """One number a feature map, by a depthwise convolution over the whole grid; the numbers are cut into capsules.
+
+    Mazzia et al. 2021, section 3.1: 128 maps of 9×9 → 16 types, 8-D, by a depthwise 9×9 kernel. Channel t·pose + k is
+    element k of type t; the capsules are squashed by `squash_exponential`. Its first weights are the authors' (Glorot).
+
+    Shapes: [b types·pose rows columns] → Capsules(poses [b 1 1 types pose], activations ‖pose‖ [b 1 1 types]).
+
+    Args:
+        types: capsule types.
+        pose: pose elements of each.
+        grid: rows and columns of the feature maps.
+    """
+
+    def __init__(self, types: int, pose: int, grid: tuple[int, int]) -> None:
+        super().__init__()
+        self.types, self.pose = types, pose
+        self.conv = nn.Conv2d(types * pose, types * pose, grid, groups=types * pose)
+        nn.init.xavier_uniform_(self.conv.weight)
+        nn.init.zeros_(cast(Tensor, self.conv.bias))
+
+    def forward(self, features: Float[Tensor, "b channels rows columns"]) -> Capsules:
+        """Feature maps to squashed capsules."""
+        maps = self.conv(features).float()  # [b (types pose) 1 1]
+        u = squash_exponential(maps.unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))
 
 

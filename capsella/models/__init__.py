@@ -3,6 +3,7 @@
 from capsella.models import (  # noqa: F401  (importing them registers their models)
     capsnet,
     cnn,
+    efficient_capsnet,
     matrix_capsnet,
     thesis_capsnet,
     thesis_cnn,

@@ -5,6 +5,7 @@ from typing import Literal
 from torch import nn
 
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
+from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import CapsuleClassifier
 from capsella.models.registry import register_model
 from capsella.models.shapes import grid_after
@@ -19,6 +20,8 @@ def sabour2017_capsnet(
     classes: tuple[str, ...] = tuple("0123456789"),
     routing: Routing = DynamicRouting(iterations=3),
     primary_relu: bool = False,
+    primary_types: int = 32,
+    class_weight_sd: float = WEIGHT_SD,
     reconstruction: bool = True,
 ) -> CapsuleClassifier:
     """CapsNet, Figures 1 and 2 of the paper: 6.8 M parameters at 28×28×1, 8.2 M with the decoder.
@@ -29,14 +32,17 @@ def sabour2017_capsnet(
         classes: their names.
         routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
+        primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
+        class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code.
         reconstruction: with the decoder.
     """
     grid = grid_after(image_size, [(9, 1), (9, 2)])
+    classes_layer = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
     return CapsuleClassifier(
         backbone=nn.Sequential(nn.Conv2d(channels, 256, 9), nn.ReLU()),
-        primary=PrimaryCapsules(256, types=32, pose=8, kernel=9, stride=2, activation=activation),
-        capsule_layers=nn.Sequential(DenseCapsules(grid, 32, 8, len(classes), 16, routing=routing)),
+        primary=PrimaryCapsules(256, types=primary_types, pose=8, kernel=9, stride=2, activation=activation),
+        capsule_layers=nn.Sequential(classes_layer),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,
         image_size=image_size,
         channels=channels,

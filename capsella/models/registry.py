@@ -58,7 +58,7 @@ def list_models(pattern: str = "*") -> list[str]:
     """Registered names that match a shell pattern, sorted.
 
     >>> list_models("sabour2017_*")
-    ['sabour2017_capsnet', 'sabour2017_cnn', 'sabour2017_multimnist_cnn']
+    ['sabour2017_affnist_cnn', 'sabour2017_capsnet', 'sabour2017_cnn', 'sabour2017_multimnist_cnn']
     """
     return sorted(fnmatch.filter(_MODELS, pattern))
 

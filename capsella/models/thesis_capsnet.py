@@ -31,11 +31,9 @@ def forslov2018_capsnet1(
 
     Args:
         image_size: (height, width), at least 64×64; below 224 on the shorter side, images are enlarged to it.
-        channels: of the image.
-        classes: their names.
+        channels, classes: of the image, and their names.
         routing: of all routed layers; 3 iterations (§6.5).
-        standardise: bring each image to zero mean and unit variance first. The thesis does not say; without it, a tenth
-            of the first layer's filters start blind to pictures of cells, which are bright, and stay so.
+        standardise: bring each image to zero mean and unit variance first, which the thesis does not say.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
         he_primary: draw the primary capsules' weights as He et al. 2015 do for ReLUs, 2.4 times as wide as PyTorch.
         class_weight_sd: of the class capsules' first weights. At 0.1 all class capsules start 0.999 long.

@@ -7,7 +7,8 @@ from capsella.routing.dynamic import DynamicRouting, dynamic_routing
 from capsella.routing.em import EMRouting, em_routing
 from capsella.routing.random import RandomRouting, random_routing
 from capsella.routing.recording import RoutingTrace, is_recording, record
-from capsella.routing.squash import length, squash
+from capsella.routing.self_attention import SelfAttentionRouting, self_attention_routing
+from capsella.routing.squash import length, squash, squash_exponential
 from capsella.routing.uniform import UniformRouting, uniform_routing
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Routed",
     "Routing",
     "RoutingTrace",
+    "SelfAttentionRouting",
     "UniformRouting",
     "capsule_votes",
     "coupling_entropy",
@@ -33,6 +35,8 @@ __all__ = [
     "random_routing",
     "record",
     "routing_from_dict",
+    "self_attention_routing",
     "squash",
+    "squash_exponential",
     "uniform_routing",
 ]

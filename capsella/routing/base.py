@@ -34,8 +34,11 @@ class Routing(ABC):
     """Whether votes are weighed by their distance from the parent's pose, not by their direction: square weights of
     layers then start near the identity."""
 
-    def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
-        """Name and shape of what a layer with `types` parent types and `pose` pose elements must learn for it."""
+    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of what a layer must learn for it, beside its weights.
+
+        `types`: parent types; `pose`: a parent's pose elements; `children`: all those in a window.
+        """
         return {}
 
     @abstractmethod

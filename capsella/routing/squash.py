@@ -1,5 +1,6 @@
-"""The squashing non-linearity and the length of a capsule."""
+"""The squashing non-linearities and the length of a capsule."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,6 +21,21 @@ def squash(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """
     squared = s.square().sum(-1, keepdim=True)
     return s * (squared / (1 + squared) / (squared + EPSILON).sqrt())
+
+
+def squash_exponential(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Shrink a vector to a length below 1, keeping its direction (Mazzia et al. 2021, Eq. 3).
+
+    v = (1 − e^−‖s‖) · s/‖s‖: of slope 1 at zero, where `squash` has slope 0 and short vectors hardly learn.
+
+    >>> import torch
+    >>> squash_exponential(torch.tensor([3.0, 4.0])).norm().item()  # 1 − e⁻⁵
+    0.9932...
+    >>> squash_exponential(torch.zeros(2))
+    tensor([0., 0.])
+    """
+    norm = length(s).unsqueeze(-1)
+    return s * (-torch.expm1(-norm) / norm)
 
 
 def length(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from capsella.errors import CapsellaError
 from capsella.files import write_whole
@@ -32,9 +33,13 @@ class Progress:
     sums: dict[str, float] = field(default_factory=dict)
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
-    """Write weights, optimizer state and progress, whole or not at all."""
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, average: AveragedModel | None = None
+) -> None:
+    """Write weights, optimizer state, progress and, where there is one, the average of the weights: all or nothing."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
+    if average is not None:
+        state["average"] = average.state_dict()
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as file:  # given a path, torch.save hides that the disk was full
@@ -43,8 +48,10 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress
     write_whole(path, write)
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
-    """Fill model and optimizer from a checkpoint and return the progress; tensors and numbers only, no code is run.
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, average: AveragedModel | None = None
+) -> Progress:
+    """Fill model, optimizer and average from a checkpoint and return the progress; no code in it is run.
 
     Raises:
         CapsellaError: the file is missing, damaged, or belongs to another model.
@@ -53,6 +60,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> Progr
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        if average is not None:
+            average.load_state_dict(state["average"])
         return Progress(**state["progress"])
     except FileNotFoundError as error:
         raise CapsellaError(

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 from lightning_fabric import Fabric
@@ -14,22 +15,21 @@ from rich.console import Console
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from capsella.data import Splits, batches, epoch_order, load_data
+from capsella.data import LabelledImages, Splits, batches, epoch_order, load_data
 from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier, create_model
-from capsella.routing import diagnose, record
 from capsella.training.augment import Augment
+from capsella.training.average import average_of
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, check_unused, load_run, read_config, write_config
-
-# Validation images, evenly spread, that the routing diagnostics of an epoch look at.
-DIAGNOSED = 32
+from capsella.training.stopping import reaches, stopped
+from capsella.training.validation import routing_row, validate
 
 
 class TrainingDivergedError(CapsellaError):
@@ -62,7 +62,7 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
     name, recipe, _ = read_config(folder)
     fabric = launch(recipe)
     trainer = Trainer(recipe, folder, name, fabric, console or Console())
-    trainer.progress = load_checkpoint(folder / "last.ckpt", trainer.model, trainer.optimizer)
+    trainer.progress = load_checkpoint(folder / "last.ckpt", trainer.model, trainer.optimizer, trainer.average)
     if not trainer.is_finished:
         trainer.run()
     return load_run(folder)
@@ -82,19 +82,24 @@ class Trainer:
             channels=self.splits.channels,
             classes=self.splits.classes,
         )
+        if recipe.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=recipe.optimizer.l2)
         self.augment = Augment(recipe.augment, self.splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
+        ema = recipe.optimizer.ema
+        self.average = None if ema is None else average_of(self.model, ema)
+        self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
         self.steps_per_epoch = math.ceil((recipe.epoch_images or len(self.splits.train)) / recipe.batch_size)
+        self.total_steps = recipe.epochs * self.steps_per_epoch
 
     def run(self) -> None:
         """Train until the last epoch, or until validation has stopped getting better."""
         if self._is_first:
             self._begin()
         writer = SummaryWriter(str(self.folder / "events"), purge_step=self.progress.step) if self._is_first else None
-        total = self.recipe.epochs * self.steps_per_epoch
-        with progress_bar(self.console, self.name, total, self.progress.step) as bar:
+        with progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
             while not self._is_trained:
                 self._train_epoch(bar)
                 row = self._finish_epoch()
@@ -144,10 +149,10 @@ class Trainer:
         images, labels, parts = next(batches(self.splits.train, len(chosen), order=chosen, device=self.fabric.device))
         images = self.augment(images)
         for group in self.optimizer.param_groups:
-            group["lr"] = options.rate_at(progress.step)
+            group["lr"] = options.rate_at(progress.step, self.total_steps)
 
         output = self.network(images, labels)
-        spread = self.recipe.loss.spread_at(progress.step, self.recipe.epochs * self.steps_per_epoch)
+        spread = self.recipe.loss.spread_at(progress.step, self.total_steps)
         losses = total_loss(output, images, labels, self.recipe.loss, parts=parts, spread=spread)
         self.wrapped_optimizer.zero_grad()
         self.fabric.backward(losses.total)
@@ -158,6 +163,8 @@ class Trainer:
         if options.gradient_clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.gradient_clip, norm)
         self.wrapped_optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
 
         self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
@@ -174,7 +181,7 @@ class Trainer:
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Stop before a bad step is taken, so that no weight ever becomes NaN."""
         if not math.isfinite(value):
-            rate = self.recipe.optimizer.rate_at(step - 1)
+            rate = self.recipe.optimizer.rate_at(step - 1, self.total_steps)
             raise TrainingDivergedError(
                 f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g}); "
                 f"the last checkpoint before it is {self.folder / 'last.ckpt'}; "
@@ -184,7 +191,8 @@ class Trainer:
     def _finish_epoch(self) -> Row:
         """Validate, keep the best weights, write metrics and checkpoint."""
         progress, sums = self.progress, self._sums_over_devices()
-        validation_loss, validation_error = self._validate()
+        self.judged.eval()
+        validation_loss, validation_error = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation_loss, progress.step)
         progress.epoch += 1
         row: Row = {
@@ -192,7 +200,7 @@ class Trainer:
             "step": progress.step,
             "images_seen": int(sum(row["train_images"] for row in progress.history) + sums["images"]),
             "train_images": int(sums["images"]),
-            "learning_rate": self.recipe.optimizer.rate_at(progress.step - 1),
+            "learning_rate": self.recipe.optimizer.rate_at(progress.step - 1, self.total_steps),
             "train_loss": sums["total"] / sums["images"],
             "train_classification": sums["classification"] / sums["images"],
             "train_reconstruction": sums["reconstruction"] / sums["images"],
@@ -201,44 +209,25 @@ class Trainer:
             "validation_error": validation_error,
             "images_per_second": sums["images"] / sums["seconds"],
             "seconds": sums["seconds"],
-            **self._routing_row(),
+            **routing_row(self.judged, self.splits.validation, self.fabric.device),
             **{name: total / progress.batch for name, total in sums.items() if name.startswith("gradient_")},
         }
+        if self.recipe.stop_at_error is not None and self.recipe.stop_on == "test":
+            row["test_error"] = self._validate(self.splits.test)[1]
         progress.history.append(row)
         progress.batch, progress.sums = 0, {}
         if self._is_better(row):
             progress.best = row
             if self._is_first:
-                self.model.save_pretrained(self.folder)
+                self.judged.save_pretrained(self.folder)
         if self._is_first:
             write_metrics(self.folder / "metrics.csv", progress.history)
         self._save_checkpoint()
         return row
 
-    @torch.no_grad()
-    def _validate(self) -> tuple[float, float]:
-        """Loss and error in per cent on the validation images; every device computes all of it."""
-        self.network.eval()
-        loss, errors = 0.0, 0
-        for images, labels, parts in batches(self.splits.validation, self.recipe.batch_size, device=self.fabric.device):
-            output = self.network(images, labels)
-            loss += float(total_loss(output, images, labels, self.recipe.loss, parts=parts).total) * len(labels)
-            errors += count_errors(output.activations, labels)
-        count = len(self.splits.validation)
-        return loss / count, 100 * errors / count
-
-    @torch.no_grad()
-    def _routing_row(self) -> Row:
-        """Coupling entropy after the last iteration and dead capsules of each routed layer, on validation images."""
-        validation = self.splits.validation
-        spread = torch.linspace(0, len(validation) - 1, min(DIAGNOSED, len(validation))).long()
-        images, *_ = next(batches(validation, len(spread), order=spread, device=self.fabric.device))
-        with record() as traces:
-            self.model(images)
-        row: Row = {}
-        for number, layer in enumerate(diagnose([traces]), 1):
-            row |= {f"entropy_{number}": layer.entropy[-1], f"dead_{number}": layer.dead_share}
-        return row
+    def _validate(self, images: LabelledImages) -> tuple[float, float]:
+        """Loss and error in per cent of the weights that would be kept."""
+        return validate(self.judged, images, self.recipe.loss, self.recipe.batch_size, self.fabric)
 
     def _sums_over_devices(self) -> dict[str, float]:
         """Images, errors and losses added up; seconds and gradients, which every device has whole, averaged."""
@@ -254,10 +243,14 @@ class Trainer:
         }
 
     def _is_better(self, row: Row) -> bool:
-        """Lower validation error; at the same error, lower validation loss."""
+        """Lower validation error; at the same error, lower validation loss; and where training stops at an error."""
         best = self.progress.best
         keys = ("validation_error", "validation_loss")
-        return best is None or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
+        return (
+            best is None
+            or reaches(self.recipe, row)
+            or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -267,12 +260,14 @@ class Trainer:
     @property
     def _is_trained(self) -> bool:
         best, patience = self.progress.best, self.recipe.patience
-        out_of_patience = patience is not None and best is not None and self.progress.epoch - best["epoch"] >= patience
-        return out_of_patience or self.progress.epoch >= self.recipe.epochs
+        if best is None:
+            return False
+        out_of_patience = patience is not None and self.progress.epoch - best["epoch"] >= patience
+        return out_of_patience or reaches(self.recipe, best) or self.progress.epoch >= self.recipe.epochs
 
     def _save_checkpoint(self) -> None:
         if self._is_first:
-            save_checkpoint(self.folder / "last.ckpt", self.model, self.optimizer, self.progress)
+            save_checkpoint(self.folder / "last.ckpt", self.model, self.optimizer, self.progress, self.average)
 
     def _write_summary(self) -> None:
         """summary.json: where the best epoch was, and the cost: seconds of training without validation, memory."""
@@ -284,6 +279,7 @@ class Trainer:
             "seconds": sum(row["seconds"] for row in history),
             "images_per_second": speeds[len(speeds) // 2],
             "peak_memory_mib": peak_memory_mib(),
+            "stopped": stopped(self.recipe, self.progress.best or history[-1]),
             "broken_images": list(self.splits.broken),
         }
         write_json(self.folder / "summary.json", summary)

@@ -1,6 +1,7 @@
 """A recipe: everything that decides what a training run computes, as one frozen dataclass."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,28 +24,50 @@ class AugmentOptions:
     """Rotate by up to this many degrees either way."""
     flip: bool = False
     """Mirror left-right and top-bottom, each with probability one half."""
+    rotation_sd: float = 0.0
+    """Rotate half of the images by an angle from a normal distribution with this standard deviation in degrees, at most
+    three of them."""
+    squeeze: float = 0.0
+    """Narrow by less than this share of the width, by a third of it as a rule: half-normally distributed."""
+    margin_shift: bool = False
+    """Shift within the margins around what is not black, by a third of a margin as a rule, in random directions."""
+    erase: int = 0
+    """Black out a square of this many pixels a side, at a random place as far from the border."""
 
     def __post_init__(self) -> None:
         if self.shift < 0:
             raise ValueError(f"shift: must not be negative, got {self.shift}")
         if not 0 <= self.rotation <= 180:
             raise ValueError(f"rotation: must be from 0 to 180 degrees, got {self.rotation}")
+        if not 0 <= self.rotation_sd <= 60:
+            raise ValueError(f"rotation_sd: must be from 0 to 60 degrees, got {self.rotation_sd}")
+        if not 0 <= self.squeeze < 1:
+            raise ValueError(f"squeeze: must be a share in [0, 1), got {self.squeeze}")
+        if self.erase < 0:
+            raise ValueError(f"erase: must not be negative, got {self.erase}")
 
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """Adam (β = 0.9 and 0.999, ε = 1e-8) with exponential decay of the learning rate."""
+    """Adam (β = 0.9 and 0.999, ε = 1e-8), the schedule of its learning rate, and the average of the weights."""
 
     learning_rate: float = 1e-3
-    """Learning rate of the first step."""
+    """Learning rate of the first step, or of the first after the warm-up."""
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    """Exponential decay, or half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017)."""
+    warmup_steps: int = 0
+    """The learning rate rises evenly over this many first steps."""
     decay: float = 0.96
-    """The learning rate is multiplied by this every `decay_steps` steps, smoothly; 1 keeps it."""
+    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it."""
     decay_steps: int = 2000
     """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code."""
     l2: float = 0.0
     """L2 penalty on all weights, as Adam's weight decay."""
     gradient_clip: float | None = None
     """Largest norm of the whole gradient; longer ones are shortened to it."""
+    ema: float | None = None
+    """Evaluate and keep an exponential moving average of the weights, which each step leaves with this share of what it
+    was (0.999: over about the last 1,000 steps); without it, the weights themselves."""
 
     def __post_init__(self) -> None:
         if not (self.learning_rate > 0 and self.decay > 0 and self.decay_steps > 0):
@@ -52,14 +75,30 @@ class OptimizerOptions:
                 "learning_rate, decay, decay_steps: must be above 0, "
                 f"got {self.learning_rate}, {self.decay}, {self.decay_steps}"
             )
+        if self.schedule not in ("exponential", "cosine"):
+            raise ValueError(f"schedule: must be 'exponential' or 'cosine', got {self.schedule!r}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps: must not be negative, got {self.warmup_steps}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema: must be between 0 and 1, both excluded, or None, got {self.ema}")
         if not self.l2 >= 0:
             raise ValueError(f"l2: must not be negative, got {self.l2}")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ValueError(f"gradient_clip: must be above 0 or None, got {self.gradient_clip}")
 
-    def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        return float(self.learning_rate * self.decay ** (step / self.decay_steps))
+    def rate_at(self, step: int, total_steps: int) -> float:
+        """The learning rate of a step, counted from 0, of a training of `total_steps`.
+
+        >>> options = OptimizerOptions(learning_rate=1.0, schedule="cosine", warmup_steps=2)
+        >>> [round(options.rate_at(step, 10), 2) for step in (0, 1, 6, 10)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "exponential":
+            return float(self.learning_rate * self.decay ** (step / self.decay_steps))
+        done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
 
 @dataclass(frozen=True)
@@ -89,6 +128,12 @@ class Recipe:
     """Images a step, over all devices together."""
     patience: int | None = None
     """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
+    stop_at_error: float | None = None
+    """Stop after the first epoch with this error in per cent or less, and keep that epoch's weights, so that networks
+    compare at an equal error; with `epoch_images`, at a finer grain than whole passes. Where no epoch reaches it, the
+    training is complete, and summary.json says that it was not reached."""
+    stop_on: Literal["validation", "test"] = "validation"
+    """The images on which `stop_at_error` looks: test is the papers' protocol where another set is the real test."""
     seed: int = 0
     """Seed of the weights, the order of the images, augmentation and dropout."""
     deterministic: bool = False
@@ -99,6 +144,8 @@ class Recipe:
     """How many of them, with distributed data parallel (DDP); on a CPU, processes."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """float32, or convolutions and dense layers in bfloat16; routing always runs in float32."""
+    channels_last: bool = False
+    """Store feature maps with the channels last, which convolutions of many channels may run faster with."""
     checkpoint_seconds: float = 60.0
     """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
 
@@ -112,6 +159,10 @@ class Recipe:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: must be at least 1, got {number}")
+        if self.stop_at_error is not None and not 0 <= self.stop_at_error <= 100:
+            raise ValueError(f"stop_at_error: must be from 0 to 100 per cent, got {self.stop_at_error}")
+        if self.stop_on not in ("validation", "test"):
+            raise ValueError(f"stop_on: must be 'validation' or 'test', got {self.stop_on!r}")
         if self.data.is_paired and self.augment != AugmentOptions():
             raise ValueError(
                 f"augment: must be off for pairs, whose two images are shifted when they are drawn, got {self.augment}"

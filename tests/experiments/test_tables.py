@@ -94,7 +94,7 @@ def test_cells_by_hand():
         return {"test": {"error_percent": error}, "training": {"best": best, "images_per_second": 100 * loss}}
 
     two = [run(4.0, 0.1), run(6.0, 0.3)]
-    assert error_cells(1.8, two) == ["1.8", "5.00 ± 1.41", "+3.2", "0.2000", "0.4000", "20"]
+    assert error_cells(1.8, two) == ["1.8", "5.00 ± 1.41", "+3.20", "0.2000", "0.4000", "20"]
     assert error_cells(None, two[:1]) == ["–", "4.00", "–", "0.1000", "0.2000", "10"]
 
 

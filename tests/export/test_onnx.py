@@ -141,6 +141,8 @@ TINY = {
     "hinton2018_matrix_capsnet": {"image_size": 17, "routing": UniformRouting()},
     "hinton2018_cnn": {"image_size": 10, "crop": 8},
     "sabour2017_multimnist_cnn": {"image_size": 16},
+    "sabour2017_affnist_cnn": {"image_size": 8},
+    "mazzia2021_efficient_capsnet": {"image_size": 13},
     "forslov2018_emnet1_init1": {"image_size": 64},  # for all of the thesis: they are made of the same layers
 }
 

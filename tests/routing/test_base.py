@@ -1,9 +1,21 @@
 import pytest
 import torch
 
-from capsella.routing import ROUTINGS, DynamicRouting, RandomRouting, UniformRouting, routing_from_dict
+from capsella.routing import (
+    ROUTINGS,
+    DynamicRouting,
+    RandomRouting,
+    SelfAttentionRouting,
+    UniformRouting,
+    routing_from_dict,
+)
 
-OPTIONS = [DynamicRouting(iterations=2, bias=True, leaky=True), UniformRouting(), RandomRouting(seed=7)]
+OPTIONS = [
+    DynamicRouting(iterations=2, bias=True, leaky=True),
+    UniformRouting(),
+    RandomRouting(seed=7),
+    SelfAttentionRouting(prior=False),
+]
 
 
 @pytest.mark.parametrize("routing", OPTIONS)
@@ -26,7 +38,7 @@ def test_route_is_the_function() -> None:
     votes, activations = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
     for routing in ROUTINGS.values():
         options = routing()
-        shapes = options.parameter_shapes(types=3, pose=4)
+        shapes = options.parameter_shapes(types=3, pose=4, children=5)
         routed = options.route(votes, activations, **{name: torch.zeros(shape) for name, shape in shapes.items()})
         assert routed.poses.shape == (2, 3, 4)
         assert routed.activations.shape == (2, 3)

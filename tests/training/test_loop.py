@@ -134,7 +134,7 @@ class TestBestEpoch:
     def scripted(self, monkeypatch, tiny, quiet_train):
         def run(losses_and_errors, name="run", **fields):
             results = iter(losses_and_errors)
-            monkeypatch.setattr(Trainer, "_validate", lambda self: next(results))
+            monkeypatch.setattr(Trainer, "_validate", lambda self, images: next(results))
             return quiet_train(tiny(**fields), name)
 
         return run

@@ -120,8 +120,8 @@ def test_a_damaged_recipe_is_named(change, text):
 
 def test_the_learning_rate_decays_smoothly():
     options = OptimizerOptions(learning_rate=0.5, decay=0.25, decay_steps=10)
-    assert [options.rate_at(step) for step in (0, 5, 10, 20)] == pytest.approx([0.5, 0.25, 0.125, 0.03125])
-    assert OptimizerOptions(learning_rate=0.5, decay=1.0).rate_at(10**6) == 0.5
+    assert [options.rate_at(step, 100) for step in (0, 5, 10, 20)] == pytest.approx([0.5, 0.25, 0.125, 0.03125])
+    assert OptimizerOptions(learning_rate=0.5, decay=1.0).rate_at(10**6, 10**7) == 0.5
 
 
 def test_a_recipe_is_frozen():
@@ -159,6 +159,6 @@ def test_modern_recipes_train_the_thesis_s_networks_another_way():
         assert modern.model["name"] == published.model["name"]
         assert modern.model["batch_norm"]
         assert (modern.data, modern.loss.name, modern.augment.flip) == (published.data, published.loss.name, True)
-        assert modern.optimizer.rate_at(2500) == pytest.approx(modern.optimizer.learning_rate / 10)
+        assert modern.optimizer.rate_at(2500, 2500) == pytest.approx(modern.optimizer.learning_rate / 10)
         with torch.device("meta"):
             create_model(**modern.model, image_size=224, channels=3)

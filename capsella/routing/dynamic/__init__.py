@@ -73,7 +73,7 @@ class DynamicRouting(Routing):
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
 
-    def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
         """A bias [j d] where asked for."""
         return {"bias": (types, pose)} if self.bias else {}
 

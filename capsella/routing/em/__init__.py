@@ -76,7 +76,7 @@ class EMRouting(EMSettings, Routing):
         if self.competition not in ("all", "types"):
             raise ValueError(f"competition: must be 'all' or 'types', got {self.competition!r}")
 
-    def parameter_shapes(self, types: int, pose: int) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
         """β_u and β_a, one of each per parent type.
 
         Raises:

@@ -39,7 +39,8 @@ class TestTheGrid:
             assert (recipe.data.name, recipe.data.size, recipe.data.channels) == ("pbc", 224, 3)
             assert recipe.loss.spread_at(runs.SMALL.images, runs.SMALL.images) == pytest.approx(0.9)
             rate = recipe.optimizer.learning_rate
-            assert recipe.optimizer.rate_at(runs.SMALL.images // runs.SMALL.batch_size) == pytest.approx(rate / 10)
+            steps = runs.SMALL.images // runs.SMALL.batch_size
+            assert recipe.optimizer.rate_at(steps, steps) == pytest.approx(rate / 10)
         assert [run.recipe.data.per_class for run in grid[::7]] == [100, 300, None]
         assert [run.recipe.data.first_classes for run in grid[::7]] == [None, None, 5]
 

@@ -1,0 +1,167 @@
+"""Digits on a canvas of 40×40: MNIST placed at random, and affNIST, its test images under affine maps they never saw.
+
+All three sources train on the same images, MNIST's in the middle of the canvas, which shifts of up to 6 pixels place at
+random anew in every epoch; the images to validate on lie at random places that stay. They differ in their test images:
+`mnist40` places MNIST's at random, `affnist` reads the published ones, `affnist-like` draws a stand-in.
+"""
+
+import io
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from scipy.io import loadmat
+from torch import Tensor
+
+from capsella.data import idx
+from capsella.data.download import data_root, find_or_download
+from capsella.data.holdout import hold_out
+from capsella.data.images import ImageSet
+from capsella.data.options import DataOptions
+from capsella.data.pairs import place
+from capsella.data.reading import resize_array
+from capsella.data.source import Parts, Source
+from capsella.errors import CapsellaError
+
+SIZE = 40
+_FILE, _ARCHIVE = "affnist/test.mat", "affnist/test.mat.zip"
+_URL = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip"
+# Of the places of validation and test images, and of the affine maps: the same on every machine and for every split.
+_VALIDATION_SEED, _TEST_SEED, _MAPS_SEED = 1, 2, 3
+ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)
+"""Ranges of affNIST's maps: degrees either way, either way, and from – to along each axis."""
+_AT_A_TIME = 1000  # images whose maps are in memory together
+
+
+def _read(options: DataOptions) -> Parts:
+    stored = replace(options, name="mnist", size=None, channels=None)
+    train, validation = hold_out(idx.read_split(stored, "train"), options.validation, options.split_seed)
+    if options.name == "affnist":
+        test = _read_published()
+    elif options.name == "mnist40":
+        test = _scattered(idx.read_split(stored, "test"), _TEST_SEED)
+    else:
+        test = idx.read_split(stored, "test")
+        test = replace(test, images=affine_like_affnist(test.images, _MAPS_SEED))
+    corners = torch.full((len(train), 2), (SIZE - train.image_size[0]) // 2)
+    train = replace(train, images=place(train.images, corners, (SIZE, SIZE)))
+    train, validation, test = (
+        _resized(images, options) for images in (train, _scattered(validation, _VALIDATION_SEED), test)
+    )
+    return Parts(options.name, train=train, validation=validation, test=test)
+
+
+def _scattered(images: ImageSet, seed: int) -> ImageSet:
+    """Each image at a place of its own on the canvas."""
+    room = SIZE - images.image_size[0]
+    corners = np.random.default_rng(seed).integers(room + 1, size=(len(images), 2))
+    return replace(images, images=place(images.images, torch.from_numpy(corners), (SIZE, SIZE)))
+
+
+def _resized(images: ImageSet, options: DataOptions) -> ImageSet:
+    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
+    return replace(images, images=pixels)
+
+
+def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Tensor, "n 1 40 40"]:
+    """One random affine map of each image onto a canvas of 40×40, as affNIST describes its own.
+
+    In this order: scale along each axis evenly from 0.8 to 1.2, shear evenly from −0.2 to 0.2, rotate evenly from −20
+    to 20 degrees, about the image's centre; then move evenly to anywhere where no light leaves the canvas
+    (to the middle, where it cannot fit). Bilinear.
+    """
+    if len(images) == 0:
+        return images.new_empty(0, 1, SIZE, SIZE)
+    rng = np.random.default_rng(seed)
+    return torch.cat([_mapped(some, *_maps(some, rng)) for some in images.split(_AT_A_TIME)])
+
+
+def _maps(
+    images: UInt8[Tensor, "n 1 h w"], rng: np.random.Generator
+) -> tuple[Float[np.ndarray, "n 2 2"], Float[np.ndarray, "n 2"]]:
+    """A and t of each map x → A x + t, from a place in the image to one on the canvas.
+
+    Places are (across, down) in pixels from the centre.
+    """
+    n, _, height, width = images.shape
+    angle, shear = np.radians(rng.uniform(-ROTATION, ROTATION, n)), rng.uniform(-SHEAR, SHEAR, n)
+    scale, where = rng.uniform(*SCALE, (n, 2)), rng.uniform(size=(n, 2))
+    turn = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], 1).reshape(n, 2, 2)
+    lean = np.tile(np.eye(2), (n, 1, 1))
+    lean[:, 0, 1] = shear
+    A = turn @ lean * scale[:, None, :]
+    down, across = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
+    places = np.einsum("nak,kp->nap", A, np.stack([across.ravel(), down.ravel()]))
+    black = (images.numpy().reshape(n, 1, -1) == 0) & (images.numpy().reshape(n, 1, -1).any(2, keepdims=True))
+    reach = np.abs(A).sum(2)  # of a pixel's light, which bilinear sampling spreads to its neighbours' centres
+    least = -SIZE / 2 - np.where(black, np.inf, places).min(2) + reach
+    most = SIZE / 2 - np.where(black, -np.inf, places).max(2) - reach
+    t = np.where(least <= most, least + where * (most - least), (least + most) / 2)
+    return A, t
+
+
+def _mapped(
+    images: UInt8[Tensor, "n 1 h w"], A: Float[np.ndarray, "n 2 2"], t: Float[np.ndarray, "n 2"]
+) -> UInt8[Tensor, "n 1 40 40"]:
+    """The images under their maps. Sampling asks where each place of the canvas comes from: A⁻¹(x − t)."""
+    half = np.array(images.shape[:1:-1]) / 2  # across, down
+    back = np.linalg.inv(A) / half[None, :, None]  # to coordinates from −1 to 1, in which torch counts
+    theta = np.concatenate([back * (SIZE / 2), -back @ t[:, :, None]], 2)
+    grid = torch.nn.functional.affine_grid(
+        torch.from_numpy(theta).float(), [len(images), 1, SIZE, SIZE], align_corners=False
+    )
+    return torch.nn.functional.grid_sample(images.float(), grid, align_corners=False).round().byte()
+
+
+def _read_published() -> ImageSet:
+    """The test images of affNIST: 32 maps of each of MNIST's; the file as it is, or in the authors' archive.
+
+    The authors publish no checksum; the archive carries one of its own.
+    """
+    path = data_root() / _FILE
+    try:
+        if path.is_file():
+            content = path.read_bytes()
+        else:
+            path = find_or_download(_ARCHIVE, [_URL], None)
+            with zipfile.ZipFile(path) as archive:
+                content = archive.read(Path(_FILE).name)
+        data = loadmat(io.BytesIO(content))["affNISTdata"][0, 0]
+        pixels, labels = data["image"], data["label_int"].ravel()
+    except (OSError, KeyError, IndexError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise CapsellaError(
+            f"{path}: is not affNIST's test.mat ({error!r}); delete it to have it downloaded"
+        ) from error
+    if pixels.dtype != np.uint8 or pixels.shape != (SIZE * SIZE, len(labels)):
+        raise CapsellaError(
+            f"{path}: must hold bytes [{SIZE * SIZE} n] with n labels, got {pixels.dtype} {pixels.shape}, {len(labels)}"
+        )
+    images = torch.from_numpy(np.ascontiguousarray(pixels.T).reshape(-1, 1, SIZE, SIZE))
+    try:
+        return ImageSet(images, torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
+    except ValueError as error:
+        raise CapsellaError(f"{path}: {error}") from error
+
+
+_MNIST = "LeCun, Bottou, Bengio, Haffner 1998"
+SOURCES = tuple(
+    Source(
+        name=name,
+        read=_read,
+        images=f"60,000 / – / {test}",
+        size=f"{SIZE}×{SIZE}×1",
+        classes=10,
+        files=files,
+        get="downloaded on first use",
+        citation=citation,
+    )
+    for name, test, files, citation in (
+        ("mnist40", "10,000", idx.files("mnist"), f"{_MNIST}, placed at random as in Sabour et al. 2017"),
+        ("affnist", "320,000", (_FILE, _ARCHIVE), "Tieleman 2013, affNIST, University of Toronto"),
+        ("affnist-like", "10,000", idx.files("mnist"), f"{_MNIST}, under random affine maps drawn by this package"),
+    )
+)

@@ -1,0 +1,78 @@
+"""The network of Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet" (arXiv 2101.12491)."""
+
+import math
+
+from torch import nn
+
+from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
+from capsella.models.base import CapsuleClassifier
+from capsella.models.registry import register_model
+from capsella.models.shapes import grid_after
+from capsella.routing import Routing, SelfAttentionRouting
+
+CONVOLUTIONS = ((32, 5, 1), (64, 3, 1), (64, 3, 1), (128, 3, 2))
+"""Channels, kernel and stride of each."""
+TYPES, POSE, CLASS_POSE = 16, 8, 16
+
+
+@register_model
+def mazzia2021_efficient_capsnet(
+    *,
+    image_size: tuple[int, int] = (28, 28),
+    channels: int = 1,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = SelfAttentionRouting(),
+    class_weight_sd: float | None = None,
+    reconstruction: bool = True,
+) -> CapsuleClassifier:
+    """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
+
+    The paper has one kernel as large as the last 9×9 maps; for other image sizes it is as large as theirs.
+
+    Args:
+        image_size: (height, width), at least 13×13; the paper's is 28×28.
+        channels: of the image.
+        classes: their names.
+        routing: of the class capsules.
+        class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
+        reconstruction: with the decoder.
+    """
+    kernels = [(kernel, stride) for _, kernel, stride in CONVOLUTIONS]
+    # The last maps have 2×2 numbers at least: a batch of one image can then be normalised in training.
+    grid_after(image_size, [*kernels, (2, 1)])
+    grid = grid_after(image_size, kernels)
+    if class_weight_sd is None:
+        # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
+        class_weight_sd = math.sqrt(2 / (len(classes) * TYPES * POSE))
+    return CapsuleClassifier(
+        backbone=_backbone(channels),
+        primary=DepthwisePrimaryCapsules(TYPES, POSE, grid),
+        capsule_layers=nn.Sequential(
+            DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=class_weight_sd)
+        ),
+        decoder=_decoder(len(classes), (channels, *image_size)) if reconstruction else None,
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )
+
+
+def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
+    decoder = DenseDecoder(classes, CLASS_POSE, image)
+    start_for_relus(decoder)
+    return decoder
+
+
+def _backbone(channels: int) -> nn.Sequential:
+    """Unpadded convolutions, each with ReLU, then batch norm, with Keras's constants."""
+    layers: list[nn.Module] = []
+    for width, kernel, stride in CONVOLUTIONS:
+        layers += [
+            nn.Conv2d(channels, width, kernel, stride),
+            nn.ReLU(),
+            nn.BatchNorm2d(width, eps=1e-3, momentum=0.01),
+        ]
+        channels = width
+    backbone = nn.Sequential(*layers)
+    start_for_relus(backbone)
+    return backbone

@@ -1,0 +1,24 @@
+"""The moving average of a network's weights over the steps of its training."""
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+
+def average_of(model: nn.Module, decay: float) -> AveragedModel:
+    """An exponential moving average of `model`, in evaluation mode; `update_parameters(model)` after each step.
+
+    average ← d · average + (1 − d) · weights, with d = min(decay, (1 + n)/(10 + n)) after n updates, so that the random
+    first weights are soon forgotten (TensorFlow's `ExponentialMovingAverage` with `num_updates`). Running statistics of
+    batch norm are averaged alike.
+    """
+
+    def mix(kept: Tensor, new: Tensor, updates: Tensor | int) -> Tensor:
+        if not kept.is_floating_point():  # a count of batches
+            return new
+        n = int(updates)
+        return torch.lerp(kept, new, 1 - min(decay, (1 + n) / (10 + n)))
+
+    average = AveragedModel(model, avg_fn=mix, use_buffers=True).eval()
+    average.requires_grad_(False)
+    return average

@@ -1,0 +1,156 @@
+"""MNIST on a canvas of 40×40: placed at random, under affine maps, and as published."""
+
+import gzip
+import struct
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+from scipy.ndimage import affine_transform
+
+from capsella.data import DataOptions, affnist, load_data, source_table
+from capsella.errors import CapsellaError
+
+OPTIONS = DataOptions(name="mnist40", validation=0.25)
+
+
+def pack(values):
+    head = bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape)
+    return gzip.compress(head + values.tobytes(), mtime=0)
+
+
+def digits(number, seed):
+    """Random light in a 20×20 box on 28×28, as MNIST's digits are."""
+    images = np.zeros((number, 28, 28), np.uint8)
+    images[:, 4:24, 4:24] = np.random.default_rng(seed).integers(0, 256, (number, 20, 20))
+    return images
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    """MNIST of 40 training and 20 test images."""
+    monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    (tmp_path / "mnist").mkdir()
+    for name, number in (("train", 40), ("t10k", 20)):
+        (tmp_path / "mnist" / f"{name}-images-idx3-ubyte.gz").write_bytes(pack(digits(number, number)))
+        (tmp_path / "mnist" / f"{name}-labels-idx1-ubyte.gz").write_bytes(pack(np.arange(number, dtype=np.uint8) % 10))
+    return tmp_path
+
+
+def write_published(root, images, labels, name="test.mat"):
+    (root / "affnist").mkdir()
+    data = {"image": images.reshape(len(images), -1).T, "label_int": labels[None]}
+    savemat(root / "affnist" / name, {"affNISTdata": data}, do_compression=True)
+    return root / "affnist" / name
+
+
+def corner(image):
+    """Where a digit of 20×20 with light in all its corners lies."""
+    rows, columns = ((image[0] > 0).any(axis).nonzero() for axis in (1, 0))
+    return int(rows[0]) - 4, int(columns[0]) - 4
+
+
+def test_training_images_lie_in_the_middle_and_the_others_at_random():
+    splits = load_data(OPTIONS)
+    assert splits.image_size == (40, 40)
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (30, 10, 20)
+    sources = torch.from_numpy(digits(40, 40))
+    for image in splits.train.images[:, 0]:
+        assert any(torch.equal(image[6:34, 6:34], source) for source in sources)
+        assert int((image > 0).sum()) == int((image[6:34, 6:34] > 0).sum())
+    places = [corner(image) for image in splits.test.images]
+    for (top, left), image, source in zip(places, splits.test.images[:, 0], digits(20, 20), strict=True):
+        assert np.array_equal(image[top : top + 28, left : left + 28].numpy(), source)
+        assert 0 <= min(top, left) <= max(top, left) <= 12
+    assert len(set(places)) > 10
+    assert len({corner(image) for image in splits.validation.images}) > 5
+    again = load_data(replace(OPTIONS, split_seed=0))
+    assert torch.equal(again.test.images, splits.test.images)
+    assert torch.equal(again.validation.images, splits.validation.images)
+
+
+def test_the_same_digits_are_trained_on_whatever_the_test_is():
+    plain, like = load_data(OPTIONS), load_data(replace(OPTIONS, name="affnist-like"))
+    assert torch.equal(plain.train.images, like.train.images)
+    assert torch.equal(plain.validation.images, like.validation.images)
+    assert torch.equal(plain.test.labels, like.test.labels)
+    assert not torch.equal(plain.test.images, like.test.images)
+    assert torch.equal(load_data(replace(OPTIONS, name="affnist-like")).test.images, like.test.images)
+    assert load_data(replace(OPTIONS, name="affnist-like", size=20, channels=3)).test.images.shape == (20, 3, 20, 20)
+
+
+def test_the_maps_against_scipy():
+    images = torch.from_numpy(digits(6, 1))[:, None]
+    drawn = affnist.affine_like_affnist(images, seed=5)
+    A, t = affnist._maps(images, np.random.default_rng(5))
+    swap = np.array([[0, 1], [1, 0]])  # scipy counts (down, across)
+    for image, matrix, move, ours in zip(images[:, 0].double().numpy(), A, t, drawn[:, 0].numpy(), strict=True):
+        back = swap @ np.linalg.inv(matrix) @ swap
+        offset = np.full(2, 13.5) - back @ (np.full(2, 19.5) + swap @ move)
+        expected = affine_transform(image, back, offset, (40, 40), order=1)
+        np.testing.assert_allclose(ours.astype(float), expected, atol=0.6)
+
+
+def test_the_ranges_of_the_maps():
+    """Scale, shear and angle are read back off each matrix: R · [1 s; 0 1] · diag(x, y)."""
+    images = torch.from_numpy(digits(400, 2))[:, None]
+    A, t = affnist._maps(images, np.random.default_rng(0))
+    angle = np.degrees(np.arctan2(A[:, 1, 0], A[:, 0, 0]))
+    across = np.hypot(A[:, 0, 0], A[:, 1, 0])
+    down = np.linalg.det(A) / across
+    shear = (A[:, :, 0] * A[:, :, 1]).sum(1) / across / down
+    for values, low, high in ((angle, -20, 20), (across, 0.8, 1.2), (down, 0.8, 1.2), (shear, -0.2, 0.2)):
+        assert low <= values.min() < low + 0.05 * (high - low)
+        assert high - 0.05 * (high - low) < values.max() <= high
+    assert t.min() < -6
+    assert t.max() > 6
+
+
+def test_nothing_leaves_the_canvas():
+    """The light of each image is its source's times the area's scale, which a digit cut off would miss."""
+    images = torch.zeros(300, 1, 28, 28, dtype=torch.uint8)
+    images[:, :, 4:24, 8:20] = 200
+    A, _ = affnist._maps(images, np.random.default_rng(7))
+    light = affnist.affine_like_affnist(images, seed=7).double().sum((1, 2, 3)).numpy()
+    np.testing.assert_allclose(light / (200 * 20 * 12), np.linalg.det(A), rtol=0.02)
+
+
+def test_a_black_image_and_none_at_all():
+    assert not affnist.affine_like_affnist(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), seed=0).any()
+    assert affnist.affine_like_affnist(torch.zeros(0, 1, 28, 28, dtype=torch.uint8), seed=0).shape == (0, 1, 40, 40)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_the_published_file(root, zipped):
+    images = np.random.default_rng(0).integers(0, 256, (12, 40, 40), dtype=np.uint8)
+    labels = np.arange(12, dtype=np.uint8) % 10
+    path = write_published(root, images, labels)
+    if zipped:
+        with zipfile.ZipFile(root / "affnist" / "test.mat.zip", "w") as archive:
+            archive.write(path, "test.mat")
+        path.unlink()
+    test = load_data(replace(OPTIONS, name="affnist")).test
+    assert np.array_equal(test.images[:, 0].numpy(), images)
+    assert test.labels.tolist() == labels.tolist()
+    (row,) = [row for row in source_table() if row.name == "affnist"]
+    assert "1 of 2 files" in row.found
+
+
+def test_a_broken_published_file(root):
+    path = write_published(root, np.zeros((3, 39, 40), np.uint8), np.zeros(3, np.uint8))
+    with pytest.raises(
+        CapsellaError, match=r"test.mat: must hold bytes \[1600 n\] with n labels, got uint8 \(1560, 3\)"
+    ):
+        load_data(replace(OPTIONS, name="affnist"))
+    savemat(path, {"other": np.zeros(3)})
+    with pytest.raises(CapsellaError, match=r"test.mat: is not affNIST's test.mat"):
+        load_data(replace(OPTIONS, name="affnist"))
+    path.unlink()
+    path.with_name("test.mat.zip").write_bytes(b"no archive")
+    with pytest.raises(
+        CapsellaError, match=r"test.mat.zip: is not affNIST's test.mat .*delete it to have it downloaded"
+    ):
+        load_data(replace(OPTIONS, name="affnist"))

@@ -1,0 +1,161 @@
+"""The tables and figures of Sabour et al. 2017: rows as published, and the machinery on scikit-learn's digits."""
+
+import dataclasses
+import json
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from capsella.data import DataOptions
+from capsella.experiments import affine, sabour2017, sabour2017_figures
+from capsella.experiments.affine import AffineRow, AffineTable
+from capsella.experiments.error_tables import PairBudget
+from capsella.experiments.published import TABLES
+from capsella.models import count_parameters, create_model
+from capsella.routing import DynamicRouting
+from capsella.training import AugmentOptions, Recipe, get_recipe
+
+QUIET = Console(quiet=True)
+TINY = Recipe(
+    model={"name": "sabour2017_capsnet", "routing": DynamicRouting(iterations=1)},
+    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
+    epochs=1,
+    batch_size=15,
+    accelerator="cpu",
+)
+PAIRS = dataclasses.replace(
+    TINY,
+    data=DataOptions(
+        name="multi", of="digits", size=17, train_pairs=16, validation_pairs=8, test_pairs=12, pair_shift=1
+    ),
+)
+
+
+@pytest.mark.parametrize("budget", ["small", "full"])
+def test_the_rows_of_table_1(budget):
+    table = sabour2017.table_1(budget)
+    found = {row.label: row.paper for row in table.rows}
+    assert found == {
+        ("MNIST", "CNN", "–", "–"): 0.39,
+        ("MNIST", "CapsNet", "1", "no"): 0.34,
+        ("MNIST", "CapsNet", "1", "yes"): 0.29,
+        ("MNIST", "CapsNet", "3", "no"): 0.35,
+        ("MNIST", "CapsNet", "3", "yes"): 0.25,
+        ("MultiMNIST", "CNN", "–", "–"): 8.1,
+        ("MultiMNIST", "CapsNet", "1", "yes"): 7.5,
+        ("MultiMNIST", "CapsNet", "3", "yes"): 5.2,
+    }
+    for row in table.rows:
+        data, network, iterations, reconstruction = row.label
+        assert row.recipe.data.is_paired == (data == "MultiMNIST")
+        assert ("routing" in row.recipe.model) == (network == "CapsNet")
+        if network == "CapsNet":
+            assert str(row.recipe.model["routing"].iterations) == iterations
+            assert row.recipe.model["reconstruction"] == (reconstruction == "yes")
+    assert len({row.slug for row in table.rows}) == len(table.rows)
+
+
+def test_the_full_budget_is_the_registered_recipe():
+    by_slug = {row.slug: row for row in sabour2017.table_1("full").rows}
+    assert by_slug["mnist-3-yes"].recipe == get_recipe("sabour2017-mnist")
+    assert by_slug["multimnist-3-yes"].recipe == get_recipe("sabour2017-multimnist")
+    assert by_slug["multimnist-cnn"].recipe == get_recipe("sabour2017-multimnist-cnn")
+
+
+def test_a_budget_of_pairs():
+    limited = PairBudget(100, 20, 30, epochs=2, batch_size=10).limit(get_recipe("sabour2017-multimnist"))
+    assert (limited.epoch_images, limited.epochs, limited.batch_size) == (100, 2, 10)
+    assert (limited.data.validation_pairs, limited.data.test_pairs, limited.data.train_pairs) == (20, 30, None)
+    small = {row.slug: row.recipe for row in sabour2017.table_1("small").rows}["multimnist-cnn"]
+    assert small.epoch_images == sabour2017.SMALL_PAIRS.epoch_pairs
+
+
+def test_other_sources():
+    pairs = sabour2017.table_1("small").on("fashion-mnist").rows
+    assert {row.recipe.data.name for row in pairs} == {"fashion-mnist", "multi"}
+    assert {row.recipe.data.of for row in pairs} == {None, "fashion-mnist"}
+    others = sabour2017.others("full").on("cifar10-jpeg,smallnorb-jpeg").rows
+    assert [row.recipe.data.name for row in others] == ["cifar10-jpeg", "smallnorb-jpeg", "fashion-mnist"]
+    with pytest.raises(ValueError, match=r"data: each source must continue .*\['cifar10', .*got 'kmnist'"):
+        sabour2017.others("full").on("kmnist")
+
+
+def test_the_affnist_table_compares_networks_of_one_size():
+    rows = sabour2017.affnist("full").rows
+    assert [(row.plain, row.affine) for row in rows] == [(0.77, 21.0), (0.78, 34.0)]
+    sizes = [count_parameters(create_model(row.recipe.model["name"], image_size=40)) for row in rows]
+    assert sizes == [13_475_648, 13_484_826]
+    for budget in ("small", "full"):
+        recipes = [row.recipe for row in sabour2017.affnist(budget).rows]
+        assert len({(recipe.data, recipe.augment, recipe.stop_at_error, recipe.stop_on) for recipe in recipes}) == 1
+        assert recipes[0].augment == AugmentOptions(shift=6)
+        assert recipes[0].stop_on == "validation"
+
+
+def test_an_affine_table_from_its_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(affine, "PLAIN", "digits")
+    stops = {"capsnet": 100.0, "cnn": 0.0}
+    networks = {"capsnet": TINY.model, "cnn": {"name": "hinton2018_cnn"}}
+    loss = {"capsnet": TINY.loss, "cnn": dataclasses.replace(TINY.loss, name="cross_entropy")}
+    rows = tuple(
+        AffineRow(
+            slug,
+            slug,
+            "demo",
+            dataclasses.replace(TINY, model=networks[slug], loss=loss[slug], stop_at_error=stops[slug], epochs=2),
+            plain=1.0,
+            affine=worst,
+        )
+        for slug, worst in (("capsnet", 20.0), ("cnn", 30.0))
+    )
+    table = AffineTable("A paper", rows)
+    folder = tmp_path / "mine"
+    values = table.run(folder, (0, 1), "capsella table …", QUIET)
+    assert json.loads((folder / "mine.json").read_text()) == values
+    capsnet, cnn, difference = values["rows"]
+    assert (capsnet["cells"][1], cnn["cells"][1]) == ("epoch 1, epoch 1", "not reached, not reached")
+    for row in (capsnet, cnn):
+        for run in row["runs"]:
+            # The affine set of this test is the plain one.
+            assert run["plain"]["error_percent"] == run["test"]["error_percent"]
+            assert run["plain"]["images"] == 20
+    by_seed = [
+        theirs["test"]["error_percent"] - ours["test"]["error_percent"]
+        for ours, theirs in zip(capsnet["runs"], cnn["runs"], strict=True)
+    ]
+    assert difference["by_seed"] == {"plain": by_seed, "test": by_seed}
+    assert difference["paper"] == {"plain": 0.0, "test": 10.0}
+    assert difference["cells"][-1] == f"{sum(by_seed) / 2 - 10:+.1f}"
+    monkeypatch.setattr(affine, "evaluate", None)  # what is finished is read
+    assert table.run(folder, (0, 1), "capsella table …", QUIET) == values
+    assert {row.recipe.data.name for row in table.on("affnist-like").rows} == {"affnist-like"}
+
+
+@pytest.mark.parametrize(
+    ("figure", "recipe", "keys"),
+    [
+        (sabour2017_figures.figure_3, TINY, {"test_images", "labels", "predictions"}),
+        (sabour2017_figures.figure_4, dataclasses.replace(TINY, epochs=4), {"rows"}),
+        (sabour2017_figures.figure_5, PAIRS, {"test_pairs", "labels", "predictions"}),
+    ],
+)
+def test_a_figure_from_its_run(figure, recipe, keys, tmp_path):
+    folder = tmp_path / "figure"
+    made = dataclasses.replace(figure("small"), recipe=recipe)
+    values = made.run(folder, (3,), QUIET)
+    assert json.loads((folder / "figure.json").read_text()) == values
+    (drawn,) = values["figures"]
+    assert drawn["run"]["seed"] == 3
+    assert set(drawn["shown"]) == keys
+    assert all(len(shown) > 0 for shown in drawn["shown"].values())
+    with Image.open(folder / drawn["picture"]) as picture:
+        assert min(picture.size) > 100
+
+
+def test_the_figures_share_the_runs_of_the_table():
+    slugs = {row.slug: row.recipe for row in sabour2017.table_1("small").rows}
+    for figure in (sabour2017_figures.figure_3, sabour2017_figures.figure_4, sabour2017_figures.figure_5):
+        made = figure("small")
+        assert slugs[made.slug] == made.recipe
+    assert set(TABLES) >= {"sabour2017-1", "sabour2017-affnist", "sabour2017-others"}
