@@ -27,6 +27,7 @@ VERBS = {
     "export": "write a run as ONNX or .pt2, and compare the file with PyTorch",
     "bench": "latency and throughput of a run or a network in every backend",
     "table": "run a table of a paper, row by row, and print its numbers beside ours",
+    "figure": "draw a figure of a paper from the runs that it needs, with its numbers as JSON",
     "data": "list the image sources, or show what one holds",
     "models": "list the networks, or show the options of one",
     "info": "versions, hardware, and which routing backend runs",

@@ -26,7 +26,8 @@ class TableOptions:
     data: str | None = None
     """Another source of images than the table's, as in smallnorb-jpeg for smallnorb."""
     folder: Path | None = None
-    """Folder of the runs and of the table's JSON; default: runs/NAME-BUDGET, and -DATA where it is given."""
+    """Folder of the runs and of the table's JSON; default: runs/NAME-BUDGET, and -DATA where it is given. Those of
+    forslov2018 share their runs, with its figures too, and so one folder: runs/forslov2018-BUDGET."""
 
 
 def run(arguments: list[str]) -> None:
@@ -44,14 +45,14 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(TableOptions, args=words, prog=f"capsella table {name}")
     table = TABLES[name](options.budget)
     command = f"capsella table {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
-    parts = [name, options.budget]
+    parts = [table.family or name, options.budget]
     if options.data is not None:
         table = table.on(options.data)
         command += f" --data {options.data}"
         parts.append(options.data)
     folder = options.folder or Path("runs", "-".join(parts))
     console.print(draw_table(table.run(folder, options.seeds, command, console)))
-    console.print(f"written to {escape(str(folder / f'{folder.name}.json'))}", soft_wrap=True)
+    console.print(f"written to {escape(str(table.path(folder)))}", soft_wrap=True)
 
 
 def _list(console: Console) -> None:

@@ -47,11 +47,13 @@ class AffineTable:
     """Errors on plain and on changed test images, of networks of one training set, and how far they are apart.
 
     title: paper and section. rows: two networks, the second to be compared with the first.
+    family: the folder of runs that it shares, if any (`PublishedTable`).
     """
 
     title: str
     rows: tuple[AffineRow, ...]
     columns: tuple[str, ...] = ("network",)
+    family: str | None = None
 
     def on(self, source: str) -> "AffineTable":
         """The same table with the test images of another source: affnist-like, where affNIST's are not at hand."""
@@ -61,8 +63,12 @@ class AffineTable:
             rows.append(dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, data=data)))
         return dataclasses.replace(self, rows=tuple(rows))
 
+    def path(self, folder: Path) -> Path:
+        """`folder`/`folder's name`.json."""
+        return folder / f"{folder.name}.json"
+
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing and write `folder`/`folder's name`.json; args and errors as `ErrorTable.run`."""
+        """Run what is missing and write `path(folder)`; args and errors as `ErrorTable.run`."""
         check_seeds(seeds)
         runs: dict[str, list[dict[str, Any]]] = {row.slug: [] for row in self.rows}
         plan = [(seed, row) for seed in seeds for row in self.rows]
@@ -84,7 +90,7 @@ class AffineTable:
             columns=MEASURED,
             rows=[*(_row_values(row, runs[row.slug]) for row in self.rows), self._difference(runs)],
         )
-        write_json(folder / f"{folder.name}.json", values)
+        write_json(self.path(folder), values)
         return values
 
     def _difference(self, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

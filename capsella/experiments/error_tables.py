@@ -94,12 +94,14 @@ class ErrorTable:
     """A published table of test errors, each row a recipe of its own.
 
     title: paper and number. note: what a reader of the numbers must know. columns: heads of the labels.
+    family: the folder of runs that it shares, if any (`PublishedTable`).
     """
 
     title: str
     note: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    family: str | None = None
 
     def on(self, source: str) -> "ErrorTable":
         """The same table on the images of another source, as on the copy of a set at hand.
@@ -112,8 +114,12 @@ class ErrorTable:
         """
         return dataclasses.replace(self, rows=tuple(on_source(self.rows, source)))
 
+    def path(self, folder: Path) -> Path:
+        """`folder`/`folder's name`.json."""
+        return folder / f"{folder.name}.json"
+
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing and write `folder`/`folder's name`.json: errors by seed, and each run's result in full.
+        """Run what is missing and write `path(folder)`: errors by seed, and each run's result in full.
 
         Args:
             folder: of the table; each run has a folder of its own in it, and one that is finished is read.
@@ -138,7 +144,7 @@ class ErrorTable:
             columns=MEASURED,
             rows=[_row_values(row, runs[row.slug]) for row in self.rows],
         )
-        write_json(folder / f"{folder.name}.json", values)
+        write_json(self.path(folder), values)
         return values
 
     def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, list[dict[str, Any]]]:

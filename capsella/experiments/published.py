@@ -1,8 +1,18 @@
-"""The published tables, by name."""
+"""The published tables and figures, by name."""
 
 from collections.abc import Callable
 
 from capsella.experiments import hinton2018, sabour2017
+from capsella.experiments.figures import PublishedFigure
+from capsella.experiments.forslov2018 import (
+    accuracies,
+    changed_images,
+    curves,
+    perturbed_capsules,
+    times,
+    trends,
+    weights,
+)
 from capsella.experiments.tables import BudgetName, PublishedTable
 
 TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
@@ -10,4 +20,17 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "sabour2017-1": sabour2017.table_1,
     "sabour2017-affnist": sabour2017.affnist,
     "sabour2017-others": sabour2017.others,
+    "forslov2018-table2": weights.table_2,
+    "forslov2018-table3": accuracies.table_3,
+    "forslov2018-table4": changed_images.table_4,
+    "forslov2018-table5": times.table_5,
+}
+FIGURES: dict[str, Callable[[BudgetName], PublishedFigure]] = {
+    "forslov2018-31": trends.figure_31,
+    "forslov2018-32": trends.figure_32,
+    "forslov2018-33": curves.figure_33,
+    "forslov2018-34": curves.figure_34,
+    "forslov2018-35": perturbed_capsules.figure_35,
+    "forslov2018-36": perturbed_capsules.figure_36,
+    "forslov2018-37": curves.figure_37,
 }

@@ -1,6 +1,7 @@
 """What every published table has in common: a budget, its values as JSON, and their picture on a terminal.
 
 A kind of table is a class with what `PublishedTable` names (`ErrorTable` is one); published.py lists them all.
+Figures are the same with a picture: figures.py.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ class PublishedTable(Protocol):
         ...
 
     @property
+    def family(self) -> str | None:
+        """Name of the folder of runs that tables and figures of one paper share, or None for a folder of its own."""
+        ...
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Heads of its rows' own labels."""
         ...
@@ -35,8 +41,12 @@ class PublishedTable(Protocol):
         """The same table on the images of another source, as on the copy of a set at hand."""
         ...
 
+    def path(self, folder: Path) -> Path:
+        """Where `run` writes the JSON."""
+        ...
+
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing, write `folder`/`folder's name`.json and return its values (`table_values`)."""
+        """Run what is missing, write `path(folder)` and return its values (`table_values`)."""
         ...
 
 
@@ -103,3 +113,11 @@ def check_seeds(seeds: Sequence[int]) -> None:
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds: must be at least one, and each only once, got {tuple(seeds)}")
+
+
+def check_untrained(title: str, seeds: Sequence[int]) -> None:
+    """Raises:
+    ValueError: other seeds than the default, for a table that trains nothing.
+    """
+    if tuple(seeds) != (0,):
+        raise ValueError(f"seeds: must not be given for {title}, which trains nothing, got {tuple(seeds)}")

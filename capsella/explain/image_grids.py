@@ -69,6 +69,28 @@ def tweak_figure(
     return figure
 
 
+def perturbation_figure(
+    image: Float[np.ndarray, "c h w"],
+    reconstruction: Float[np.ndarray, "c h w"],
+    grid: Float[np.ndarray, "d offsets c h w"],
+    offsets: Sequence[float],
+    elements: Sequence[int],
+) -> Figure:
+    """The input on the top left, its reconstruction on the top right; below, a row a moved number of the capsule.
+
+    Forslöv 2018, Figures 35 and 36.
+    """
+    below = 0.75 * _aspect(grid[0]) * len(grid) + 0.4
+    figure = Figure(figsize=(0.75 * len(offsets) + 0.8, 1.9 + below), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1.9, below), squeeze=False)[:, 0]
+    left, right = upper.subplots(1, 2)
+    for axes, picture, title in ((left, image, "input"), (right, reconstruction, "reconstruction")):
+        show(axes, _channels_last(picture))
+        axes.set_title(title, fontsize=9)
+    tweaks(lower.subplots(), grid, offsets, elements)
+    return figure
+
+
 def reconstruction_figure(
     images: Float[np.ndarray, "n c h w"],
     from_true: Float[np.ndarray, "n c h w"],

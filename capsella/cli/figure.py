@@ -1,0 +1,65 @@
+"""`capsella figure`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from capsella.errors import unknown_name
+from capsella.experiments.published import FIGURES
+from capsella.experiments.tables import BudgetName
+
+USAGE = "usage: capsella figure NAME [--budget small|full] [--seeds 0 1 …] [--data SOURCE] [--folder FOLDER]\n"
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """Draw a published figure; what is finished in its folder is read, what was interrupted is continued."""
+
+    budget: BudgetName = "small"
+    """Short trainings, to compare the networks with each other, or the paper's own length."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the runs of every line; two or more give a standard deviation."""
+    data: str | None = None
+    """Another source of images than the figure's, as in pbc for bloodmnist."""
+    folder: Path | None = None
+    """Folder of the runs, the picture and its numbers; default: that of the paper's tables, runs/forslov2018-BUDGET,
+    and -DATA where it is given."""
+
+
+def run(arguments: list[str]) -> None:
+    """List the figures, or draw one."""
+    console = Console(highlight=False)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _list(console)
+        return
+    name, words = arguments[0], arguments[1:]
+    if name not in FIGURES:
+        _list(console)
+        raise unknown_name("figure", name, FIGURES)
+    options = tyro.cli(FigureOptions, args=words, prog=f"capsella figure {name}")
+    figure = FIGURES[name](options.budget)
+    command = f"capsella figure {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
+    parts = [figure.family or name, options.budget]
+    if options.data is not None:
+        figure = figure.on(options.data)
+        command += f" --data {options.data}"
+        parts.append(options.data)
+    folder = options.folder or Path("runs", "-".join(parts))
+    values = figure.run(folder, options.seeds, command, console)
+    console.print(values["title"], values["measured"], values["note"], sep="\n", markup=False, soft_wrap=True)
+    path = figure.path(folder)
+    console.print(
+        f"drawn in {escape(str(path))}, its numbers in {escape(path.with_suffix('.json').name)}", soft_wrap=True
+    )
+
+
+def _list(console: Console) -> None:
+    console.print(USAGE, soft_wrap=True)
+    table = Table("figure", "what it shows", title="figures", title_justify="left")
+    for name, published in FIGURES.items():
+        table.add_row(name, published("full").title)
+    console.print(table)

@@ -1,0 +1,1 @@
+"""The tables and figures of Forslöv's thesis, 2018; all read the same runs."""
