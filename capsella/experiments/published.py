@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from capsella.experiments import hinton2018, sabour2017
+from capsella.experiments import hinton2018, sabour2017, sabour2017_figures
 from capsella.experiments.figures import PublishedFigure
 from capsella.experiments.forslov2018 import (
     accuracies,
@@ -26,6 +26,9 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "forslov2018-table5": times.table_5,
 }
 FIGURES: dict[str, Callable[[BudgetName], PublishedFigure]] = {
+    "sabour2017-3": sabour2017_figures.figure_3,
+    "sabour2017-4": sabour2017_figures.figure_4,
+    "sabour2017-5": sabour2017_figures.figure_5,
     "forslov2018-31": trends.figure_31,
     "forslov2018-32": trends.figure_32,
     "forslov2018-33": curves.figure_33,

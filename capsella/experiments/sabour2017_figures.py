@@ -34,52 +34,71 @@ TWEAKED = 6  # classes in Figure 4, as in the paper
 class RunFigure:
     """A figure of what a trained network does with its test images.
 
-    title: paper and number. slug, recipe_name, recipe: the run, in a folder of the same name as in the paper's table.
-    draw: the picture of a model and its test images.
+    name: of the picture. title: paper and number. slug, recipe_name, recipe: the run, in a folder of the same name as
+    in the paper's Table 1. draw: the picture of a model and its test images. family: as in `PublishedFigure`.
     """
 
+    name: str
     title: str
     slug: str
     recipe_name: str
     recipe: Recipe
     draw: Callable[[ImageClassifier, LabelledImages], Drawn]
+    family: str = "sabour2017-1"
 
-    def run(self, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, Any]:
-        """Train what is missing; write a PNG a seed and `folder`/`folder's name`.json, and return its values.
+    def on(self, source: str) -> "RunFigure":
+        """The same figure of a network trained on another source, or on pairs of its images."""
+        data = self.recipe.data
+        data = replace(data, of=source) if data.is_paired else replace(data, name=source)
+        return replace(self, recipe=replace(self.recipe, data=data))
+
+    def path(self, folder: Path) -> Path:
+        """Of the first seed's picture; the others' have their seed behind the name."""
+        return folder / f"{self.name}.png"
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Train what is missing; write a picture a seed, and what they show as JSON.
 
         Raises:
             ValueError: no seed, or one twice.
             CapsellaError: a run of another recipe is in the folder.
         """
         check_seeds(seeds)
-        drawn = []
+        drawn: list[dict[str, Any]] = []
+        path = self.path(folder)
         for seed in seeds:
             recipe = replace(self.recipe, seed=seed)
             place = folder / f"{self.slug}-seed{seed}"
             result = result_of(recipe, place, self.recipe_name, console)
             figure, shown = self.draw(load_run(place).model, load_data(recipe.data).test)
-            picture = folder / f"{folder.name}-seed{seed}.png"
+            picture = path if seed == seeds[0] else path.with_stem(f"{path.stem}-seed{seed}")
             write_png(figure, picture)
-            console.print(f"written to {picture}", soft_wrap=True, markup=False)
             drawn.append({"picture": picture.name, "shown": shown, "run": result})
-        values = {"title": self.title, "figures": drawn}
-        write_json(folder / f"{folder.name}.json", values)
+        errors = ", ".join(f"{one['run']['test']['error_percent']:.2f}" for one in drawn)
+        values = {
+            "title": self.title,
+            "note": "A picture a seed." if len(seeds) > 1 else "",
+            "measured": f"Networks with {errors} % test error on {drawn[0]['run']['data']}.",
+            "command": command,
+            "figures": drawn,
+        }
+        write_json(path.with_suffix(".json"), values)
         return values
 
 
 def figure_3(budget: BudgetName) -> RunFigure:
     """Inputs beside their reconstructions, right and wrong ones."""
-    return _figure("Sabour et al. 2017, Figure 3: reconstructions", "sabour2017-mnist", budget, draw_reconstructions)
+    return _figure(3, "reconstructions", "sabour2017-mnist", budget, draw_reconstructions)
 
 
 def figure_4(budget: BudgetName) -> RunFigure:
     """What one number of a digit's capsule does to its picture."""
-    return _figure("Sabour et al. 2017, Figure 4: dimension tweaks", "sabour2017-mnist", budget, draw_tweaks)
+    return _figure(4, "dimension tweaks", "sabour2017-mnist", budget, draw_tweaks)
 
 
 def figure_5(budget: BudgetName) -> RunFigure:
     """Pairs of digits, each reconstructed in its own colour, right and wrong ones."""
-    return _figure("Sabour et al. 2017, Figure 5: MultiMNIST", "sabour2017-multimnist", budget, draw_pairs)
+    return _figure(5, "MultiMNIST", "sabour2017-multimnist", budget, draw_pairs)
 
 
 def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Drawn:
@@ -141,6 +160,7 @@ def _change(grid: Tensor) -> Tensor:
 
 
 def _figure(
-    title: str, name: str, budget: BudgetName, draw: Callable[[ImageClassifier, LabelledImages], Drawn]
+    number: int, shows: str, recipe: str, budget: BudgetName, draw: Callable[[ImageClassifier, LabelledImages], Drawn]
 ) -> RunFigure:
-    return RunFigure(title, capsnet_slug(name), name, capsnet_recipe(name, budget), draw)
+    title = f"Sabour et al. 2017, Figure {number}: {shows}"
+    return RunFigure(f"sabour2017-{number}", title, capsnet_slug(recipe), recipe, capsnet_recipe(recipe, budget), draw)

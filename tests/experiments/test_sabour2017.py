@@ -11,7 +11,7 @@ from capsella.data import DataOptions
 from capsella.experiments import affine, sabour2017, sabour2017_figures
 from capsella.experiments.affine import AffineRow, AffineTable
 from capsella.experiments.error_tables import PairBudget
-from capsella.experiments.published import TABLES
+from capsella.experiments.published import FIGURES, TABLES
 from capsella.models import count_parameters, create_model
 from capsella.routing import DynamicRouting
 from capsella.training import AugmentOptions, Recipe, get_recipe
@@ -143,8 +143,10 @@ def test_an_affine_table_from_its_runs(tmp_path, monkeypatch):
 def test_a_figure_from_its_run(figure, recipe, keys, tmp_path):
     folder = tmp_path / "figure"
     made = dataclasses.replace(figure("small"), recipe=recipe)
-    values = made.run(folder, (3,), QUIET)
-    assert json.loads((folder / "figure.json").read_text()) == values
+    values = made.run(folder, (3,), "capsella figure …", QUIET)
+    assert json.loads(made.path(folder).with_suffix(".json").read_text()) == values
+    assert values["figures"][0]["picture"] == made.path(folder).name
+    assert values["command"] == "capsella figure …"
     (drawn,) = values["figures"]
     assert drawn["run"]["seed"] == 3
     assert set(drawn["shown"]) == keys
@@ -158,4 +160,8 @@ def test_the_figures_share_the_runs_of_the_table():
     for figure in (sabour2017_figures.figure_3, sabour2017_figures.figure_4, sabour2017_figures.figure_5):
         made = figure("small")
         assert slugs[made.slug] == made.recipe
+        assert made.family in TABLES
+        assert FIGURES[made.name] is figure
+        elsewhere = made.on("fashion-mnist").recipe.data
+        assert "fashion-mnist" in (elsewhere.name, elsewhere.of)
     assert set(TABLES) >= {"sabour2017-1", "sabour2017-affnist", "sabour2017-others"}
