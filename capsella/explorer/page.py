@@ -1,0 +1,186 @@
+"""The page: Gradio's controls, and which function answers which of them. All that is computed lies in `panels`."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from capsella.explain.perturbation import dial_range
+from capsella.explorer import panels
+from capsella.explorer.compare_tab import compare_tab
+from capsella.explorer.input_column import Inputs, input_column
+from capsella.explorer.pictures import escape, message
+from capsella.explorer.subject import Subject
+from capsella.explorer.sweep_row import sweep_row
+from capsella.explorer.view import DIALS, View, dial_names, look_at, move, reset, turn_to
+from capsella.explorer.wiring import QUIET, said
+
+FOLLOW = {**QUIET, "queue": False, "trigger_mode": "always_last"}  # for what is dragged: no queue, the last value wins
+
+
+def build_page(subjects: Sequence[Subject]) -> gr.Blocks:
+    """The page about the first of `subjects`; the others can be compared with it.
+
+    Raises:
+        ValueError: no subject.
+    """
+    if not subjects:
+        raise ValueError("subjects: must be at least one run, got none")
+    subject = subjects[0]
+    start = look_at(subject.model, subject.image(0), subject.caption(0), subject.truth(0))
+    with gr.Blocks(title=f"capsella explore {subject.name}", delete_cache=(600, 3600)) as page:
+        gr.HTML(_heading(subject))
+        view = gr.State(start, time_to_live=24 * 3600)
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=2, min_width=320):
+                inputs = input_column(subject, view)
+            with gr.Column(scale=5, min_width=320):
+                seen = gr.HTML(panels.seen(subject, start), elem_id="seen")
+                with gr.Tabs():
+                    with gr.Tab("Dials", id="dials"):
+                        dials = DialTab(subject, start)
+                        sweep_row(subject, view, start.poses.shape[1])
+                    with gr.Tab("Inside", id="inside") as inside:
+                        look_inside = inside_tab(subject, view, inside)
+                    with gr.Tab("Compare", id="compare"):
+                        compare_tab(subjects, view)
+        dials.wire(view)
+        _wire_inputs(inputs, view, seen, dials, look_inside)
+    return page
+
+
+def _heading(subject: Subject) -> str:
+    wrong = subject.evaluation.errors
+    facts = (
+        f"{subject.model.name}, {len(subject.model.classes)} classes, images of {subject.model.image_size[1]}×"
+        f"{subject.model.image_size[0]}; of {len(subject.numbers):,} test images here, {wrong} are taken for another class"
+    )
+    return f"<h1>{escape(subject.name)}</h1><p>{escape(facts)}</p>"
+
+
+class DialTab:
+    """The dials of one class capsule, and the pictures that follow them."""
+
+    def __init__(self, subject: Subject, start: View) -> None:
+        self.subject = subject
+        classes = [(name, k) for k, name in enumerate(subject.model.classes)]
+        off = bool(panels.why_no_dials(subject))
+        with gr.Row():
+            self.target = gr.Dropdown(
+                classes, value=start.target, label="Class capsule", interactive=not off, elem_id="target", min_width=140
+            )
+            self.page = gr.Radio(
+                [(f"{k * DIALS + 1}–{min((k + 1) * DIALS, start.poses.shape[1])}", k) for k in range(start.pages)],
+                value=0,
+                label="Page of dials",
+                visible=start.pages > 1,
+                interactive=not off,
+                elem_id="page",
+            )
+            self.reset = gr.Button("Reset this capsule", interactive=not off, elem_id="reset", min_width=120)
+            self.reset_all = gr.Button("Reset all capsules", interactive=not off, elem_id="reset-all", min_width=120)
+        self.drawn = gr.HTML(panels.drawn(subject, start), elem_id="drawn")
+        most = dial_range(subject.model)
+        with gr.Row(elem_id="dials"):
+            self.sliders = [
+                gr.Slider(-most, most, step=most / 100, min_width=150, elem_classes="dial", **slider)
+                for slider in ([] if off else self.settings(start))
+            ]
+
+    def settings(self, view: View) -> list[dict[str, Any]]:
+        """Label, value and visibility of each slider: the label says where the dial started."""
+        dials = view.dials
+        names = dial_names(self.subject.model, view.poses.shape[1])
+        return [
+            {
+                "label": f"{names[k]}: start {float(view.poses[view.target, k]):+.3f}",
+                "value": round(float(view.offsets[view.target, k]), 6),
+                "visible": True,
+            }
+            for k in dials
+        ] + [{"label": "unused", "value": 0, "visible": False}] * (min(DIALS, view.poses.shape[1]) - len(dials))
+
+    @property
+    def outputs(self) -> list[gr.components.Component]:
+        """What `show` fills."""
+        return [self.target, self.page, self.drawn, *self.sliders]
+
+    def show(self, view: View) -> list[Any]:
+        """The controls and pictures of a view, for `outputs`."""
+        settings = self.settings(view) if self.sliders else []
+        return [view.target, view.page, panels.drawn(self.subject, view), *(gr.update(**each) for each in settings)]
+
+    def wire(self, view: gr.State) -> None:
+        """Let the sliders and buttons answer."""
+        if not self.sliders:
+            return
+        everything = [view, *self.outputs]
+        gr.on(
+            [slider.input for slider in self.sliders],
+            self._move,
+            [view, self.target, self.page, *self.sliders],
+            [view, self.drawn],
+            **FOLLOW,
+        )
+        gr.on([self.target.input, self.page.input], self._turn, [view, self.target, self.page], everything, **QUIET)
+        self.reset.click(partial(self._reset, everything=False), view, everything, **QUIET)
+        self.reset_all.click(partial(self._reset, everything=True), view, everything, **QUIET)
+
+    def _move(self, view: View, target: int, page: int, *values: float) -> Any:
+        # A slider let go as another class was chosen sends the old capsule's values.
+        if (target, page) != (view.target, view.page) or None in values:
+            return gr.skip(), gr.skip()
+        view = move(view, values[: len(view.dials)])
+        return view, panels.drawn(self.subject, view)
+
+    def _turn(self, view: View, target: int, page: int) -> list[Any]:
+        view = turn_to(view, target, page)
+        return [view, *self.show(view)]
+
+    def _reset(self, view: View, everything: bool) -> list[Any]:
+        view = reset(view, everything)
+        return [view, *self.show(view)]
+
+
+def inside_tab(subject: Subject, view: gr.State, tab: gr.Tab) -> Any:
+    """How each layer routed; drawn when the tab is opened, and by the function returned, when the image changes."""
+    titles = panels.layer_titles(subject)
+    layer = gr.Dropdown(
+        [(title, k) for k, title in enumerate(titles)],
+        value=len(titles) - 1 if titles else None,
+        label="Layer",
+        visible=bool(titles),
+        elem_id="layer",
+    )
+    shown = gr.HTML(message("Open to see."), elem_id="inside")
+    is_open = gr.State(False)
+
+    def draw(view: View, number: int | None) -> str:
+        return panels.inside(subject, view, number or 0)
+
+    def open_tab(view: View, number: int | None) -> tuple[str, bool]:
+        return draw(view, number), True
+
+    tab.select(open_tab, [view, layer], [shown, is_open], **QUIET)
+    layer.input(draw, [view, layer], shown, **QUIET)
+
+    def follow(event: Any) -> None:
+        def again(view: View, number: int | None, is_open: bool) -> Any:
+            return draw(view, number) if is_open else gr.skip()
+
+        event.then(again, [view, layer, is_open], shown, **QUIET)
+
+    return follow
+
+
+def _wire_inputs(inputs: Inputs, view: gr.State, seen: gr.HTML, dials: DialTab, look_inside: Any) -> None:
+    """A new image, wherever it comes from, is shown everywhere."""
+    subject = dials.subject
+
+    def show(view: View) -> list[Any]:
+        return [panels.seen(subject, view), *dials.show(view)]
+
+    for event in inputs.new_image:
+        look_inside(event.then(show, view, [seen, *dials.outputs], **QUIET))
+    look_inside(dials.target.input(lambda: said(""), None, inputs.status, **QUIET))
