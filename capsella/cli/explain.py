@@ -55,6 +55,8 @@ def run(arguments: list[str]) -> None:
     for picture in pictures:
         Console(highlight=False).print(str(picture), soft_wrap=True, markup=False)
     for file in broken:
-        Console(highlight=False, stderr=True).print(f"left out {file.file}: {file.reason}", soft_wrap=True, markup=False)
+        Console(highlight=False, stderr=True).print(
+            f"left out {file.file}: {file.reason}", soft_wrap=True, markup=False
+        )
     if not pictures:
         raise CapsellaError("explain: none of the images could be read")

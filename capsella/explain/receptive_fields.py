@@ -41,7 +41,8 @@ class ReceptiveFields:
             centres = self.first[axis] + self.step[axis] * np.arange(grid.shape[axis])
             at = np.arange(pixels) + 0.5
             # np.interp keeps the end values beyond both ends.
-            grid = np.apply_along_axis(lambda line, at=at, centres=centres: np.interp(at, centres, line), axis, grid)
+            lines = [np.interp(at, centres, line) for line in np.moveaxis(grid, axis, -1)]
+            grid = np.moveaxis(np.stack(lines), -1, axis)
         return grid
 
 

@@ -57,7 +57,7 @@ def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list
     model.check_images(image.unsqueeze(0))
     if not isinstance(model, CapsuleClassifier):
         return []
-    found = []
+    found: list[RoutedLayer] = []
     with inference(model) as device, record() as traces:
         capsules = model.primary(model.backbone(image.unsqueeze(0).to(device)))
         places = iter(receptive_fields(model))

@@ -32,6 +32,7 @@ def vote_distances(trace: RoutingTrace, bins: int = 40) -> VoteDistances:
     Raises:
         ValueError: fewer than one bin, or a trace without distances: only EM routing keeps them.
     """
+    _check_bins(bins)
     if not trace.distances:
         raise ValueError(f"trace: must have vote distances, which EM routing keeps; got one of {trace.name!r} routing")
     return distance_histograms(trace.distances, trace.couplings, bins)
@@ -45,8 +46,7 @@ def distance_histograms(
     Raises:
         ValueError: fewer than one bin, no iteration, or not as many of both.
     """
-    if bins < 1:
-        raise ValueError(f"bins: must be at least 1, got {bins}")
+    _check_bins(bins)
     if not distances or len(distances) != len(couplings):
         raise ValueError(
             f"distances, couplings: must be one of each per iteration, got {len(distances)} and {len(couplings)}"
@@ -58,6 +58,11 @@ def distance_histograms(
         for of_one, given in zip(distances, couplings, strict=True)
     ]
     return VoteDistances(edges, np.array(weights))
+
+
+def _check_bins(bins: int) -> None:
+    if bins < 1:
+        raise ValueError(f"bins: must be at least 1, got {bins}")
 
 
 def _histogram(distances: Tensor, couplings: Tensor, edges: np.ndarray) -> np.ndarray:

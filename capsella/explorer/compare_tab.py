@@ -18,7 +18,12 @@ def compare_tab(subjects: Sequence[Subject], view: gr.State) -> None:
     with gr.Row():
         run = gr.Dropdown(runs, value=len(runs) - 1, label="Compare with run", elem_id="other-run", min_width=140)
         place = gr.Number(
-            0, precision=0, minimum=0, label=f"Test image on the right, 0 to {most}", elem_id="other-image", min_width=140
+            0,
+            precision=0,
+            minimum=0,
+            label=f"Test image on the right, 0 to {most}",
+            elem_id="other-image",
+            min_width=140,
         )
         same = gr.Checkbox(False, label="The same image as on the left", elem_id="same-image", min_width=140)
         button = gr.Button("Compare", variant="primary", elem_id="compare", min_width=100)
@@ -29,7 +34,8 @@ def compare_tab(subjects: Sequence[Subject], view: gr.State) -> None:
         if same:
             if tuple(view.image.shape[1:]) != other.model.image_size or len(view.image) != other.model.channels:
                 return message(
-                    f"{other.name} takes images of another size or other channels; choose one of its test images.", "problem"
+                    f"{other.name} takes images of another size or other channels; choose one of its test images.",
+                    "problem",
                 )
             right = look_at(other.model, view.image, view.title, view.truth)
         elif place is None or not 0 <= place < len(other.numbers):
@@ -39,4 +45,3 @@ def compare_tab(subjects: Sequence[Subject], view: gr.State) -> None:
         return panels.compared((subjects[0], view), (other, right))
 
     button.click(compare, [view, run, place, same], shown, **QUIET)
-

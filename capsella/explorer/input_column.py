@@ -81,7 +81,7 @@ def _test_images(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
     every = [("any class", ""), *((name, name) for name in subject.model.classes)]
     with gr.Row():
         class_name = gr.Dropdown(every, value="", label="True class", elem_id="class-filter", min_width=120)
-        outcome = gr.Dropdown(OUTCOMES, value="all", label="Right or wrong", elem_id="outcome-filter", min_width=120)
+        outcome = gr.Dropdown(OUTCOMES, value="all", label="Right or wrong", elem_id="outcome-filter", min_width=150)
     sheet = gr.HTML(panels.thumbnails(subject, subject.places(), 0), js_on_load=PICK, elem_id="thumbnails")
     first = gr.State(0)
     with gr.Row():
@@ -102,9 +102,7 @@ def _test_images(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
 
     step = panels.THUMBNAILS
     filters = [class_name, outcome]
-    gr.on(
-        [class_name.input, outcome.input], lambda c, o: turn(c, o, 0, 0), filters, [sheet, first], **QUIET
-    )
+    gr.on([class_name.input, outcome.input], lambda c, o: turn(c, o, 0, 0), filters, [sheet, first], **QUIET)
     before.click(lambda c, o, f: turn(c, o, f, -step), [*filters, first], [sheet, first], **QUIET)
     after.click(lambda c, o, f: turn(c, o, f, step), [*filters, first], [sheet, first], **QUIET)
     return sheet.pick(choose, None, [view, status], **QUIET)

@@ -14,7 +14,7 @@ from capsella.explorer.pictures import escape, message
 from capsella.explorer.subject import Subject
 from capsella.explorer.sweep_row import sweep_row
 from capsella.explorer.view import DIALS, View, dial_names, look_at, move, reset, turn_to
-from capsella.explorer.wiring import QUIET, said
+from capsella.explorer.wiring import QUIET
 
 FOLLOW = {**QUIET, "queue": False, "trigger_mode": "always_last"}  # for what is dragged: no queue, the last value wins
 
@@ -40,12 +40,12 @@ def build_page(subjects: Sequence[Subject]) -> gr.Blocks:
                 with gr.Tabs():
                     with gr.Tab("Dials", id="dials"):
                         dials = DialTab(subject, start)
-                        sweep_row(subject, view, start.poses.shape[1])
+                        dials.swept = sweep_row(subject, view, start.poses.shape[1])
                     with gr.Tab("Inside", id="inside") as inside:
                         look_inside = inside_tab(subject, view, inside)
                     with gr.Tab("Compare", id="compare"):
                         compare_tab(subjects, view)
-        dials.wire(view)
+        dials.wire(view, look_inside)
         _wire_inputs(inputs, view, seen, dials, look_inside)
     return page
 
@@ -54,7 +54,7 @@ def _heading(subject: Subject) -> str:
     wrong = subject.evaluation.errors
     facts = (
         f"{subject.model.name}, {len(subject.model.classes)} classes, images of {subject.model.image_size[1]}×"
-        f"{subject.model.image_size[0]}; of {len(subject.numbers):,} test images here, {wrong} are taken for another class"
+        f"{subject.model.image_size[0]}; of {len(subject.numbers):,} test images here, {wrong} are taken wrongly"
     )
     return f"<h1>{escape(subject.name)}</h1><p>{escape(facts)}</p>"
 
@@ -81,10 +81,11 @@ class DialTab:
             self.reset = gr.Button("Reset this capsule", interactive=not off, elem_id="reset", min_width=120)
             self.reset_all = gr.Button("Reset all capsules", interactive=not off, elem_id="reset-all", min_width=120)
         self.drawn = gr.HTML(panels.drawn(subject, start), elem_id="drawn")
+        self.swept: Sequence[gr.components.Component] = ()
         most = dial_range(subject.model)
         with gr.Row(elem_id="dials"):
             self.sliders = [
-                gr.Slider(-most, most, step=most / 100, min_width=150, elem_classes="dial", **slider)
+                gr.Slider(-most, most, step=most / 100, min_width=150, buttons=[], elem_classes="dial", **slider)
                 for slider in ([] if off else self.settings(start))
             ]
 
@@ -111,27 +112,32 @@ class DialTab:
         settings = self.settings(view) if self.sliders else []
         return [view.target, view.page, panels.drawn(self.subject, view), *(gr.update(**each) for each in settings)]
 
-    def wire(self, view: gr.State) -> None:
-        """Let the sliders and buttons answer."""
+    def wire(self, view: gr.State, look_inside: Any) -> None:
+        """Let the sliders and buttons answer; a new class is looked inside for, too."""
         if not self.sliders:
             return
         everything = [view, *self.outputs]
-        gr.on(
-            [slider.input for slider in self.sliders],
-            self._move,
-            [view, self.target, self.page, *self.sliders],
-            [view, self.drawn],
-            **FOLLOW,
+        for place, slider in enumerate(self.sliders):
+            turned = partial(self._move, place)
+            slider.input(turned, [view, self.target, self.page, slider], [view, self.drawn], **FOLLOW)
+        turned = gr.on(
+            [self.target.input, self.page.input], self._turn, [view, self.target, self.page], everything, **QUIET
         )
-        gr.on([self.target.input, self.page.input], self._turn, [view, self.target, self.page], everything, **QUIET)
+        look_inside(turned)
+        self.clear_sweep(turned)
         self.reset.click(partial(self._reset, everything=False), view, everything, **QUIET)
         self.reset_all.click(partial(self._reset, everything=True), view, everything, **QUIET)
 
-    def _move(self, view: View, target: int, page: int, *values: float) -> Any:
-        # A slider let go as another class was chosen sends the old capsule's values.
-        if (target, page) != (view.target, view.page) or None in values:
+    def clear_sweep(self, event: Any) -> None:
+        """After `event`, another capsule is shown: an old sweep must not pass for its own."""
+        if self.swept:
+            event.then(lambda: ["", *[gr.update(value=None, interactive=False)] * 2], None, list(self.swept), **QUIET)
+
+    def _move(self, place: int, view: View, target: int, page: int, value: float | None) -> Any:
+        # A slider let go as another class was chosen sends the old capsule's value; an emptied number is none.
+        if (target, page) != (view.target, view.page) or value is None:
             return gr.skip(), gr.skip()
-        view = move(view, values[: len(view.dials)])
+        view = move(view, view.dials[place], value)
         return view, panels.drawn(self.subject, view)
 
     def _turn(self, view: View, target: int, page: int) -> list[Any]:
@@ -182,5 +188,6 @@ def _wire_inputs(inputs: Inputs, view: gr.State, seen: gr.HTML, dials: DialTab, 
         return [panels.seen(subject, view), *dials.show(view)]
 
     for event in inputs.new_image:
-        look_inside(event.then(show, view, [seen, *dials.outputs], **QUIET))
-    look_inside(dials.target.input(lambda: said(""), None, inputs.status, **QUIET))
+        shown = event.then(show, view, [seen, *dials.outputs], **QUIET)
+        look_inside(shown)
+        dials.clear_sweep(shown)

@@ -1,4 +1,4 @@
-"""The parts of the page, each from a run and a view: what is seen, the reconstructions, sweeps, the inside, comparisons."""
+"""The parts of the page, each from a run and a view: what is seen and drawn, sweeps, the inside, comparisons."""
 
 import numpy as np
 
@@ -26,7 +26,9 @@ NO_DECODER = (
     "The dials are off: this run was trained without a decoder, so there is nothing that could draw what its capsules "
     "hold. Train it with --reconstruction to have them."
 )
-NO_CAPSULES = "The dials are off: this network is a CNN. It has no capsules, so there is nothing to turn, and no routing."
+NO_CAPSULES = (
+    "The dials are off: this network is a CNN. It has no capsules, so there is nothing to turn, and no routing."
+)
 FRAMES, STRIP = 21, 11  # of a sweep: the animation, and the strip, which shows every second one
 THUMBNAILS = 24
 
@@ -47,7 +49,7 @@ def seen(subject: Subject, view: View) -> str:
 
 
 def drawn(subject: Subject, view: View) -> str:
-    """The input beside the reconstruction, or the two reconstructions of a pair, as the dials stand."""
+    """The reconstruction, or the two of a pair, as the dials stand: all that is sent again while one drags."""
     if reason := why_no_dials(subject):
         return message(reason)
     classes = drawn_classes(view, subject.classes_shown)
@@ -59,7 +61,7 @@ def drawn(subject: Subject, view: View) -> str:
         turned = f", {moved} of {view.offsets.shape[1]} dials turned" if moved else ""
         dials = " ◂ dials" if target == view.target and len(classes) > 1 else ""
         figures.append(picture(image, f"from the capsule of {name}{turned}{dials}", "reconstruction"))
-    return f'<div class="drawn">{picture(view.image, "input", "input")}{"".join(figures)}</div>'
+    return f'<div class="drawn">{"".join(figures)}</div>'
 
 
 def swept(subject: Subject, view: View, dial: int, name: str) -> tuple[str, bytes, bytes]:
@@ -77,7 +79,11 @@ def swept(subject: Subject, view: View, dial: int, name: str) -> tuple[str, byte
     of = subject.model.classes[view.target]
     low, high = offsets[0], offsets[-1]
     said = f"The capsule of {of}, dial {name}, from {low:+.2f} to {high:+.2f}"
-    return f'<div class="swept">{figure_html(gif, said, "gif")}{figure_html(png, said + ", as a strip")}</div>', png, gif
+    return (
+        f'<div class="swept">{figure_html(gif, said, "gif")}{figure_html(png, said + ", as a strip")}</div>',
+        png,
+        gif,
+    )
 
 
 def inside(subject: Subject, view: View, number: int) -> str:

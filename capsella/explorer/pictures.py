@@ -81,9 +81,7 @@ def animation(images: Float[Tensor, "k c h w"]) -> bytes:
     ]
     frames += frames[-2:0:-1]
     buffer = io.BytesIO()
-    frames[0].save(
-        buffer, format="GIF", save_all=True, append_images=frames[1:], duration=FRAME_MILLISECONDS, loop=0
-    )
+    frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:], duration=FRAME_MILLISECONDS, loop=0)
     return buffer.getvalue()
 
 

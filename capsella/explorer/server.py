@@ -112,7 +112,9 @@ def serve(
     console = console or Console(highlight=False)
     signal.signal(signal.SIGTERM, _interrupt)
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="capsella-explore-", ignore_cleanup_errors=True))
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="capsella-explore-", ignore_cleanup_errors=True)
+        )
         os.environ["GRADIO_TEMP_DIR"] = folder
         tempfile.tempdir = folder
         stack.callback(setattr, tempfile, "tempdir", None)

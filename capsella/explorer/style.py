@@ -10,6 +10,9 @@ figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 .picture img { width: 100%; image-rendering: pixelated; border: 1px solid #777; }
 .picture { width: 168px; }
 .drawn { display: flex; flex-wrap: wrap; gap: 1rem; min-height: 215px; }
+.drawn img { background: black; }
+/* In sight while one drags, however far down the dial. */
+#drawn { position: sticky; top: 0; z-index: 5; background: var(--background-fill-primary, white); }
 .seen { display: flex; flex-wrap: wrap; gap: 1rem; }
 .seen > div { flex: 1 1 260px; min-width: 0; }
 .plot img { max-width: 100%; height: auto; background: white; }
@@ -20,7 +23,8 @@ figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 .swept > figure:first-child { flex: 0 0 170px; }
 .bars, .numbers { border-collapse: collapse; font-size: 0.9rem; width: 100%; }
 .bars caption, .numbers caption { text-align: left; font-weight: bold; padding: 2px 0; }
-.bars th, .bars td, .numbers th, .numbers td { text-align: left; padding: 1px 6px; font-weight: normal; }
+.bars *, .numbers * { border: 0 !important; }
+.bars th, .bars td, .numbers th, .numbers td { text-align: left; height: auto; padding: 1px 6px; font-weight: normal; }
 .bars tbody th { max-width: 12rem; overflow-wrap: anywhere; }
 .bars .track { width: 45%; }
 .bars .bar { height: 0.8rem; background: #1f6f9f; min-width: 1px; }
@@ -32,8 +36,12 @@ figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 .thumbnails img { width: 100%; image-rendering: pixelated; display: block; }
 #canvas canvas { width: 224px; max-width: 100%; touch-action: none; border: 1px solid #777; cursor: crosshair; }
 #canvas .clear { border: 1px solid #777; padding: 2px 10px; border-radius: 4px; }
-#dials { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 6px; }
+#dials .form { display: grid; width: 100%; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 6px; border: 0; }
 #dials .dial { min-width: 0 !important; padding: 4px 6px; }
-@media (max-width: 1000px) { #dials { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
-@media (max-width: 480px) { #dials { grid-template-columns: minmax(0, 1fr); } }
+/* Where each dial started: a mark in the middle of its range. */
+#dials .slider_input_container { position: relative; }
+#dials .dial input[type=range] { background-image: linear-gradient(#777, #777); background-size: 2px 100%;
+  background-position: center; background-repeat: no-repeat; }
+@media (max-width: 1000px) { #dials .form { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (max-width: 480px) { #dials .form { grid-template-columns: minmax(0, 1fr); } }
 """

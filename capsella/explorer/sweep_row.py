@@ -12,10 +12,10 @@ from capsella.explorer.view import View, dial_names
 from capsella.explorer.wiring import QUIET
 
 
-def sweep_row(subject: Subject, view: gr.State, d: int) -> None:
-    """Choose one of a capsule's d dials, play it, save it."""
+def sweep_row(subject: Subject, view: gr.State, d: int) -> tuple[gr.components.Component, ...]:
+    """Choose one of a capsule's d dials, play it, save it; returns what shows and saves it."""
     if panels.why_no_dials(subject):
-        return
+        return ()
     names = dial_names(subject.model, d)
     every = [(name, k) for k, name in enumerate(names)]
     with gr.Row(elem_id="sweep-row"):
@@ -35,3 +35,4 @@ def sweep_row(subject: Subject, view: gr.State, d: int) -> None:
         return page, *(gr.update(value=str(file), interactive=True) for file in files)
 
     start.click(play, [view, dial], [shown, png, gif], **QUIET)
+    return shown, png, gif

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.evaluation.inference import check_decoder, inference
+from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.types import Capsules
 
@@ -44,9 +45,7 @@ class View:
         return max(1, -(-self.poses.shape[1] // DIALS))
 
 
-def look_at(
-    model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, truth: tuple[int, ...] = ()
-) -> View:
+def look_at(model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, truth: tuple[int, ...] = ()) -> View:
     """Let the network see an image in [0, 1]; the strongest class gets the dials, all at zero.
 
     Raises:
@@ -76,21 +75,23 @@ def turn_to(view: View, target: int, page: int = 0) -> View:
     return replace(view, target=target, page=page)
 
 
-def move(view: View, values: Sequence[float]) -> View:
-    """Turn the dials on the page to `values`, one each.
+def move(view: View, dial: int, value: float) -> View:
+    """Turn one dial, an index into the pose of the chosen capsule, to `value`.
 
     Raises:
-        ValueError: not one number a dial, or one that is not finite.
+        ValueError: no such dial, or a value that is not finite.
     """
-    dials = view.dials
-    if len(values) != len(dials):
-        raise ValueError(f"values: must be one for each of {len(dials)} dials, got {len(values)}")
-    turned = torch.tensor([float(value) for value in values])
-    if not turned.isfinite().all():
-        raise ValueError(f"values: must be finite, got {list(values)}")
+    _check_dial(view, dial)
+    if not math.isfinite(value):
+        raise ValueError(f"value: must be finite, got {value}")
     offsets = view.offsets.clone()
-    offsets[view.target, dials.start : dials.stop] = turned
+    offsets[view.target, dial] = value
     return replace(view, offsets=offsets)
+
+
+def _check_dial(view: View, dial: int) -> None:
+    if not 0 <= dial < view.poses.shape[1]:
+        raise ValueError(f"dial: must be in 0…{view.poses.shape[1] - 1}, got {dial}")
 
 
 def reset(view: View, everything: bool = False) -> View:
@@ -124,8 +125,7 @@ def sweep(model: ImageClassifier, view: View, dial: int, offsets: Sequence[float
     Raises:
         ValueError: a model without a decoder, no such dial, no offsets.
     """
-    if not 0 <= dial < view.poses.shape[1]:
-        raise ValueError(f"dial: must be in 0…{view.poses.shape[1] - 1}, got {dial}")
+    _check_dial(view, dial)
     if not offsets:
         raise ValueError("offsets: must hold at least one number, got none")
     poses = []
@@ -152,7 +152,8 @@ def decode_poses(
 
 def dial_names(model: ImageClassifier, d: int) -> list[str]:
     """What the d dials of a capsule are called: by row and column of a matrix pose, else by number from 1."""
-    if isinstance(model, CapsuleClassifier) and model.capsule_layers[-1].geometry.matrix:
+    last = model.capsule_layers[-1] if isinstance(model, CapsuleClassifier) else None
+    if isinstance(last, CapsuleConv2d) and last.geometry.matrix:
         n = math.isqrt(d)
         return [f"row {k // n + 1}, column {k % n + 1}" for k in range(d)]
     return [f"number {k + 1}" for k in range(d)]
