@@ -10,7 +10,8 @@ from capsella.explain.perturbation import dial_range
 from capsella.explorer import panels
 from capsella.explorer.compare_tab import compare_tab
 from capsella.explorer.input_column import Inputs, input_column
-from capsella.explorer.pictures import escape, message
+from capsella.explorer.inside_tab import InsideTab
+from capsella.explorer.pictures import escape
 from capsella.explorer.subject import Subject
 from capsella.explorer.sweep_row import sweep_row
 from capsella.explorer.view import DIALS, View, dial_names, look_at, move, reset, turn_to
@@ -37,17 +38,27 @@ def build_page(subjects: Sequence[Subject]) -> gr.Blocks:
                 inputs = input_column(subject, view)
             with gr.Column(scale=5, min_width=320):
                 seen = gr.HTML(panels.seen(subject, start), elem_id="seen")
+                target = _class_chooser(subject, start)
                 with gr.Tabs():
-                    with gr.Tab("Dials", id="dials"):
-                        dials = DialTab(subject, start)
+                    with gr.Tab("Dials", id="dials") as first:
+                        dials = DialTab(subject, start, target)
                         dials.swept = sweep_row(subject, view, start.poses.shape[1])
                     with gr.Tab("Inside", id="inside") as inside:
-                        look_inside = inside_tab(subject, view, inside)
-                    with gr.Tab("Compare", id="compare"):
+                        look_inside = InsideTab(subject, view, inside)
+                    with gr.Tab("Compare", id="compare") as last:
                         compare_tab(subjects, view)
+        look_inside.unless([first, last])
         dials.wire(view, look_inside)
         _wire_inputs(inputs, view, seen, dials, look_inside)
     return page
+
+
+def _class_chooser(subject: Subject, start: View) -> gr.Dropdown:
+    """Whose capsule all tabs are about."""
+    classes = [(name, k) for k, name in enumerate(subject.model.classes)]
+    return gr.Dropdown(
+        classes, value=start.target, label="Class capsule", interactive=subject.has_capsules, elem_id="target"
+    )
 
 
 def _heading(subject: Subject) -> str:
@@ -62,14 +73,10 @@ def _heading(subject: Subject) -> str:
 class DialTab:
     """The dials of one class capsule, and the pictures that follow them."""
 
-    def __init__(self, subject: Subject, start: View) -> None:
-        self.subject = subject
-        classes = [(name, k) for k, name in enumerate(subject.model.classes)]
+    def __init__(self, subject: Subject, start: View, target: gr.Dropdown) -> None:
+        self.subject, self.target = subject, target
         off = bool(panels.why_no_dials(subject))
         with gr.Row():
-            self.target = gr.Dropdown(
-                classes, value=start.target, label="Class capsule", interactive=not off, elem_id="target", min_width=140
-            )
             self.page = gr.Radio(
                 [(f"{k * DIALS + 1}–{min((k + 1) * DIALS, start.poses.shape[1])}", k) for k in range(start.pages)],
                 value=0,
@@ -112,18 +119,15 @@ class DialTab:
         settings = self.settings(view) if self.sliders else []
         return [view.target, view.page, panels.drawn(self.subject, view), *(gr.update(**each) for each in settings)]
 
-    def wire(self, view: gr.State, look_inside: Any) -> None:
+    def wire(self, view: gr.State, look_inside: InsideTab) -> None:
         """Let the sliders and buttons answer; a new class is looked inside for, too."""
-        if not self.sliders:
-            return
         everything = [view, *self.outputs]
         for place, slider in enumerate(self.sliders):
-            turned = partial(self._move, place)
-            slider.input(turned, [view, self.target, self.page, slider], [view, self.drawn], **FOLLOW)
-        turned = gr.on(
-            [self.target.input, self.page.input], self._turn, [view, self.target, self.page], everything, **QUIET
-        )
-        look_inside(turned)
+            answer = partial(self._move, place)
+            slider.input(answer, [view, self.target, self.page, slider], [view, self.drawn], **FOLLOW)
+        self.page.input(self._turn, [view, self.target, self.page], everything, **QUIET)
+        turned = self.target.input(self._turn, [view, self.target, self.page], everything, **QUIET)
+        look_inside.follow(turned)
         self.clear_sweep(turned)
         self.reset.click(partial(self._reset, everything=False), view, everything, **QUIET)
         self.reset_all.click(partial(self._reset, everything=True), view, everything, **QUIET)
@@ -149,38 +153,7 @@ class DialTab:
         return [view, *self.show(view)]
 
 
-def inside_tab(subject: Subject, view: gr.State, tab: gr.Tab) -> Any:
-    """How each layer routed; drawn when the tab is opened, and by the function returned, when the image changes."""
-    titles = panels.layer_titles(subject)
-    layer = gr.Dropdown(
-        [(title, k) for k, title in enumerate(titles)],
-        value=len(titles) - 1 if titles else None,
-        label="Layer",
-        visible=bool(titles),
-        elem_id="layer",
-    )
-    shown = gr.HTML(message("Open to see."), elem_id="inside")
-    is_open = gr.State(False)
-
-    def draw(view: View, number: int | None) -> str:
-        return panels.inside(subject, view, number or 0)
-
-    def open_tab(view: View, number: int | None) -> tuple[str, bool]:
-        return draw(view, number), True
-
-    tab.select(open_tab, [view, layer], [shown, is_open], **QUIET)
-    layer.input(draw, [view, layer], shown, **QUIET)
-
-    def follow(event: Any) -> None:
-        def again(view: View, number: int | None, is_open: bool) -> Any:
-            return draw(view, number) if is_open else gr.skip()
-
-        event.then(again, [view, layer, is_open], shown, **QUIET)
-
-    return follow
-
-
-def _wire_inputs(inputs: Inputs, view: gr.State, seen: gr.HTML, dials: DialTab, look_inside: Any) -> None:
+def _wire_inputs(inputs: Inputs, view: gr.State, seen: gr.HTML, dials: DialTab, look_inside: InsideTab) -> None:
     """A new image, wherever it comes from, is shown everywhere."""
     subject = dials.subject
 
@@ -189,5 +162,5 @@ def _wire_inputs(inputs: Inputs, view: gr.State, seen: gr.HTML, dials: DialTab, 
 
     for event in inputs.new_image:
         shown = event.then(show, view, [seen, *dials.outputs], **QUIET)
-        look_inside(shown)
+        look_inside.follow(shown)
         dials.clear_sweep(shown)

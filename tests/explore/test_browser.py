@@ -328,6 +328,9 @@ def test_a_run_without_a_decoder_says_why_the_dials_are_off(tab, servers):
     assert "without a decoder" in page.locator("#drawn").inner_text()
     assert page.locator("#dials input").count() == 0
     changes(page, lambda: page.locator("#thumbnails button").nth(3).click(), "#seen .input img")
+    page.get_by_role("tab", name="Inside").click()
+    page.wait_for_selector("#inside img")
+    changes(page, lambda: choose(page, "#target", "4"), "#inside img")
 
 
 def test_nothing_is_left_behind(servers):
