@@ -59,7 +59,19 @@ def explain_images(
         raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
     taken: set[str] = set()
     pictures = []
-    for file in find_images(paths):
+    for file, image in _readable(model, find_images(paths), broken):
+        name = _unused(file.stem, taken)
+        for view, figure in image_figures(model, image, file.name, classes):
+            pictures.append(out / f"{name}_{view}.png")
+            write_png(figure, pictures[-1])
+    return pictures
+
+
+def _readable(
+    model: ImageClassifier, files: Iterable[Path], broken: list[Broken] | None
+) -> Iterator[tuple[Path, Float[Tensor, "c h w"]]]:
+    """The files that can be read, with their images in [0, 1]; `broken` as for `explain_images`."""
+    for file in files:
         try:
             image = read_image(file, model.image_size, model.channels).float() / 255
         except CapsellaError as error:
@@ -67,11 +79,7 @@ def explain_images(
                 raise
             broken.append(Broken(file, str(error).removeprefix(f"{file}: ")))
             continue
-        name = _unused(file.stem, taken)
-        for view, figure in image_figures(model, image, file.name, classes):
-            pictures.append(out / f"{name}_{view}.png")
-            write_png(figure, pictures[-1])
-    return pictures
+        yield file, image
 
 
 def image_figures(

@@ -102,24 +102,22 @@ def graph_figure(layers: Sequence[RoutedLayer], classes: Sequence[str], target: 
         middle, entropy = number + 0.5, layer.entropy
         text = f"{layer.title}\nentropy {entropy[0]:.3f} → {entropy[-1]:.3f}"
         axes.text(middle, 1.07, text if np.isfinite(entropy[-1]) else layer.title, ha="center", fontsize=8)
-    for number, nodes in enumerate(columns):
-        last = number == len(layers)
-        for node, height in zip(nodes, _heights(nodes), strict=True):
-            axes.plot(number, height, "o", color=VALIDATION if last and node == target else TRAIN, zorder=3)
-            name = shorten(classes[node]) if last else f"type {node + 1}"
-            name = f"▸ {name}" if last and node == target else name
-            axes.text(
-                number + (0.05 if last else -0.05),
-                height,
-                name,
-                ha="left" if last else "right",
-                va="center",
-                fontsize=8,
-                parse_math=False,
-            )
+    for number, nodes in enumerate(columns[:-1]):
+        _column(axes, number, {node: f"type {node + 1}" for node in nodes}, None)
+    _column(axes, len(layers), {node: shorten(classes[node]) for node in columns[-1]}, target)
     axes.set(xlim=(-0.45, len(layers) + 0.6), ylim=(-0.05, 1.2))
     figure.supxlabel(GRAPH_NOTE, fontsize=8)
     return figure
+
+
+def _column(axes: Axes, number: int, names: dict[int, str], target: int | None) -> None:
+    """Nodes under their names: classes, of which `target` is marked, on the right, types (no target) on the left."""
+    beside, side = (-0.05, "right") if target is None else (0.05, "left")
+    for (node, name), height in zip(names.items(), _heights(list(names)), strict=True):
+        chosen = node == target
+        axes.plot(number, height, "o", color=VALIDATION if chosen else TRAIN, zorder=3)
+        text = f"▸ {name}" if chosen else name
+        axes.text(number + beside, height, text, ha=side, va="center", fontsize=8, parse_math=False)
 
 
 def _nodes(layers: Sequence[RoutedLayer], target: int) -> list[list[int]]:

@@ -11,8 +11,6 @@ figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 .picture { width: 168px; }
 .drawn { display: flex; flex-wrap: wrap; gap: 1rem; min-height: 215px; }
 .drawn img { background: black; }
-/* In sight while one drags, however far down the dial. */
-#drawn { position: sticky; top: 0; z-index: 5; background: var(--background-fill-primary, white); }
 .seen { display: flex; flex-wrap: wrap; gap: 1rem; }
 .seen > div { flex: 1 1 260px; min-width: 0; }
 .plot img { max-width: 100%; height: auto; background: white; }
@@ -26,8 +24,9 @@ figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 .bars *, .numbers * { border: 0 !important; }
 .bars th, .bars td, .numbers th, .numbers td { text-align: left; height: auto; padding: 1px 6px; font-weight: normal; }
 .bars tbody th { max-width: 12rem; overflow-wrap: anywhere; }
-.bars .track { width: 45%; }
+.bars .track { width: 40%; }
 .bars .bar { height: 0.8rem; background: #1f6f9f; min-width: 1px; }
+.bars td:last-child { white-space: nowrap; }
 .bars .bar.first { background: repeating-linear-gradient(45deg, #c2571a 0 6px, #8f3d0e 6px 9px); }
 .problem { border-left: 4px solid #c62828; padding-left: 0.5rem; font-weight: bold; }
 .thumbnails { display: grid; grid-template-columns: repeat(auto-fill, minmax(58px, 1fr)); gap: 4px; }
@@ -39,7 +38,11 @@ figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 #dials .form { display: grid; width: 100%; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 6px; border: 0; }
 #dials .dial { min-width: 0 !important; padding: 4px 6px; }
 /* Where each dial started: a mark in the middle of its range. */
-#dials .slider_input_container { position: relative; }
+#dials .slider_input_container { gap: 3px; }
+#dials .slider_input_container span { font-size: 0.7rem; min-width: 0; flex: none; }
+#dials .slider_input_container input[type=range] { min-width: 0; flex: 1 1 0; }
+#dials .head { gap: 4px; }
+#dials .head input { min-width: 0; width: 5rem; }
 #dials .dial input[type=range] { background-image: linear-gradient(#777, #777); background-size: 2px 100%;
   background-position: center; background-repeat: no-repeat; }
 @media (max-width: 1000px) { #dials .form { grid-template-columns: repeat(2, minmax(0, 1fr)); } }

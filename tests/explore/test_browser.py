@@ -124,7 +124,7 @@ def tab(servers, chromium):
         page.on("response", lambda got: complaints.append(f"{got.status} {got.url}") if got.status >= 400 else None)
         page.goto(server.url)
         page.wait_for_selector("#drawn p, #drawn img")
-        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(500)  # for the scripts of the thumbnails and the canvas
         opened.append(page)
         return page
 
@@ -279,7 +279,7 @@ def test_a_drawing(tab):
 
     changes(page, draw, "#seen .input img")
     says(page, "your drawing, resized to 17×17")
-    seen = pixels(page, "#seen .input img")[..., 0]
+    seen = pixels(page, "#seen .input img")[8:-8, 8:-8, 0]  # without its frame
     middle = seen.shape[1] // 2
     assert seen[seen.shape[0] // 2, middle] > 200
     assert seen[:, : middle // 2].max() < 60
@@ -340,10 +340,3 @@ def test_nothing_is_left_behind(servers):
     assert "Traceback" not in output
     for name, folder in server.folders.items():
         assert [str(path) for path in folder.rglob("*") if path.is_file()] == [], name
-
-
-def test_other_hosts_need_a_password(folders, tmp_path):
-    server = Server(tmp_path, folders / "digits", "--host", "0.0.0.0")
-    output, _ = server.process.communicate(timeout=150)
-    assert server.process.returncode == 1
-    assert "needs a password: set the environment variable CAPSELLA_PASSWORD" in " ".join(output.split())
