@@ -44,7 +44,10 @@ def test_without_gradio_the_error_says_how_to_install_it(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["explore", "nowhere", "--host", "0.0.0.0"], "needs a password: set the environment variable CAPSELLA_PASSWORD"),
+        (
+            ["explore", "nowhere", "--host", "0.0.0.0"],
+            "needs a password: set the environment variable CAPSELLA_PASSWORD",
+        ),
         (["explore"], "runs: must name the folder of at least one run"),
         (["explore", "nowhere", "--port", "0"], "port: must be in 1…65535, got 0"),
         (["demo-explore", "--port", "70000"], "port: must be in 1…65535, got 70000"),
