@@ -8,16 +8,18 @@ import tyro
 from rich.console import Console
 
 from capsella.data import PairSet, load_data
+from capsella.errors import CapsellaError
+from capsella.evaluation import Broken
 from capsella.explain import explain_images, explain_pairs
 from capsella.training import load_run
 
 
 @dataclass(frozen=True)
 class Explain:
-    """For each image a picture: the input, the class activations, the reconstruction, and the dimension tweaks.
+    """For each image, pictures: activations, reconstruction and dimension tweaks; how each layer routed; votes.
 
-    A network with EM routing gets a second one: the distances of votes to the class capsules' means, by iteration.
-    A run on pairs of images needs none named: its test pairs are drawn beside the reconstruction of each image.
+    They are what `capsella explore` shows in a browser. A run on pairs of images needs no image named: its test pairs
+    are drawn beside the reconstruction of each image.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -26,6 +28,8 @@ class Explain:
     """Image files, or folders to look for images in."""
     out: Path | None = None
     """Folder for the pictures; default: explain/ in the run's folder."""
+    skip_broken: bool = False
+    """Pass over images that cannot be read, and list them at the end, instead of stopping at the first."""
 
 
 def run(arguments: list[str]) -> None:
@@ -33,12 +37,26 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Explain, args=arguments, prog="capsella explain")
     trained = load_run(options.run)
     out = options.out or options.run / "explain"
+    paired = trained.recipe.data.is_paired
+    broken: list[Broken] = []
     if options.images:
-        pictures = explain_images(trained.model, options.images, out)
-    elif trained.recipe.data.is_paired:
+        pictures = explain_images(
+            trained.model,
+            options.images,
+            out,
+            classes=2 if paired else 1,
+            broken=broken if options.skip_broken else None,
+        )
+    elif paired:
         test = load_data(trained.recipe.data).test
         pictures = [explain_pairs(trained.model, test, out)] if isinstance(test, PairSet) else []
     else:
         raise ValueError("images: must name at least one image or folder")
     for picture in pictures:
         Console(highlight=False).print(str(picture), soft_wrap=True, markup=False)
+    for file in broken:
+        Console(highlight=False, stderr=True).print(
+            f"left out {file.file}: {file.reason}", soft_wrap=True, markup=False
+        )
+    if not pictures:
+        raise CapsellaError("explain: none of the images could be read")

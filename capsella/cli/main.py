@@ -13,8 +13,8 @@ from rich.table import Table
 from capsella.errors import CapsellaError, unknown_name
 from capsella.version import __version__
 
-# Verb → what it does. Each lives in the module of its name under `capsella.cli`, as `run(arguments)`; it is imported
-# only when called, so that `capsella --help` answers at once.
+# Verb → what it does. Each lives in the module of its name under `capsella.cli`, a hyphen being an underscore, as
+# `run(arguments)`; it is imported only when called, so that `capsella --help` answers at once.
 VERBS = {
     "train": "train a recipe, evaluate it on the test images, and write a report",
     "evaluate": "error, precision, recall, calibration and confusion matrix of a run",
@@ -24,6 +24,8 @@ VERBS = {
     "time": "how long networks take, forward and backward, beside one another",
     "compare": "capsule networks and CNNs on your images: which serves you better, or is it noise",
     "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
+    "explore": "the same in the browser: turn a capsule's dials and watch what it believes",
+    "demo-explore": "explore the run that `capsella train demo` left",
     "export": "write a run as ONNX or .pt2, and compare the file with PyTorch",
     "bench": "latency and throughput of a run or a network in every backend",
     "table": "run a table of a paper, row by row, and print its numbers beside ours",
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(verb: str, arguments: list[str]) -> None:
     if verb not in VERBS:
         raise unknown_name("command", verb, VERBS)
-    importlib.import_module(f"capsella.cli.{verb}").run(arguments)
+    importlib.import_module(f"capsella.cli.{verb.replace('-', '_')}").run(arguments)
 
 
 def _print_help() -> None:

@@ -1,52 +1,105 @@
-"""What a model makes of single image files, each on a picture of its own: for `capsella explain`."""
+"""What a model makes of single image files, each on pictures of its own: for `capsella explain`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data.reading import read_image
+from capsella.errors import CapsellaError
 from capsella.evaluation.inference import inference
 from capsella.evaluation.listing import find_images
+from capsella.evaluation.prediction import Broken
 from capsella.explain.image_grids import show, tweaks
-from capsella.explain.perturbation import OFFSETS, dimension_tweaks, largest_elements
+from capsella.explain.perturbation import dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.plots import activation_bars, shorten, write_png
-from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
+from capsella.explain.routing_figures import graph_figure, layer_figure
+from capsella.explain.routing_views import routed_layers, strongest_path
+from capsella.explain.vote_distances import vote_distances_figure
 from capsella.models import ImageClassifier
 
 MOST_BARS = 12
 NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
 
 
-def explain_images(model: ImageClassifier, paths: Iterable[Path], out: Path) -> list[Path]:
-    """Draw, for each image file, the input, the class activations, the reconstruction and the dimension tweaks.
+def explain_images(
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    out: Path,
+    *,
+    classes: int = 1,
+    broken: list[Broken] | None = None,
+) -> list[Path]:
+    """Draw, for each image file, what the model sees in it and how its capsules were routed.
 
-    Where EM routes the class capsules, a second picture shows the distances of votes to the class capsules' means.
+    NAME_explained.png: the input, the class activations, the reconstruction and the dimension tweaks (Sabour et al.
+    2017, Figure 4; Forslöv 2018, Figures 35 and 36); of a model of pairs, one picture for each of the two strongest
+    classes. For capsule networks also NAME_layer1.png, …: what went to the class, or to the type that gave it most,
+    over the image; NAME_graph.png: types and classes as a graph; NAME_votes.png: how far votes lie from their mean.
 
     Args:
         model: any registered model; one without a decoder gets the input and the activations, and the picture says why.
         paths: files and folders, as `find_images` takes them.
-        out: folder for the pictures, named NAME_explained.png and NAME_votes.png; files of one name get _2, _3, …
+        out: folder for the pictures; files of one name get _2, _3, …
+        classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
+        broken: without it, a file that cannot be read is an error; with a list, such files are passed over and added
+            to the list.
 
     Returns:
         The pictures, in the order of `find_images`.
 
     Raises:
+        ValueError: more classes an image than the model has, or none.
         CapsellaError: a file that is missing or cannot be read, or no space on the disk.
     """
+    if not 1 <= classes <= len(model.classes):
+        raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
     taken: set[str] = set()
     pictures = []
-    for file in find_images(paths):
-        image = read_image(file, model.image_size, model.channels).float() / 255
+    for file, image in _readable(model, find_images(paths), broken):
         name = _unused(file.stem, taken)
-        pictures.append(out / f"{name}_explained.png")
-        write_png(image_figure(model, image, file.name), pictures[-1])
-        if has_vote_distances(model):
-            pictures.append(out / f"{name}_votes.png")
-            write_png(vote_distances_figure(class_vote_distances(model, image), model.classes), pictures[-1])
+        for view, figure in image_figures(model, image, file.name, classes):
+            pictures.append(out / f"{name}_{view}.png")
+            write_png(figure, pictures[-1])
     return pictures
+
+
+def _readable(
+    model: ImageClassifier, files: Iterable[Path], broken: list[Broken] | None
+) -> Iterator[tuple[Path, Float[Tensor, "c h w"]]]:
+    """The files that can be read, with their images in [0, 1]; `broken` as for `explain_images`."""
+    for file in files:
+        try:
+            image = read_image(file, model.image_size, model.channels).float() / 255
+        except CapsellaError as error:
+            if broken is None:
+                raise
+            broken.append(Broken(file, str(error).removeprefix(f"{file}: ")))
+            continue
+        yield file, image
+
+
+def image_figures(
+    model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, classes: int = 1
+) -> Iterator[tuple[str, Figure]]:
+    """The pictures of one image in [0, 1], each with the name of its view; `classes` as for `explain_images`."""
+    with inference(model) as device:
+        strongest = model(image.unsqueeze(0).to(device)).activations[0].topk(classes).indices.tolist()
+    for number, target in enumerate(strongest):
+        yield "explained" if number == 0 else f"explained{number + 1}", image_figure(model, image, title, target)
+    layers = routed_layers(model, image)
+    if not layers:
+        return
+    target = strongest[0]
+    picture, path = image.permute(1, 2, 0).numpy(), strongest_path(layers, target)
+    for number, (layer, parent) in enumerate(zip(layers, path, strict=True), 1):
+        name = model.classes[target] if number == len(layers) else f"type {parent + 1}"
+        yield f"layer{number}", layer_figure(layer, picture, parent, name)
+    yield "graph", graph_figure(layers, model.classes, target)
+    yield "votes", vote_distances_figure(layers[-1].histograms, model.classes)
 
 
 def _unused(stem: str, taken: set[str]) -> str:
@@ -60,14 +113,18 @@ def _unused(stem: str, taken: set[str]) -> str:
     return name
 
 
-def image_figure(model: ImageClassifier, image: Float[Tensor, "c h w"], title: str) -> Figure:
-    """The picture of one image in [0, 1]."""
+def image_figure(
+    model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, target: int | None = None
+) -> Figure:
+    """One image in [0, 1], and what the capsule of class `target` draws; None takes the strongest class."""
+    labels = None if target is None else torch.tensor([target])
     with inference(model) as device:
-        output = model(image.unsqueeze(0).to(device))
+        output = model(image.unsqueeze(0).to(device), None if labels is None else labels.to(device))
     activations = output.activations[0].float().cpu().numpy()
+    target = int(activations.argmax()) if target is None else target
     decoded = output.reconstruction
     figure = Figure(figsize=(6.5, 3.6) if decoded is None else (11, 8), layout="constrained")
-    figure.suptitle(f"{shorten(title, 60)}: {model.classes[activations.argmax()]}", parse_math=False)
+    figure.suptitle(f"{shorten(title, 60)}: {model.classes[target]}", parse_math=False)
     if decoded is None:
         left, right = figure.subplots(1, 2)
         left.set_xlabel(NO_DECODER, fontsize=9)
@@ -76,9 +133,9 @@ def image_figure(model: ImageClassifier, image: Float[Tensor, "c h w"], title: s
         left, right, below = (figure.add_subplot(grid[row, 0]) for row in range(3))
         show(below, decoded[0].float().cpu().clamp(0, 1).permute(1, 2, 0).numpy())
         below.set_title("reconstruction", fontsize=10)
-        elements = largest_elements(model, image)
-        moved = dimension_tweaks(model, image, elements=elements).numpy()
-        tweaks(figure.add_subplot(grid[:, 1]), moved, OFFSETS, elements)
+        elements, offsets = largest_elements(model, image, target), offsets_across(model)
+        moved = dimension_tweaks(model, image, target, offsets, elements).numpy()
+        tweaks(figure.add_subplot(grid[:, 1]), moved, offsets, elements)
     show(left, image.permute(1, 2, 0).numpy())
     left.set_title("input", fontsize=10)
     activation_bars(right, activations, model.classes, MOST_BARS)

@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.evaluation.inference import check_decoder, inference
-from capsella.models import ImageClassifier
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.routing import EMRouting
 from capsella.types import Capsules
 
 # −0.25, −0.20, … 0.25, as in the paper's figure.
@@ -16,6 +17,29 @@ OFFSETS = tuple(step / 20 for step in range(-5, 6))
 
 # Pose elements in a picture; CapsNet has 16, the thesis's networks up to 96.
 MOST_ELEMENTS = 16
+
+
+def dial_range(model: ImageClassifier) -> float:
+    """How far a pose element is moved either way to see what it stands for.
+
+    0.25 (Sabour et al. 2017, Fig. 4); 0.4 for Forslöv's networks with dynamic routing, and 5 where EM routes the class
+    capsules (Forslöv 2018, Figures 35 and 36): no squash holds those poses below 1.
+    """
+    if isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1].routing, EMRouting):
+        return 5.0
+    return 0.4 if model.name.startswith("forslov2018_") else 0.25
+
+
+def offsets_across(model: ImageClassifier, steps: int = 11) -> tuple[float, ...]:
+    """`steps` evenly spaced offsets through `dial_range`, zero in the middle; 11 for the papers' figures.
+
+    Raises:
+        ValueError: an even number of steps, or fewer than three.
+    """
+    if steps < 3 or steps % 2 == 0:
+        raise ValueError(f"steps: must be odd and at least 3, so that zero is among the offsets, got {steps}")
+    half, most = steps // 2, dial_range(model)
+    return tuple(most * step / half for step in range(-half, half + 1))
 
 
 def largest_elements(

@@ -18,7 +18,7 @@ from capsella.evaluation.tables import percent
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.pairs import pair_name, pairs_figure
-from capsella.explain.perturbation import MOST_ELEMENTS, OFFSETS, dimension_tweaks, largest_elements
+from capsella.explain.perturbation import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.plots import (
     confusion_figure,
     entropy_figure,
@@ -169,14 +169,15 @@ def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: Labell
     target = int(evaluation.predictions[index].flatten()[0])
     image = _image(images, index)
     elements = largest_elements(model, image, target)
-    grid = dimension_tweaks(model, image, target, elements=elements)
+    offsets = offsets_across(model)
+    grid = dimension_tweaks(model, image, target, offsets, elements)
     text = (
         f"The capsule of class {images.classes[target]} for test image {index}. Each row moves one number of its pose "
         "by the offset that heads the column and decodes the result; the middle column is the plain reconstruction. "
         f"A row that changes shows what that number stands for: thickness, slant, size. Of more than {MOST_ELEMENTS} "
         "numbers, the largest are shown."
     )
-    return Section(name, title, text, tweak_figure(grid.numpy(), OFFSETS, elements))
+    return Section(name, title, text, tweak_figure(grid.numpy(), offsets, elements))
 
 
 def _training(metrics_csv: Path | None) -> Section:

@@ -32,17 +32,37 @@ def vote_distances(trace: RoutingTrace, bins: int = 40) -> VoteDistances:
     Raises:
         ValueError: fewer than one bin, or a trace without distances: only EM routing keeps them.
     """
-    if bins < 1:
-        raise ValueError(f"bins: must be at least 1, got {bins}")
+    _check_bins(bins)
     if not trace.distances:
         raise ValueError(f"trace: must have vote distances, which EM routing keeps; got one of {trace.name!r} routing")
-    largest = max(float(distances.max()) for distances in trace.distances)
+    return distance_histograms(trace.distances, trace.couplings, bins)
+
+
+def distance_histograms(
+    distances: Sequence[Float[Tensor, "b i j"]], couplings: Sequence[Float[Tensor, "b i j"]], bins: int = 40
+) -> VoteDistances:
+    """The histograms of distances and couplings, one of each per iteration.
+
+    Raises:
+        ValueError: fewer than one bin, no iteration, or not as many of both.
+    """
+    _check_bins(bins)
+    if not distances or len(distances) != len(couplings):
+        raise ValueError(
+            f"distances, couplings: must be one of each per iteration, got {len(distances)} and {len(couplings)}"
+        )
+    largest = max(float(of_one.max()) for of_one in distances)
     edges = np.linspace(0, largest or 1.0, bins + 1)
     weights = [
-        [_histogram(distances[..., j], couplings[..., j], edges) for j in range(distances.shape[2])]
-        for distances, couplings in zip(trace.distances, trace.couplings, strict=True)
+        [_histogram(of_one[..., j], given[..., j], edges) for j in range(of_one.shape[2])]
+        for of_one, given in zip(distances, couplings, strict=True)
     ]
     return VoteDistances(edges, np.array(weights))
+
+
+def _check_bins(bins: int) -> None:
+    if bins < 1:
+        raise ValueError(f"bins: must be at least 1, got {bins}")
 
 
 def _histogram(distances: Tensor, couplings: Tensor, edges: np.ndarray) -> np.ndarray:

@@ -53,13 +53,24 @@ class TestExplain:
     def test_a_picture_of_an_image(self, cli, trained, images, tmp_path):
         answer = cli("explain", trained, images / "rows" / "rows00.png", "--out", tmp_path / "why")
         picture = tmp_path / "why" / "rows00_explained.png"
-        assert (answer.code, answer.out) == (0, f"{picture}\n")
+        views = ("explained", "layer1", "graph", "votes")
+        assert (answer.code, answer.out) == (0, "".join(f"{picture.with_name(f'rows00_{v}.png')}\n" for v in views))
         with Image.open(picture) as image:
             assert min(image.size) > 300
 
     def test_the_default_folder_is_the_runs(self, cli, trained, images):
         cli("explain", trained, images / "rows" / "rows00.png")
         assert (trained / "explain" / "rows00_explained.png").exists()
+
+    def test_a_broken_image_is_passed_over_where_asked(self, cli, trained, images, broken, tmp_path):
+        good = images / "rows" / "rows00.png"
+        answer = cli("explain", trained, broken, good, "--skip-broken", "--out", tmp_path / "why")
+        assert answer.code == 0
+        assert "rows00_graph.png" in answer.out
+        assert f"left out {broken}: " in answer.err
+        answer = cli("explain", trained, broken, "--skip-broken", "--out", tmp_path / "none")
+        assert answer.code == 1
+        assert "none of the images could be read" in answer.err
 
     def test_without_images_and_pairs(self, cli, trained):
         answer = cli("explain", trained)

@@ -4,9 +4,11 @@ import torch
 from PIL import Image
 
 from capsella.errors import CapsellaError
-from capsella.explain import dimension_tweaks, explain_images
+from capsella.explain import OFFSETS, dimension_tweaks, explain_images
 from capsella.explain.image_grids import mosaic
-from capsella.explain.images import image_figure
+from capsella.explain.images import image_figure, image_figures
+from capsella.explain.perturbation import dial_range, offsets_across
+from capsella.models import create_model
 
 
 @pytest.fixture
@@ -18,23 +20,43 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-def test_every_image_gets_a_picture_of_its_own(capsnet, folder, tmp_path):
+VIEWS = ("explained", "layer1", "graph", "votes")
+
+
+def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path):
     pictures = explain_images(capsnet, [folder], tmp_path / "out")
-    assert [path.name for path in pictures] == [
-        "cell_explained.png", "Cell_2_explained.png", "cell_3_explained.png"
-    ]  # fmt: skip
+    names = [f"{name}_{view}.png" for name in ("cell", "Cell_2", "cell_3") for view in VIEWS]
+    assert [path.name for path in pictures] == names
     for path in pictures:
         assert Image.open(path).format == "PNG"
 
 
-def test_em_routing_gets_a_picture_of_its_votes(matrix_capsnet, folder, tmp_path):
-    pictures = explain_images(matrix_capsnet, [folder / "one", folder / "two" / "cell.png"], tmp_path / "out")
-    assert [path.name for path in pictures] == [
-        "cell_explained.png", "cell_votes.png", "cell_2_explained.png", "cell_2_votes.png"
-    ]  # fmt: skip
-    explained, votes = (Image.open(path) for path in pictures[:2])
-    assert explained.format == votes.format == "PNG"
-    assert explained.size != votes.size
+def test_every_routed_layer_gets_a_picture(matrix_capsnet, folder, tmp_path):
+    pictures = explain_images(matrix_capsnet, [folder / "one"], tmp_path / "out")
+    views = ("explained", "layer1", "layer2", "layer3", "graph", "votes")
+    assert [path.name for path in pictures] == [f"cell_{view}.png" for view in views]
+
+
+def test_of_a_pair_both_capsules_are_drawn(capsnet):
+    image = torch.rand(1, *capsnet.image_size)
+    figures = dict(image_figures(capsnet, image, "x.png", classes=2))
+    with torch.no_grad():
+        strongest = capsnet(image.unsqueeze(0)).activations[0].topk(2).indices.tolist()
+        drawn = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0, 0] for k in strongest]
+    for view, target, expected in zip(("explained", "explained2"), strongest, drawn, strict=True):
+        np.testing.assert_allclose(figures[view].axes[2].images[0].get_array(), expected, atol=1e-6)
+        assert figures[view].get_suptitle() == f"x.png: {capsnet.classes[target]}"
+
+
+def test_tweaks_go_as_far_as_the_papers_did(capsnet, matrix_capsnet):
+    assert offsets_across(capsnet) == OFFSETS
+    assert offsets_across(matrix_capsnet) == (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5)
+    thesis = create_model("forslov2018_capsnet1_init1", image_size=64, classes=3)
+    assert (dial_range(thesis), offsets_across(thesis, 3)) == (0.4, (-0.4, 0, 0.4))
+    assert dial_range(create_model("forslov2018_emnet1_init1", image_size=64, classes=3)) == 5
+    for steps in (1, 4):
+        with pytest.raises(ValueError, match=f"steps: must be odd and at least 3, .* got {steps}"):
+            offsets_across(capsnet, steps)
 
 
 def test_images_beside_the_pictures_are_left_alone(cnn, folder):
@@ -70,3 +92,17 @@ def test_a_broken_file_is_named(capsnet, folder, tmp_path):
     (folder / "two/cell.png").write_bytes(b"broken")
     with pytest.raises(CapsellaError, match=r"two/cell\.png"):
         explain_images(capsnet, [folder / "two/cell.png"], tmp_path / "out")
+
+
+def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_path):
+    (folder / "two/cell.png").write_bytes(b"broken")
+    broken = []
+    pictures = explain_images(cnn, [folder], tmp_path / "out", broken=broken)
+    assert [path.name for path in pictures] == ["cell_explained.png", "Cell_2_explained.png"]
+    assert [file.file for file in broken] == [folder / "two/cell.png"]
+    assert "cannot be read as an image" in broken[0].reason
+
+
+def test_more_classes_an_image_than_there_are(cnn, folder, tmp_path):
+    with pytest.raises(ValueError, match="classes: must be from 1 to the model's 3, got 4"):
+        explain_images(cnn, [folder], tmp_path, classes=4)

@@ -1,0 +1,141 @@
+"""How one image is routed, layer by layer and iteration by iteration, as plain arrays."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.evaluation.inference import inference
+from capsella.explain.receptive_fields import ReceptiveFields, receptive_fields
+from capsella.explain.vote_distances import VoteDistances, distance_histograms, vote_distances
+from capsella.layers import CapsuleConv2d
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.routing import Geometry, RoutingTrace, coupling_entropy, record
+from capsella.routing.convolution import capsule_votes, gather_windows
+from capsella.types import Capsules
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedLayer:
+    """One image's pass through one routed layer: children on a grid [h w c_in], parents of c_out types.
+
+    title: its place and its routing method. fields: where its children look.
+    evidence: [iterations h w c_in c_out], a child's activation times its coupling, over all windows that hold it: how
+        much of the child went to the parent type.
+    entropy: [iterations], the children's mean coupling entropy, from 0, each child to one parent, to 1, spread evenly.
+        Of one parent type, to which all must go, not-a-number. entropy_map: the same at each position of a child.
+    histograms: of the votes' distances, from the parents' means.
+    """
+
+    title: str
+    fields: ReceptiveFields
+    evidence: Float[np.ndarray, "iterations h w c_in c_out"]
+    entropy: Float[np.ndarray, "iterations"]
+    entropy_map: Float[np.ndarray, "iterations h w"]
+    histograms: VoteDistances
+
+    @property
+    def iterations(self) -> int:
+        """How often the layer routed."""
+        return len(self.evidence)
+
+    @cached_property
+    def between_types(self) -> Float[np.ndarray, "iterations c_in c_out"]:
+        """The evidence that went from each child type to each parent type, over all positions."""
+        return self.evidence.sum((1, 2))
+
+
+def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list[RoutedLayer]:
+    """Route one image in [0, 1] and look at every routed layer, in order; none for a model without capsules.
+
+    Raises:
+        ValueError: an image of another shape than the model's.
+    """
+    model.check_images(image.unsqueeze(0))
+    if not isinstance(model, CapsuleClassifier):
+        return []
+    found: list[RoutedLayer] = []
+    with inference(model) as device, record() as traces:
+        capsules = model.primary(model.backbone(image.unsqueeze(0).to(device)))
+        places = iter(receptive_fields(model))
+        for layer in model.capsule_layers:
+            children, capsules = capsules, layer(capsules)
+            if isinstance(layer, CapsuleConv2d):
+                title = f"routing layer {len(found) + 1} ({traces[-1].name})"
+                found.append(_look_at(title, next(places), layer, children, traces[-1]))
+    return found
+
+
+def _look_at(
+    title: str, fields: ReceptiveFields, layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace
+) -> RoutedLayer:
+    size = children.activations.shape[1:3]
+    active = gather_windows(children.activations, layer.geometry)[0]  # [h' w' kh kw c_in]
+    evidence, entropy, maps = [], [], []
+    for couplings in trace.couplings:
+        given = couplings.reshape(*active.shape, -1) * active.unsqueeze(-1)  # [h' w' kh kw c_in c_out]
+        evidence.append(_fold(given, size, layer.geometry).float().cpu().numpy())
+        of_children = _entropy(couplings).reshape(active.shape)
+        entropy.append(float(of_children.mean()))
+        maps.append(_mean_of_windows(of_children.mean(4), size, layer.geometry).cpu().numpy())
+    histograms = _distances(layer, children, trace)
+    return RoutedLayer(title, fields, np.stack(evidence), np.array(entropy), np.stack(maps), histograms)
+
+
+def _entropy(couplings: Tensor) -> Tensor:
+    """[b i]; not-a-number where there is one parent."""
+    if couplings.shape[2] < 2:
+        return torch.full(couplings.shape[:2], torch.nan)
+    return coupling_entropy(couplings.float())
+
+
+def _fold(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """Sum over windows [h' w' kh kw *rest] into the grid of children [h w *rest]."""
+    grid = windows.new_zeros(*size, *windows.shape[4:])
+    (kh, kw), (down, across) = geometry.kernel, geometry.stride
+    for row in range(windows.shape[0]):
+        for column in range(windows.shape[1]):
+            grid[row * down :, column * across :][:kh, :kw] += windows[row, column]
+    return grid
+
+
+def _mean_of_windows(windows: Tensor, size: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """What is known of the children in windows [h' w' kh kw], at each child [h w]; not-a-number beyond all windows."""
+    return _fold(windows, size, geometry) / _fold(torch.ones_like(windows), size, geometry)
+
+
+def _distances(layer: CapsuleConv2d, children: Capsules, trace: RoutingTrace) -> VoteDistances:
+    """EM routing keeps its votes' distances; of other routings, votes are cast again and their means taken.
+
+    The mean is weighted by the couplings, as EM's is by couplings times activations; a pose that went through a squash
+    is no mean of its votes.
+    """
+    if trace.distances:
+        return vote_distances(trace)
+    V = capsule_votes(*children, layer.weight, layer.geometry, layer.vote_offset)[0]  # [n i j d]
+    distances = []
+    for couplings in trace.couplings:
+        weights = couplings / couplings.sum(1, keepdim=True).clamp(min=1e-12)
+        mean = torch.einsum("nij,nijd->njd", weights, V)
+        distances.append((V - mean.unsqueeze(1)).norm(dim=3))
+    return distance_histograms(distances, trace.couplings)
+
+
+def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
+    """The parent type to look at in each layer: the class in the last, and before it the type that gave it most.
+
+    Raises:
+        ValueError: no layers, or a target outside the last layer's parents.
+    """
+    if not layers:
+        raise ValueError("layers: must hold at least one routed layer, got none")
+    parents = layers[-1].evidence.shape[4]
+    if not 0 <= target < parents:
+        raise ValueError(f"target: must be a class index in 0…{parents - 1}, got {target}")
+    path = [target]
+    for layer in reversed(layers[1:]):
+        path.insert(0, int(layer.between_types[-1][:, path[0]].argmax()))
+    return path

@@ -1,0 +1,99 @@
+"""Images from outside, uploaded or drawn: checked before anything large is unpacked, and every change said."""
+
+import base64
+import binascii
+from io import BytesIO
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from capsella.data.reading import FORMATS, decode, to_tensor
+from capsella.errors import CapsellaError
+from capsella.models import ImageClassifier
+
+MOST_BYTES = 20_000_000
+MOST_PIXELS = 40_000_000  # a page is no place to wait for a gigapixel scan; 120 MB of memory unpacked
+_OTHERS = ("GIF", "WEBP", "ICO", "TGA", "PPM")  # looked at only to say what a file is
+_DATA_URL = "data:image/png;base64,"
+
+
+def read_upload(file: Path, name: str, model: ImageClassifier) -> tuple[Float[Tensor, "c h w"], list[str]]:
+    """An uploaded file as the model takes it, and what was done to it.
+
+    Returns:
+        [c h w] in [0, 1], and sentences: resized, converted, brought to 8 bits.
+
+    Raises:
+        CapsellaError: larger than `MOST_BYTES` or `MOST_PIXELS`, damaged, of another format, animated or of several
+            pages, or a model of neither grey nor colour images; says which, and what would do.
+    """
+    if model.channels not in (1, 3):
+        raise CapsellaError(f"this network takes images of {model.channels} channels, which no image file holds")
+    size = file.stat().st_size
+    if size > MOST_BYTES:
+        raise CapsellaError(f"{name}: must be at most {MOST_BYTES / 1e6:.0f} MB, got {size / 1e6:.1f} MB")
+    content = file.read_bytes()
+    said = _check_header(content, name, model)
+    return decode(BytesIO(content), name, model.image_size, model.channels).float() / 255, said
+
+
+def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str]:
+    try:
+        with Image.open(BytesIO(content), formats=(*FORMATS, *_OTHERS)) as image:
+            kind, (width, height), mode = image.format, image.size, image.mode
+            frames = getattr(image, "n_frames", 1)
+    except Exception as error:  # decoders raise errors of every kind on damaged bytes
+        raise CapsellaError(f"{name}: is damaged, or no image; PNG, JPEG, BMP and TIFF can be read") from error
+    if frames > 1:
+        raise CapsellaError(f"{name}: must be a single picture, got {frames} (animated, or several pages)")
+    if kind not in FORMATS and kind != "MPO":
+        raise CapsellaError(f"{name}: must be PNG, JPEG, BMP or TIFF, got {kind}")
+    if width * height > MOST_PIXELS:
+        raise CapsellaError(
+            f"{name}: must have at most {MOST_PIXELS // 10**6} megapixels, got {width}×{height} = "
+            f"{width * height / 1e6:.1f}"
+        )
+    return _changes(name, (height, width), mode, model)
+
+
+def _changes(name: str, size: tuple[int, int], mode: str, model: ImageClassifier) -> list[str]:
+    """What reading will do to an image of this size (height, width) and of Pillow's mode."""
+    said = []
+    wanted = model.image_size
+    if size != wanted:
+        cut = "" if size[0] * wanted[1] == size[1] * wanted[0] else "the middle was cut out and "
+        said.append(f"{name} has {size[1]}×{size[0]} pixels: {cut}resized to the network's {wanted[1]}×{wanted[0]}")
+    if mode.startswith("I"):
+        said.append("its 16 bits were brought to 8")
+    grey = mode in ("1", "L", "LA", "La") or mode.startswith("I")
+    if model.channels == 1 and not grey:
+        said.append("its colours became grey, which is what the network takes")
+    if mode in ("LA", "La", "PA", "RGBA", "RGBa"):
+        said.append("what was transparent became black")
+    return said
+
+
+def read_drawing(url: str, model: ImageClassifier) -> Float[Tensor, "c h w"]:
+    """A drawing, light on dark, as the browser's canvas gives it, at the model's size, in [0, 1].
+
+    Raises:
+        CapsellaError: a model of colour images, no PNG as a data URL, or an empty canvas.
+    """
+    if model.channels != 1:
+        raise CapsellaError("drawing: must be for a network of grey images; this one takes colour")
+    if not url.startswith(_DATA_URL) or len(url) > MOST_BYTES:
+        raise CapsellaError("drawing: must come from the page's own canvas")
+    try:
+        pixels = base64.b64decode(url.removeprefix(_DATA_URL), validate=True)
+        with Image.open(BytesIO(pixels), formats=("PNG",)) as image:
+            if image.width * image.height > 1_000_000:
+                raise CapsellaError("drawing: must come from the page's own canvas")
+            tensor = to_tensor(image.convert("L"), model.image_size, 1).float() / 255
+    except (binascii.Error, OSError, SyntaxError, ValueError) as error:
+        raise CapsellaError("drawing: must come from the page's own canvas") from error
+    if not torch.any(tensor > 0):
+        raise CapsellaError("drawing: must show something; the canvas is empty")
+    return tensor

@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+import torch
+
+from capsella.explain.receptive_fields import receptive_fields
+from capsella.explain.routing_figures import graph_figure, layer_figure
+from capsella.explain.routing_views import routed_layers, strongest_path
+from capsella.models import create_model
+from capsella.routing import diagnose, record
+
+
+@pytest.fixture
+def image():
+    return torch.rand(1, 17, 17)
+
+
+@pytest.mark.parametrize("name", ["capsnet", "matrix_capsnet"])
+def test_entropy_is_that_of_the_diagnostics(name, image, request):
+    model = request.getfixturevalue(name)
+    layers = routed_layers(model, image)
+    with record() as traces, torch.no_grad():
+        model(image.unsqueeze(0))
+    for layer, expected in zip(layers, diagnose([traces]), strict=True):
+        np.testing.assert_allclose(layer.entropy, expected.entropy, rtol=1e-6)
+        assert expected.name == layer.title
+        assert np.nanmin(layer.entropy_map) >= 0
+
+
+def test_evidence_is_activation_shared_out_among_the_classes(capsnet, image):
+    (layer,) = routed_layers(capsnet, image)
+    with torch.no_grad():
+        children = capsnet.primary(capsnet.backbone(image.unsqueeze(0)))
+    # Couplings of dynamic routing sum to one over the parents: all of each child is sent, in every iteration.
+    for iteration in layer.evidence:
+        np.testing.assert_allclose(iteration.sum(3), children.activations[0], rtol=1e-5)
+    np.testing.assert_allclose(layer.between_types, layer.evidence.sum((1, 2)))
+
+
+def test_windows_that_overlap_are_added_up(matrix_capsnet, image):
+    first = routed_layers(matrix_capsnet, image)[0]
+    with record() as traces, torch.no_grad():
+        children = matrix_capsnet.primary(matrix_capsnet.backbone(image.unsqueeze(0)))
+        matrix_capsnet.capsule_layers(children)
+    (kh, kw), (down, across) = (
+        matrix_capsnet.capsule_layers[0].geometry.kernel,
+        matrix_capsnet.capsule_layers[0].geometry.stride,
+    )
+    a = children.activations[0]
+    rows, columns = 1 + (a.shape[0] - kh) // down, 1 + (a.shape[1] - kw) // across
+    couplings = traces[0].couplings[-1].reshape(rows, columns, kh, kw, a.shape[2], -1)
+    expected = torch.zeros(*a.shape, couplings.shape[-1])
+    for r in range(rows):
+        for c in range(columns):
+            for y in range(kh):
+                for x in range(kw):
+                    here = r * down + y, c * across + x
+                    expected[here] += couplings[r, c, y, x] * a[here].unsqueeze(1)
+    np.testing.assert_allclose(first.evidence[-1], expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sabour2017_capsnet", {"image_size": (28, 33)}),
+        ("hinton2018_matrix_capsnet_small", {"image_size": 33, "standardise": False}),
+        ("hinton2018_matrix_capsnet_small", {"image_size": 40, "crop": 30, "standardise": False}),
+        ("forslov2018_capsnet1_init2", {"image_size": 224, "standardise": False}),
+        ("forslov2018_emnet1_init2", {"image_size": 112, "standardise": False}),
+    ],
+)
+def test_a_receptive_field_is_where_the_gradient_is(name, options):
+    torch.manual_seed(0)
+    model = create_model(name, **options).eval()
+    for module in model.backbone.modules():  # without dead ReLUs, so that no part of the field goes dark
+        if isinstance(module, torch.nn.Conv2d):
+            module.weight.data.abs_()
+    fields = receptive_fields(model)[0]
+    image = torch.rand(1, model.channels, *model.image_size, requires_grad=True)
+    poses = model.primary(model.backbone(image)).poses
+    row, column = poses.shape[1] // 2, poses.shape[2] // 2
+    poses[0, row, column].square().sum().backward()
+    reached = image.grad[0].abs().sum(0) > 0
+    for axis, place in ((0, row), (1, column)):
+        lines = reached.any(1 - axis).nonzero().flatten()
+        centre, side = (float(lines[0] + lines[-1] + 1) / 2, len(lines))
+        assert fields.first[axis] + place * fields.step[axis] == pytest.approx(centre, abs=0.1 + fields.step[axis] / 8)
+        assert fields.side[axis] == pytest.approx(side, abs=1 + fields.step[axis] / 4)
+
+
+def test_values_stand_at_the_centres_of_the_fields():
+    model = create_model("sabour2017_capsnet", image_size=21)
+    fields = receptive_fields(model)[0]
+    grid = np.random.default_rng(0).random((3, 3))
+    spread = fields.spread(grid, (21, 21))
+    assert spread.shape == (21, 21)
+    centres = [int(fields.first[0] + k * fields.step[0] - 0.5) for k in range(3)]
+    np.testing.assert_allclose(spread[np.ix_(centres, centres)], grid)
+    assert spread[0, 0] == grid[0, 0]
+
+
+def test_vote_distances_of_dynamic_routing_are_from_the_weighted_mean(capsnet, image):
+    (layer,) = routed_layers(capsnet, image)
+    iterations, classes, _ = layer.histograms.weights.shape
+    assert (iterations, classes) == (3, 3)
+    with record() as traces, torch.no_grad():
+        children = capsnet.primary(capsnet.backbone(image.unsqueeze(0)))
+        capsnet.capsule_layers(children)
+        W = capsnet.capsule_layers[-1].weight.flatten(0, 2)  # [i j p d]
+        V = torch.einsum("ip,ijpd->ijd", children.poses.flatten(0, 3), W)
+    for iteration, couplings in enumerate(traces[0].couplings):
+        for j in range(classes):
+            c = couplings[0, :, j]
+            distances = (V[:, j] - (c @ V[:, j]) / c.sum()).norm(dim=1)
+            expected = np.histogram(distances, layer.histograms.edges, weights=c)[0]
+            # float32 may put a vote on the other side of an edge
+            assert np.abs(np.cumsum(layer.histograms.weights[iteration, j] - expected)).max() < 1.001 * float(c.max())
+
+
+def test_the_path_leads_back_from_a_class(matrix_capsnet, image):
+    layers = routed_layers(matrix_capsnet, image)
+    path = strongest_path(layers, 2)
+    assert path[2] == 2
+    assert path[1] == layers[2].between_types[-1][:, 2].argmax()
+    assert path[0] == layers[1].between_types[-1][:, path[1]].argmax()
+    with pytest.raises(ValueError, match=r"target: must be a class index in 0…2, got 3"):
+        strongest_path(layers, 3)
+    with pytest.raises(ValueError, match="layers: must hold at least one routed layer"):
+        strongest_path([], 0)
+
+
+def test_figures_show_the_numbers(matrix_capsnet, image):
+    layers = routed_layers(matrix_capsnet, image)
+    figure = layer_figure(layers[0], image.permute(1, 2, 0).numpy(), 3, "$\\bad{")
+    bars = figure.axes[-1].patches
+    expected = np.sort(layers[0].between_types[-1][:, 3])[::-1][: len(bars)]
+    np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
+    graph = graph_figure(layers, matrix_capsnet.classes, 1)
+    texts = [text.get_text() for text in graph.axes[0].texts]
+    assert "▸ <b>&amp;</b>" in texts
+    assert any(f"{layers[-1].entropy[-1]:.3f}" in text for text in texts)
+    assert "not a proven parse tree" in graph.get_supxlabel()
+    with pytest.raises(ValueError, match="classes: must name each of 3 classes, got 1"):
+        graph_figure(layers, ["one"], 0)
+    with pytest.raises(ValueError, match=r"parent: must be in 0…15, got 16"):
+        layer_figure(layers[0], image.permute(1, 2, 0).numpy(), 16, "x")
+
+
+def test_a_cnn_has_nothing_to_look_into(cnn, image):
+    assert routed_layers(cnn, image) == []
