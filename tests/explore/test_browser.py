@@ -32,7 +32,7 @@ FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",
 ]  # fmt: skip
-SLOW = 20_000  # milliseconds
+SLOW = 60_000  # milliseconds; a page's first load shares the processor with the other tests
 MOST_LATENCY = 100  # milliseconds from a dial's move to the picture, median: the bar; see docs/explore.md
 PICTURE = "#drawn .reconstruction img"
 
@@ -206,8 +206,12 @@ def test_the_picture_follows_within_a_tenth_of_a_second(tab):
 def test_keys_turn_a_dial(tab):
     page = tab()
     dial(page, 0).focus()
-    changes(page, lambda: page.keyboard.press("ArrowRight"))
-    assert float(dial(page, 0).input_value()) == pytest.approx(0.0025)
+    page.keyboard.press("ArrowRight")
+    assert float(dial(page, 0).input_value()) == pytest.approx(
+        0.0025
+    )  # too little for a picture of 256 greys to change
+    changes(page, lambda: page.keyboard.press("End"))
+    assert float(dial(page, 0).input_value()) == pytest.approx(0.25)
 
 
 def test_another_image_another_class_and_a_sweep_of_it(tab, tmp_path):

@@ -24,6 +24,8 @@ def test_options_are_complete() -> None:
         "classes": ("0", "1", "2"),
         "routing": {"name": "dynamic", "iterations": 3, "bias": False, "leaky": False, "backend": "auto"},
         "primary_relu": False,
+        "primary_types": 32,
+        "class_weight_sd": 0.1,
         "reconstruction": True,
     }
 
