@@ -207,9 +207,7 @@ def test_keys_turn_a_dial(tab):
     page = tab()
     dial(page, 0).focus()
     page.keyboard.press("ArrowRight")
-    assert float(dial(page, 0).input_value()) == pytest.approx(
-        0.0025
-    )  # a picture of 256 greys need not change
+    assert float(dial(page, 0).input_value()) == pytest.approx(0.0025)  # a picture of 256 greys need not change
     changes(page, lambda: page.keyboard.press("End"))
     assert float(dial(page, 0).input_value()) == pytest.approx(0.25)
 
