@@ -36,7 +36,7 @@ def forslov2018_capsnet1(
         standardise: bring each image to zero mean and unit variance first, which the thesis does not say.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.
         he_primary: draw the primary capsules' weights as He et al. 2015 do for ReLUs, 2.4 times as wide as PyTorch.
-        class_weight_sd: of the class capsules' first weights. At 0.1 all class capsules start 0.999 long.
+        class_weight_sd: of the class capsules' first weights. At 0.1 those of CAPSNET 1 start 0.999 long.
         reconstruction: with DECODER NET.
     """
     return _capsnet(
