@@ -25,10 +25,12 @@ Speeds are the median over epochs of a training that may have shared its process
 def markdown(folder: Path) -> str:
     """docs/results.md from every JSON in `folder`: a row for the result of a run, a section for a published table.
 
+    Below them, a section for each published figure, whose numbers and picture are in `folder`/figures.
+
     Raises:
         CapsellaError: a file is damaged or lacks a field.
     """
-    rows, sections = [], []
+    rows, sections, figures = [], [], []
     for path in sorted(folder.glob("*.json")):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -38,7 +40,12 @@ def markdown(folder: Path) -> str:
                 rows.append(_row(path.stem, values))
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise CapsellaError(f"{path} is not the result of a run or a table: {error!r}") from error
-    return HEADER + "".join(rows + sections)
+    for path in sorted((folder / "figures").glob("*.json")):
+        try:
+            figures.append(_figure(path, json.loads(path.read_text(encoding="utf-8"))))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise CapsellaError(f"{path} is not the numbers of a figure: {error!r}") from error
+    return HEADER + "".join(rows + sections + figures)
 
 
 def _row(name: str, values: dict[str, Any]) -> str:
@@ -65,6 +72,15 @@ def _section(name: str, values: dict[str, Any]) -> str:
         + f"|{'---|' * labels}{'---:|' * (len(heads) - labels)}\n"
         + "".join(_line(*row["cells"]) for row in values["rows"])
     )
+
+
+def _figure(path: Path, values: dict[str, Any]) -> str:
+    """The picture beside its numbers, as the page in docs/ finds it."""
+    picture = path.with_suffix(".png")
+    if not picture.is_file():
+        raise CapsellaError(f"{picture} must be there, the picture of the numbers beside it")
+    text = f"`{values['command']}`. {values['measured']} {values['note']}"
+    return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../results/figures/{picture.name})\n"
 
 
 def _line(*cells: str) -> str:

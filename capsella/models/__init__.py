@@ -5,6 +5,7 @@ from capsella.models import (  # noqa: F401  (importing them registers their mod
     cnn,
     efficient_capsnet,
     matrix_capsnet,
+    resnet,
     thesis_capsnet,
     thesis_cnn,
     thesis_emnet,

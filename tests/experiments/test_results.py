@@ -42,6 +42,23 @@ def test_no_results_yet(tmp_path):
     assert markdown(tmp_path) == HEADER
 
 
+def test_a_figure_is_a_section_with_its_picture(tmp_path):
+    (tmp_path / "figures").mkdir()
+    numbers, picture = tmp_path / "figures" / "one.json", tmp_path / "figures" / "one.png"
+    numbers.write_text(
+        json.dumps({"title": "Figure 1", "command": "capsella figure 1", "measured": "M.", "note": "N."})
+    )
+    with pytest.raises(CapsellaError) as error:
+        markdown(tmp_path)
+    assert str(error.value) == f"{picture} must be there, the picture of the numbers beside it"
+    picture.write_bytes(b"")
+    section = "\n## Figure 1\n\n`capsella figure 1`. M. N.\n\n![Figure 1](../results/figures/one.png)\n"
+    assert markdown(tmp_path) == HEADER + section
+    numbers.write_text("{}")
+    with pytest.raises(CapsellaError, match=r"one\.json is not the numbers of a figure: KeyError\('command'\)"):
+        markdown(tmp_path)
+
+
 @pytest.mark.parametrize("missing", ["test", "training", "environment", "command"])
 def test_a_file_that_lacks_a_field_is_named(tmp_path, missing):
     path = tmp_path / "odd.json"

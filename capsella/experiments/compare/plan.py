@@ -115,7 +115,7 @@ def make_plan(options: ComparisonOptions) -> Plan:
     data = options.data if begun is None else replace(options.data, split_file=options.output / "split.csv")
     splits = load_data(data)
     _check_subsets(options, splits)
-    names = names_of(options.models) or suited(splits.image_size, len(splits.classes))
+    names = names_of(options.models) or suited(splits.image_size)
     chosen = candidates(names if begun is None else begun["networks"], splits)
     batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
     if begun is not None:

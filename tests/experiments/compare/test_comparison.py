@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
@@ -17,6 +18,7 @@ from capsella.data.split_file import read_split_file
 from capsella.errors import CapsellaError
 from capsella.experiments.compare import ComparisonOptions, grid, make_plan
 from capsella.experiments.compare.networks import GROUPS, names_of, recipe_of, suited
+from capsella.models import create_model
 from capsella.training import RECIPES, TrainingDivergedError
 
 NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
@@ -227,12 +229,18 @@ class TestPlan:
         assert not recipes[0].augment.flip
 
     def test_defaults_suit_the_images(self):
-        assert suited((32, 32), 5) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
-        assert suited((224, 300), 5) == GROUPS["thesis"]
-        assert "forslov2018_emnet1_init1" not in suited((64, 64), 2)
+        assert suited((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
+        assert suited((224, 64)) == GROUPS["thesis"]
         for size in ((32, 32), (224, 224)):
-            assert all(recipe_of(name)[0] in RECIPES for name in suited(size, 3))
+            assert all(recipe_of(name)[0] in RECIPES for name in suited(size))
         assert recipe_of("sabour2017_capsnet")[0] == "images-capsnet"
+        assert recipe_of("forslov2018_capsnet1_init1")[0] == "forslov2018-capsnet1-init1-modern"
+
+    def test_defaults_can_tell_two_classes(self):
+        for size in ((32, 32), (64, 64)):
+            for name in suited(size):
+                with torch.device("meta"):
+                    create_model(**recipe_of(name)[1].model, image_size=size, channels=3, classes=2)
         assert recipe_of("forslov2018_emnet1_init1")[1].loss.spread_schedule == "linear"
 
     def test_words_for_networks(self):
