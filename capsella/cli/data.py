@@ -18,6 +18,7 @@ from capsella.data import (
     contact_sheet,
     data_root,
     describe,
+    drawing_speed,
     load_data,
     overlap,
     save_split,
@@ -117,6 +118,8 @@ def _describe_pairs(splits: Splits, console: Console) -> None:
                 f"{split}: {len(pairs):,} pairs; mean overlap {100 * measured.images:.1f} % of an image's area, "
                 f"{100 * measured.boxes:.1f} % of the smaller bounding box"
             )
+    if isinstance(splits.train, PairSet):
+        console.print(f"drawn while training, {drawing_speed(splits.train):,.0f} a second of processor time")
 
 
 def _split(name: str, words: list[str], console: Console) -> None:

@@ -5,7 +5,7 @@ from capsella.data.download import data_root
 from capsella.data.images import Batch, ImageSet
 from capsella.data.load import SourceRow, load_data, source_table
 from capsella.data.options import DataOptions
-from capsella.data.pairs import Overlap, PairSet, overlap
+from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap
 from capsella.data.reading import read_image
 from capsella.data.saving import save_split, save_thesis_sets
 from capsella.data.show import ClassCounts, contact_sheet, describe
@@ -28,6 +28,7 @@ __all__ = [
     "contact_sheet",
     "data_root",
     "describe",
+    "drawing_speed",
     "epoch_order",
     "load_data",
     "overlap",

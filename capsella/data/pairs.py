@@ -4,6 +4,7 @@ Pair k of a set follows from (seed, k) alone. 60 million of them therefore take 
 order, and a resumed training sees what an unbroken one does.
 """
 
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -201,6 +202,21 @@ def overlap(pairs: PairSet, sample: int = 10_000) -> Overlap:
         images=float((shared / (height * width)).mean()),
         boxes=float(((high - low).clamp(min=0).prod(1) / areas.clamp(min=1)).mean()),
     )
+
+
+def drawing_speed(pairs: PairSet, batch: int = 128, seconds: float = 0.5) -> float:
+    """Pairs a second of processor time, all its threads together, drawn at random in batches as a training takes them.
+
+    Raises:
+        ValueError: `batch` below 1, or `seconds` not above 0.
+    """
+    if batch < 1 or not seconds > 0:
+        raise ValueError(f"batch, seconds: must be at least 1 and above 0, got {batch} and {seconds}")
+    drawn, begun = 0, time.process_time()
+    while (taken := time.process_time() - begun) < seconds:
+        pairs.take(torch.randint(len(pairs), (batch,)))
+        drawn += batch
+    return drawn / taken
 
 
 def _boxes(parts: UInt8[Tensor, "b 2 1 h w"]) -> Int64[Tensor, "b 2 axes ends"]:

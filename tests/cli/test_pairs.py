@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -46,4 +47,5 @@ def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     assert answer.code == 0, answer.err
     assert "pairs of digits: 36×36×1" in answer.out
     assert "test: 70 pairs; mean overlap 7" in answer.out or "test: 70 pairs; mean overlap 8" in answer.out
+    assert int(re.search(r"drawn while training, ([\d,]+) a second", answer.out)[1].replace(",", "")) > 1000
     assert (tmp_path / "multi.png").exists()

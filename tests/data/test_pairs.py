@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.data import DataOptions, ImageSet, PairSet, batches, contact_sheet, load_data, overlap, single_images
+from capsella.data import (
+    DataOptions,
+    ImageSet,
+    PairSet,
+    batches,
+    contact_sheet,
+    drawing_speed,
+    load_data,
+    overlap,
+    single_images,
+)
 from capsella.data.pairs import place, random_numbers
 from capsella.errors import CapsellaError
 
@@ -122,6 +132,13 @@ def test_overlap_by_hand() -> None:
     assert measured.boxes == pytest.approx(np.mean(expected_boxes))
     blank = ImageSet(torch.zeros_like(pixels), torch.arange(3), ("a", "b", "c"))
     assert overlap(PairSet(blank, 5, shift=0)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("batch", "seconds"), [(0, 1.0), (1, 0.0)])
+def test_a_speed_needs_pairs_and_time(batch: int, seconds: float) -> None:
+    pairs = load_data(DataOptions(name="multi", of="digits")).train
+    with pytest.raises(ValueError, match=f"batch, seconds: must be at least 1 and above 0, got {batch} and {seconds}"):
+        drawing_speed(pairs, batch, seconds)
 
 
 def test_the_overlap_of_digits_shifted_as_published_is_80_per_cent() -> None:
