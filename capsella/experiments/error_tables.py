@@ -10,10 +10,9 @@ from rich.console import Console
 
 from capsella.data import DataOptions
 from capsella.experiments.runs import result_of
-from capsella.experiments.tables import check_seeds, hardware, table_values
+from capsella.experiments.tables import check_seeds, hardware, mean_cell, table_values
 from capsella.files import write_json
 from capsella.training import Recipe
-from capsella.training.spread import Spread
 
 MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 """The columns that every table of errors has, behind its own."""
@@ -206,7 +205,7 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]]) -> list[str]:
     best = [run["training"]["best"] for run in runs]
     return [
         "–" if paper is None else f"{paper:g}",
-        str(Spread.of(errors)) if len(errors) > 1 else f"{mean:.2f}",
+        mean_cell(errors),
         "–" if paper is None else f"{mean - paper:+.2f}",
         *(f"{sum(epoch[name] for epoch in best) / len(best):.4f}" for name in ("train_loss", "validation_loss")),
         f"{sum(run['training']['images_per_second'] for run in runs) / len(errors):.0f}",

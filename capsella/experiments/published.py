@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from capsella.experiments import hinton2018, sabour2017, sabour2017_figures
+from capsella.experiments import hinton2018, hinton2018_viewpoints, sabour2017, sabour2017_figures
 from capsella.experiments.figures import PublishedFigure
 from capsella.experiments.forslov2018 import (
     accuracies,
@@ -17,6 +17,7 @@ from capsella.experiments.tables import BudgetName, PublishedTable
 
 TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "hinton2018-table1": hinton2018.table_1,
+    "hinton2018-viewpoints": hinton2018_viewpoints.viewpoints,
     "sabour2017-1": sabour2017.table_1,
     "sabour2017-affnist": sabour2017.affnist,
     "sabour2017-others": sabour2017.others,
