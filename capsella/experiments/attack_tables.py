@@ -1,7 +1,7 @@
 """A table of networks that were stopped at one error and then attacked: how right each is still, attack by attack."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,14 @@ from capsella.experiments.tables import hardware, mean_cell, table_values
 from capsella.files import write_json
 from capsella.training import load_run
 
-Attack = tuple[str, str | None]
-"""Name of an attack, and for a transfer the network whose images these are."""
+_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")
 
 
 @dataclass(frozen=True)
 class AttackTable:
     """Accuracy under attack, a row an attack and ε, a column a network; all networks of the same images.
 
-    title: paper and section. note: what a reader of the numbers must know. rows: the networks' runs by their heads.
+    title: paper and section. note: what a reader of the numbers must know. networks: their runs by their heads.
     options: how hard to attack; their seed is that of the runs. family: as in `PublishedTable`.
 
     Raises:
@@ -33,7 +32,7 @@ class AttackTable:
 
     title: str
     note: str
-    networks: dict[str, PlannedRun]
+    networks: Mapping[str, PlannedRun]
     options: AttackOptions
     columns: tuple[str, ...] = ("attack", "ε")
     family: str | None = None
@@ -158,6 +157,3 @@ class AttackTable:
                 cells = [mean_cell(by_seed[name]) if name in by_seed else "–" for name in self.networks]
                 label = attack if source is None else f"{attack} from {source}"
                 yield {"cells": [label, f"{epsilon:g}", *cells], "accuracy_percent": by_seed}
-
-
-_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")

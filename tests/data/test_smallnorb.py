@@ -167,8 +167,10 @@ def test_jpeg_copy_says_so_and_pairs_its_files(jpeg_copy: np.ndarray) -> None:
 
 
 def test_jpeg_copy_has_no_viewpoints_to_train_by(jpeg_copy: np.ndarray) -> None:
-    with pytest.raises(CapsellaError, match=r"smallNORB \(JPEG copy\): viewpoints: the images must have their azimuth"):
-        load_data(DataOptions(name="smallnorb-jpeg", viewpoints="azimuth"))
+    for by in ("azimuth", "elevation"):
+        message = rf"smallNORB \(JPEG copy\): viewpoints: the images must have their {by} .* smallnorb-jpeg-poses has"
+        with pytest.raises(CapsellaError, match=message):
+            load_data(DataOptions(name="smallnorb-jpeg", viewpoints=by))
 
 
 def test_the_toys_with_poses_are_parted_by_toy(jpeg_copy: np.ndarray) -> None:
