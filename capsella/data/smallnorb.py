@@ -125,8 +125,8 @@ def _find(name: str) -> Path:
 def _read_jpeg(options: DataOptions) -> Parts:
     if options.viewpoints != "all":
         raise CapsellaError(
-            f"smallNORB (JPEG copy): viewpoints: the images must have their {options.viewpoints} as metadata, and those "
-            "to train on have none; the source smallnorb-jpeg-poses has elevations"
+            f"smallNORB (JPEG copy): viewpoints: the images must have their {options.viewpoints} as metadata, and "
+            "those to train on have none; the source smallnorb-jpeg-poses has elevations"
         )
     sets = {split: _read_jpeg_split(find(file, _JPEG_GET), options) for split, file in _JPEG.items()}
     parts = Parts(

@@ -16,7 +16,7 @@ from capsella.experiments.tables import hardware, mean_cell, table_values
 from capsella.files import write_json
 from capsella.training import load_run
 
-_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")
+_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # of the rows; transfers stand last, by their source
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class AttackTable:
             for of_seed in attacks
         ]
         kinds = dict.fromkeys(kind for curve in curves[0].values() for kind in curve)
-        for attack, source in sorted(kinds, key=lambda kind: (kind[1] is not None, _ORDER.index(kind[0]))):
+        sources = [None, *self.networks]
+        for attack, source in sorted(kinds, key=lambda kind: (sources.index(kind[1]), _ORDER.index(kind[0]))):
             for place, epsilon in enumerate(self.options.epsilons):
                 by_seed = {
                     name: [of_seed[name][attack, source][place] for of_seed in curves]

@@ -8,8 +8,9 @@ from capsella.experiments.plan import PlannedRun
 from capsella.experiments.tables import BudgetName
 from capsella.training import OptimizerOptions, Recipe, get_recipe
 
-STOP, SMALL_STOP = 10.0, 25.0
-"""Validation error in per cent at which all networks stop."""
+STOP, SMALL_STOP = 10.0, 40.0
+"""Validation error in per cent, on toys held out of the training, at which all networks stop. With whole images of 24×24
+and a few hundred steps none gets much below 30 % on a new toy, however well it knows the old ones."""
 SMALL_RATES = {"capsnet": 3e-4, "matrix": 3e-3, "cnn": 3e-4}
 """Learning rates of the small budget."""
 SMALL_OPTIONS = AttackOptions(epsilons=(0.01, 0.03, 0.1), steps=10, restarts=2)
@@ -53,7 +54,7 @@ def _small(recipe: Recipe, slug: str) -> Recipe:
     return replace(
         recipe,
         model=model,
-        data=replace(recipe.data, size=24, validation_per_class=60, test_per_class=15),
+        data=replace(recipe.data, size=24, validation_per_class=60, test_per_class=12),
         optimizer=OptimizerOptions(learning_rate=SMALL_RATES[slug], warmup_steps=100, gradient_clip=10.0),
         epochs=20,
         epoch_images=1000,
