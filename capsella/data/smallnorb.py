@@ -52,8 +52,11 @@ _MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C56: np.dtype("<i2"),
 }
 _JPEG = {"train": "smallnorb/smallnorb_train.npz", "test": "smallnorb/smallnorb_test.npz"}
+POSED_TEST_INSTANCES = (0, 1)
+"""Toys of each category that smallnorb-jpeg-poses tests on; it trains on 2, 3 and 5."""
 _JPEG_GET = "no public mirror has it in this form; the source smallnorb downloads the original"
 _CITATION = "LeCun, Huang, Bottou 2004, CVPR (for research purposes only)"
+_JPEG_CITATION = f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)"
 
 
 def read_norb_matrix(path: Path) -> np.ndarray:
@@ -120,6 +123,11 @@ def _find(name: str) -> Path:
 
 
 def _read_jpeg(options: DataOptions) -> Parts:
+    if options.viewpoints != "all":
+        raise CapsellaError(
+            f"smallNORB (JPEG copy): viewpoints: the images must have their {options.viewpoints} as metadata, and "
+            "those to train on have none; the source smallnorb-jpeg-poses has elevations"
+        )
     sets = {split: _read_jpeg_split(find(file, _JPEG_GET), options) for split, file in _JPEG.items()}
     parts = Parts(
         "smallNORB (JPEG copy)",
@@ -128,6 +136,16 @@ def _read_jpeg(options: DataOptions) -> Parts:
         broken=sets["train"][1] + sets["test"][1],
     )
     return arrange_viewpoints(parts, options)
+
+
+def _read_posed_jpeg(options: DataOptions) -> Parts:
+    """The test file alone, the only one of the copy with poses, parted by toys: three train, two test."""
+    images, broken = _read_jpeg_split(find(_JPEG["test"], _JPEG_GET), options)
+    tested = torch.isin(images.metadata["instance"], torch.tensor(POSED_TEST_INSTANCES))
+    train, test = (images.subset(mask.nonzero().flatten()) for mask in (~tested, tested))
+    return arrange_viewpoints(
+        Parts("smallNORB (JPEG copy, toys with poses)", train=train, test=test, broken=broken), options
+    )
 
 
 def _read_jpeg_split(path: Path, options: DataOptions) -> tuple[ImageSet, tuple[str, ...]]:
@@ -174,6 +192,16 @@ SOURCES = (
         classes=5,
         files=tuple(_JPEG.values()),
         get=_JPEG_GET,
-        citation=f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)",
+        citation=_JPEG_CITATION,
+    ),
+    Source(
+        name="smallnorb-jpeg-poses",
+        read=_read_posed_jpeg,
+        images="14,580 / – / 9,720",
+        size="96×96×1, or ×2 for both cameras",
+        classes=5,
+        files=(_JPEG["test"],),
+        get=_JPEG_GET,
+        citation=f"{_JPEG_CITATION}; toys 2, 3, 5 / 0, 1 of its test file, by elevation",
     ),
 )

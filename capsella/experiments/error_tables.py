@@ -1,7 +1,7 @@
 """A published table of test errors as a grid of runs: trained where missing, resumed where interrupted."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from capsella.data import DataOptions
-from capsella.experiments.runs import result_of
-from capsella.experiments.tables import check_seeds, hardware, table_values
+from capsella.experiments.runs import evaluated_again, result_of
+from capsella.experiments.tables import check_seeds, hardware, mean_cell, table_values
 from capsella.files import write_json
+from capsella.models import ImageClassifier
 from capsella.training import Recipe
-from capsella.training.spread import Spread
 
 MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 """The columns that every table of errors has, behind its own."""
@@ -90,10 +90,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class AgainRow:
+    """A row without a training of its own: the networks of another one, tested in another way.
+
+    slug: name of the JSON in the other row's runs. of: the other row's slug. label, paper: as for `Row`.
+    change: from a trained network to the one that is tested.
+    """
+
+    slug: str
+    of: str
+    label: tuple[str, ...]
+    change: Callable[[ImageClassifier], ImageClassifier]
+    paper: float | None
+
+
+@dataclass(frozen=True)
 class ErrorTable:
     """A published table of test errors, each row a recipe of its own.
 
     title: paper and number. note: what a reader of the numbers must know. columns: heads of the labels.
+    again: rows that stand behind those whose networks they test again.
     family: the folder of runs that it shares, if any (`PublishedTable`).
     """
 
@@ -101,6 +117,7 @@ class ErrorTable:
     note: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    again: tuple[AgainRow, ...] = ()
     family: str | None = None
 
     def on(self, source: str) -> "ErrorTable":
@@ -142,10 +159,21 @@ class ErrorTable:
             command=command,
             labels=self.columns,
             columns=MEASURED,
-            rows=[_row_values(row, runs[row.slug]) for row in self.rows],
+            rows=[values for row in self.rows for values in self._with_again(row, runs[row.slug], folder)],
         )
         write_json(self.path(folder), values)
         return values
+
+    def _with_again(self, row: Row, runs: list[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+        """The values of a row, and of those that test its networks again."""
+        yield _row_values(row, runs)
+        for again in self.again:
+            if again.of == row.slug:
+                tests = [
+                    evaluated_again(_place(folder, row, run["seed"]), again.slug, row.recipe.data, again.change)
+                    for run in runs
+                ]
+                yield _row_values(again, [{**run, "test": test} for run, test in zip(runs, tests, strict=True)])
 
     def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, list[dict[str, Any]]]:
         """Results by row. Seeds go round the rows: after the first, every row has a number."""
@@ -155,8 +183,12 @@ class ErrorTable:
         for number, (seed, row) in enumerate(plan, start=1):
             console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
             recipe = dataclasses.replace(row.recipe, seed=seed)
-            runs[row.slug].append(result_of(recipe, folder / f"{row.slug}-seed{seed}", row.recipe_name, console))
+            runs[row.slug].append(result_of(recipe, _place(folder, row, seed), row.recipe_name, console))
         return runs
+
+
+def _place(folder: Path, row: Row, seed: int) -> Path:
+    return folder / f"{row.slug}-seed{seed}"
 
 
 def on_source(rows: Sequence[Row], source: str) -> list[Row]:
@@ -190,7 +222,7 @@ def _with_source(row: Row, source: str | None) -> Row:
     return dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, data=other))
 
 
-def _row_values(row: Row, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _row_values(row: Row | AgainRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cells": [*row.label, *error_cells(row.paper, runs)],
         "label": list(row.label),
@@ -206,7 +238,7 @@ def error_cells(paper: float | None, runs: list[dict[str, Any]]) -> list[str]:
     best = [run["training"]["best"] for run in runs]
     return [
         "–" if paper is None else f"{paper:g}",
-        str(Spread.of(errors)) if len(errors) > 1 else f"{mean:.2f}",
+        mean_cell(errors),
         "–" if paper is None else f"{mean - paper:+.2f}",
         *(f"{sum(epoch[name] for epoch in best) / len(best):.4f}" for name in ("train_loss", "validation_loss")),
         f"{sum(run['training']['images_per_second'] for run in runs) / len(errors):.0f}",

@@ -2,7 +2,14 @@
 
 from collections.abc import Callable
 
-from capsella.experiments import hinton2018, sabour2017, sabour2017_figures
+from capsella.experiments import (
+    hinton2018,
+    hinton2018_attacks,
+    hinton2018_figures,
+    hinton2018_viewpoints,
+    sabour2017,
+    sabour2017_figures,
+)
 from capsella.experiments.figures import PublishedFigure
 from capsella.experiments.forslov2018 import (
     accuracies,
@@ -16,7 +23,10 @@ from capsella.experiments.forslov2018 import (
 from capsella.experiments.tables import BudgetName, PublishedTable
 
 TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
-    "hinton2018-table1": hinton2018.table_1,
+    "hinton2018-1": hinton2018.table_1,
+    "hinton2018-viewpoints": hinton2018_viewpoints.viewpoints,
+    "hinton2018-attacks": hinton2018_attacks.attacks,
+    "hinton2018-others": hinton2018.others,
     "sabour2017-1": sabour2017.table_1,
     "sabour2017-affnist": sabour2017.affnist,
     "sabour2017-others": sabour2017.others,
@@ -26,6 +36,7 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "forslov2018-table5": times.table_5,
 }
 FIGURES: dict[str, Callable[[BudgetName], PublishedFigure]] = {
+    "hinton2018-2": hinton2018_figures.figure_2,
     "sabour2017-3": sabour2017_figures.figure_3,
     "sabour2017-4": sabour2017_figures.figure_4,
     "sabour2017-5": sabour2017_figures.figure_5,

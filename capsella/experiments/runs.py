@@ -1,15 +1,17 @@
 """One run from recipe to test error: trained where it is not, resumed where it was interrupted, tested once."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from capsella.data import Splits, load_data
+from capsella.data import DataOptions, Splits, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.files import write_json
+from capsella.models import ImageClassifier
 from capsella.training import Recipe, Run, load_run, resume, train
 from capsella.training.command import command
 from capsella.training.run import read_config
@@ -36,13 +38,17 @@ def result(run: Run, evaluation: Evaluation, data: str) -> dict[str, Any]:
         "environment": run.environment,
         "data": data,
         "recipe": run.recipe.to_dict(),
-        "test": {
-            "images": len(evaluation.labels),
-            "errors": evaluation.errors,
-            "error_percent": evaluation.error,
-            "error_interval_95_percent": list(evaluation.error_interval),
-        },
+        "test": _test_values(evaluation),
         "training": summary,
+    }
+
+
+def _test_values(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "images": len(evaluation.labels),
+        "errors": evaluation.errors,
+        "error_percent": evaluation.error,
+        "error_interval_95_percent": list(evaluation.error_interval),
     }
 
 
@@ -56,6 +62,36 @@ def result_of(recipe: Recipe, folder: Path, name: str, console: Console) -> dict
     if not (folder / "result.json").exists():
         finish_run(trained_run(recipe, folder, name, console), progress=False)
     values: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return values
+
+
+def evaluated_again(
+    folder: Path,
+    name: str,
+    data: DataOptions,
+    change: Callable[[ImageClassifier], ImageClassifier] | None = None,
+) -> dict[str, Any]:
+    """What a finished run makes of other test images, or its network of the same ones in another way; read where it is.
+
+    Args:
+        folder: of the run.
+        name: of the JSON file in it.
+        data: whose test images are taken.
+        change: from the trained network to the one that is tested.
+
+    Returns:
+        The images' name ("data"), and what a result holds under "test".
+
+    Raises:
+        CapsellaError: no finished run is in `folder`.
+    """
+    path = folder / f"{name}.json"
+    if not path.exists():
+        splits = load_data(data)
+        model = load_run(folder).model
+        evaluation = evaluate(model if change is None else change(model).eval(), splits.test)
+        write_json(path, {"data": splits.name, **_test_values(evaluation)})
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return values
 
 

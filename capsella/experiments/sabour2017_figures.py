@@ -1,89 +1,23 @@
 """The figures of Sabour, Frosst, Hinton 2017 that a training must precede: 3, 4 and 5."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from matplotlib.figure import Figure
-from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, PairSet, load_data, single_images
+from capsella.data import LabelledImages, PairSet, single_images
 from capsella.evaluation import evaluate
-from capsella.experiments.runs import result_of
+from capsella.experiments.run_figures import Drawn, RunFigure
 from capsella.experiments.sabour2017 import capsnet_recipe, capsnet_slug
-from capsella.experiments.tables import BudgetName, check_seeds
+from capsella.experiments.tables import BudgetName
 from capsella.explain.image_grids import reconstruction_figure, tweak_figure
 from capsella.explain.pairs import pair_name, pairs_figure
 from capsella.explain.perturbation import OFFSETS, dimension_tweaks
-from capsella.explain.plots import write_png
 from capsella.explain.reconstruction import pick_examples, reconstruct
-from capsella.files import write_json
 from capsella.models import ImageClassifier
-from capsella.training import Recipe, load_run
 
-Drawn = tuple[Figure, dict[str, Any]]
-"""A picture, and what it shows in numbers."""
 LOOKED_AT = 1000  # test images among which examples are looked for
 TWEAKED = 6  # classes in Figure 4, as in the paper
-
-
-@dataclass(frozen=True)
-class RunFigure:
-    """A figure of what a trained network does with its test images.
-
-    name: of the picture. title: paper and number. slug, recipe_name, recipe: the run, in a folder of the same name as
-    in the paper's Table 1. draw: the picture of a model and its test images. family: as in `PublishedFigure`.
-    """
-
-    name: str
-    title: str
-    slug: str
-    recipe_name: str
-    recipe: Recipe
-    draw: Callable[[ImageClassifier, LabelledImages], Drawn]
-    family: str = "sabour2017-1"
-
-    def on(self, source: str) -> "RunFigure":
-        """The same figure of a network trained on another source, or on pairs of its images."""
-        data = self.recipe.data
-        data = replace(data, of=source) if data.is_paired else replace(data, name=source)
-        return replace(self, recipe=replace(self.recipe, data=data))
-
-    def path(self, folder: Path) -> Path:
-        """Of the first seed's picture; the others' have their seed behind the name."""
-        return folder / f"{self.name}.png"
-
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train what is missing; write a picture a seed, and what they show as JSON.
-
-        Raises:
-            ValueError: no seed, or one twice.
-            CapsellaError: a run of another recipe is in the folder.
-        """
-        check_seeds(seeds)
-        drawn: list[dict[str, Any]] = []
-        path = self.path(folder)
-        for seed in seeds:
-            recipe = replace(self.recipe, seed=seed)
-            place = folder / f"{self.slug}-seed{seed}"
-            result = result_of(recipe, place, self.recipe_name, console)
-            figure, shown = self.draw(load_run(place).model, load_data(recipe.data).test)
-            picture = path if seed == seeds[0] else path.with_stem(f"{path.stem}-seed{seed}")
-            write_png(figure, picture)
-            drawn.append({"picture": picture.name, "shown": shown, "run": result})
-        errors = ", ".join(f"{one['run']['test']['error_percent']:.2f}" for one in drawn)
-        values = {
-            "title": self.title,
-            "note": "A picture a seed." if len(seeds) > 1 else "",
-            "measured": f"Networks with {errors} % test error on {drawn[0]['run']['data']}.",
-            "command": command,
-            "figures": drawn,
-        }
-        write_json(path.with_suffix(".json"), values)
-        return values
 
 
 def figure_3(budget: BudgetName) -> RunFigure:
@@ -163,4 +97,5 @@ def _figure(
     number: int, shows: str, recipe: str, budget: BudgetName, draw: Callable[[ImageClassifier, LabelledImages], Drawn]
 ) -> RunFigure:
     title = f"Sabour et al. 2017, Figure {number}: {shows}"
-    return RunFigure(f"sabour2017-{number}", title, capsnet_slug(recipe), recipe, capsnet_recipe(recipe, budget), draw)
+    name, slug = f"sabour2017-{number}", capsnet_slug(recipe)
+    return RunFigure(name, title, slug, recipe, capsnet_recipe(recipe, budget), draw, family="sabour2017-1")

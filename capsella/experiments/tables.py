@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol, Self
 from rich.console import Console
 from rich.table import Table
 
+from capsella.training.spread import Spread
+
 BudgetName = Literal["small", "full"]
 
 
@@ -105,6 +107,11 @@ def hardware(environment: dict[str, Any]) -> str:
     if environment["gpu"] != "none":
         return str(environment["gpu"])
     return f"{environment['threads']} threads, {environment['cpu']}"
+
+
+def mean_cell(values: Sequence[float]) -> str:
+    """The mean of one number a seed, with its standard deviation where there are several."""
+    return str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

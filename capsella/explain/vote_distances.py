@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.gridspec import SubplotSpec
 from torch import Tensor
 
 from capsella.errors import CapsellaError
@@ -109,3 +110,58 @@ def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> 
     figure.supxlabel("distance of a vote to its parent's mean", fontsize=9)
     figure.supylabel("couplings", fontsize=9)
     return figure
+
+
+def vote_examples_figure(
+    images: Float[Tensor, "n c h w"],
+    titles: Sequence[str],
+    histograms: Sequence[VoteDistances],
+    parents: Sequence[str],
+) -> Figure:
+    """Several images, each beside its histograms: one row an iteration, one column a parent.
+
+    Args:
+        images: in [0, 1]; the first channel is shown of images that have neither one nor three.
+        titles: what stands above each image.
+        histograms: of each image, all of as many iterations and parents.
+        parents: their names.
+
+    Raises:
+        ValueError: no image, not a title or histograms for each, or not a name a parent.
+    """
+    n = len(images)
+    if n == 0 or len(titles) != n or len(histograms) != n:
+        raise ValueError(
+            f"images, titles, histograms: must be at least one, and as many, got {n}, {len(titles)}, {len(histograms)}"
+        )
+    iterations, j, _ = histograms[0].weights.shape
+    if any(one.weights.shape[:2] != (iterations, len(parents)) for one in histograms):
+        raise ValueError(f"parents: must be one name for each of {j} parents, got {len(parents)}")
+    figure = Figure(figsize=(1.5 * (j + 2) + 0.8, n * (1.0 * iterations + 0.7)), layout="constrained")
+    parts = figure.subfigures(n, 1, squeeze=False)[:, 0]
+    for part, image, title, one in zip(parts, images, titles, histograms, strict=True):
+        grid = part.add_gridspec(iterations, j + 2)
+        axes = part.add_subplot(grid[:, :2])
+        pixels = image.permute(1, 2, 0).numpy()
+        axes.imshow(pixels if len(image) == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
+        axes.set_title(title, fontsize=10, parse_math=False)
+        axes.axis("off")
+        _draw_grid(part, [[grid[row, 2 + parent] for parent in range(j)] for row in range(iterations)], one, parents)
+    figure.supxlabel("distance of a vote to its parent's mean; heights are couplings", fontsize=9)
+    return figure
+
+
+def _draw_grid(
+    part: SubFigure, cells: Sequence[Sequence[SubplotSpec]], histograms: VoteDistances, parents: Sequence[str]
+) -> None:
+    first = None
+    for iteration, row in enumerate(cells):
+        for parent, cell in enumerate(row):
+            axes = part.add_subplot(cell, sharex=first, sharey=first)
+            first = first or axes
+            axes.stairs(histograms.weights[iteration, parent], histograms.edges, fill=True, color="#1f6f9f")
+            axes.label_outer()
+            if iteration == 0:
+                axes.set_title(parents[parent], fontsize=9, parse_math=False)
+            if parent == 0:
+                axes.set_ylabel(f"iteration {iteration + 1}", fontsize=8)

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -166,8 +167,35 @@ def test_jpeg_copy_says_so_and_pairs_its_files(jpeg_copy: np.ndarray) -> None:
 
 
 def test_jpeg_copy_has_no_viewpoints_to_train_by(jpeg_copy: np.ndarray) -> None:
-    with pytest.raises(CapsellaError, match=r"smallNORB \(JPEG copy\): viewpoints: the images must have their azimuth"):
-        load_data(DataOptions(name="smallnorb-jpeg", viewpoints="azimuth"))
+    for by in ("azimuth", "elevation"):
+        message = rf"smallNORB \(JPEG copy\): viewpoints: the images must have their {by} .* smallnorb-jpeg-poses has"
+        with pytest.raises(CapsellaError, match=message):
+            load_data(DataOptions(name="smallnorb-jpeg", viewpoints=by))
+
+
+def test_the_toys_with_poses_are_parted_by_toy(jpeg_copy: np.ndarray) -> None:
+    """Fifty pairs of the test file: five toys of each category, each from 30° and from 70°."""
+    path = Path(os.environ["CAPSELLA_DATA"]) / "smallnorb/smallnorb_test.npz"
+    arrays = dict(np.load(path))
+    sizes = np.tile(np.diff(arrays["image_offset"]), 5)
+    arrays |= {"image": np.tile(arrays["image"], 5), "image_offset": np.cumsum([0, *sizes])}
+    arrays |= {"category": np.arange(50) % 5, "instance": np.array([0, 1, 2, 3, 5])[np.arange(50) // 5 % 5]}
+    np.savez(path, **arrays | {"elevation": np.arange(50) // 25 * 8})
+    (path.parent / "smallnorb_train.npz").unlink()
+    options = DataOptions(name="smallnorb-jpeg-poses", viewpoints="elevation", validation=0.3)
+    for seen, elevation in (("familiar", 30), ("novel", 70)):
+        splits = load_data(replace(options, test_viewpoints=seen))
+        assert splits.name == "smallNORB (JPEG copy, toys with poses)"
+        for part, toys, elevations, images in (
+            (splits.train, {2, 3, 5}, {30}, 10),
+            (splits.validation, {2, 3, 5}, {30}, 5),
+            (splits.test, {0, 1}, {elevation}, 10),
+        ):
+            assert set(part.metadata["instance"].tolist()) <= toys
+            assert set(part.metadata["elevation"].tolist()) == elevations
+            assert set(part.counts().values()) == {images // 5}
+    with pytest.raises(CapsellaError, match="viewpoints: the images must have their azimuth as metadata"):
+        load_data(replace(options, viewpoints="azimuth"))
 
 
 @pytest.mark.skipif(

@@ -128,7 +128,11 @@ def test_errors() -> None:
         arrange_viewpoints(Parts("mine", images), DataOptions(name="toys", viewpoints="azimuth"))
     with pytest.raises(ValueError, match="group: must be 'instance' for mine, got 'lighting'"):
         arrange_viewpoints(Parts("mine", images), DataOptions(name="toys", group="lighting"))
-    with pytest.raises(ValueError, match="viewpoints: only for the source smallnorb or smallnorb-jpeg or toys, got"):
+    with pytest.raises(
+        ValueError, match=r"viewpoints: only for the source smallnorb or smallnorb-jpeg or .* or toys, got"
+    ):
         DataOptions(name="digits", viewpoints="azimuth")
-    with pytest.raises(ValueError, match="camera: only for the source smallnorb or smallnorb-jpeg, got 'both'"):
+    with pytest.raises(
+        ValueError, match="camera: only for the source smallnorb or smallnorb-jpeg or smallnorb-jpeg-poses, got 'both'"
+    ):
         DataOptions(name="toys", camera="both")

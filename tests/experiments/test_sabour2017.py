@@ -8,8 +8,7 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.data import DataOptions
-from capsella.experiments import affine, sabour2017, sabour2017_figures
-from capsella.experiments.affine import AffineRow, AffineTable
+from capsella.experiments import sabour2017, sabour2017_figures
 from capsella.experiments.error_tables import PairBudget
 from capsella.experiments.published import FIGURES, TABLES
 from capsella.models import count_parameters, create_model
@@ -82,8 +81,12 @@ def test_other_sources():
 
 
 def test_the_affnist_table_compares_networks_of_one_size():
-    rows = sabour2017.affnist("full").rows
-    assert [(row.plain, row.affine) for row in rows] == [(0.77, 21.0), (0.78, 34.0)]
+    table = sabour2017.affnist("full")
+    rows = table.rows
+    assert [row.paper for row in rows] == [(0.77, 21.0), (0.78, 34.0)]
+    plain, affine = table.errors_on
+    assert (plain.data(rows[0].recipe.data).name, affine.data, rows[0].recipe.data.name) == ("mnist40", None, "affnist")
+    assert {row.recipe.data.name for row in table.on("affnist-like").rows} == {"affnist-like"}
     sizes = [count_parameters(create_model(row.recipe.model["name"], image_size=40)) for row in rows]
     assert sizes == [13_475_648, 13_484_826]
     for budget in ("small", "full"):
@@ -91,45 +94,6 @@ def test_the_affnist_table_compares_networks_of_one_size():
         assert len({(recipe.data, recipe.augment, recipe.stop_at_error, recipe.stop_on) for recipe in recipes}) == 1
         assert recipes[0].augment == AugmentOptions(shift=6)
         assert recipes[0].stop_on == "validation"
-
-
-def test_an_affine_table_from_its_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(affine, "PLAIN", "digits")
-    stops = {"capsnet": 100.0, "cnn": 0.0}
-    networks = {"capsnet": TINY.model, "cnn": {"name": "hinton2018_cnn"}}
-    loss = {"capsnet": TINY.loss, "cnn": dataclasses.replace(TINY.loss, name="cross_entropy")}
-    rows = tuple(
-        AffineRow(
-            slug,
-            slug,
-            "demo",
-            dataclasses.replace(TINY, model=networks[slug], loss=loss[slug], stop_at_error=stops[slug], epochs=2),
-            plain=1.0,
-            affine=worst,
-        )
-        for slug, worst in (("capsnet", 20.0), ("cnn", 30.0))
-    )
-    table = AffineTable("A paper", rows)
-    folder = tmp_path / "mine"
-    values = table.run(folder, (0, 1), "capsella table …", QUIET)
-    assert json.loads((folder / "mine.json").read_text()) == values
-    capsnet, cnn, difference = values["rows"]
-    assert (capsnet["cells"][1], cnn["cells"][1]) == ("epoch 1, epoch 1", "not reached, not reached")
-    for row in (capsnet, cnn):
-        for run in row["runs"]:
-            # The affine set of this test is the plain one.
-            assert run["plain"]["error_percent"] == run["test"]["error_percent"]
-            assert run["plain"]["images"] == 20
-    by_seed = [
-        theirs["test"]["error_percent"] - ours["test"]["error_percent"]
-        for ours, theirs in zip(capsnet["runs"], cnn["runs"], strict=True)
-    ]
-    assert difference["by_seed"] == {"plain": by_seed, "test": by_seed}
-    assert difference["paper"] == {"plain": 0.0, "test": 10.0}
-    assert difference["cells"][-1] == f"{sum(by_seed) / 2 - 10:+.1f}"
-    monkeypatch.setattr(affine, "evaluate", None)  # what is finished is read
-    assert table.run(folder, (0, 1), "capsella table …", QUIET) == values
-    assert {row.recipe.data.name for row in table.on("affnist-like").rows} == {"affnist-like"}
 
 
 @pytest.mark.parametrize(

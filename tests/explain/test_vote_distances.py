@@ -9,6 +9,7 @@ from capsella.explain.vote_distances import (
     has_vote_distances,
     vote_distances,
     vote_distances_figure,
+    vote_examples_figure,
 )
 from capsella.models import create_model
 from capsella.routing import RoutingTrace, UniformRouting, dynamic_routing, record
@@ -67,3 +68,27 @@ def test_figure_has_a_panel_an_iteration_and_parent():
     figure.canvas.draw()
     with pytest.raises(ValueError, match="parents: must be one name for each of 2 parents, got 1"):
         vote_distances_figure(histograms, ["car"])
+
+
+def test_examples_beside_their_histograms():
+    weights = np.arange(12.0).reshape(2, 3, 2)
+    one, other = VoteDistances(np.array([0.0, 1, 2]), weights), VoteDistances(np.array([0.0, 2, 4]), weights)
+    for channels in (1, 2, 3):
+        figure = vote_examples_figure(
+            torch.rand(2, channels, 8, 8), ["right $", "wrong"], [one, other], ["a", "b", "c$"]
+        )
+        assert len(figure.axes) == 2 * (1 + 2 * 3)
+        figure.canvas.draw()
+        pictures = [axes for axes in figure.axes if axes.images]
+        assert [axes.get_title() for axes in pictures] == ["right $", "wrong"]
+        grids = [axes for axes in figure.axes if not axes.images]
+        assert [axes.get_xlim()[1] > 3 for axes in grids] == [False] * 6 + [True] * 6
+        assert [axes.get_title() for axes in grids[:3]] == ["a", "b", "c$"]
+
+
+def test_examples_that_do_not_belong_together():
+    one = VoteDistances(np.array([0.0, 1, 2]), np.ones((2, 3, 2)))
+    with pytest.raises(ValueError, match="images, titles, histograms: must be at least one, and as many, got 2, 1, 1"):
+        vote_examples_figure(torch.rand(2, 1, 8, 8), ["a"], [one], ["a", "b", "c"])
+    with pytest.raises(ValueError, match="parents: must be one name for each of 3 parents, got 2"):
+        vote_examples_figure(torch.rand(1, 1, 8, 8), ["a"], [one], ["a", "b"])

@@ -1,0 +1,174 @@
+"""A table of networks that were stopped at one error and then met images under changes they had never seen."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from capsella.data import DataOptions
+from capsella.experiments.runs import evaluated_again, result_of
+from capsella.experiments.tables import check_seeds, hardware, mean_cell, table_values
+from capsella.files import write_json
+from capsella.training import Recipe
+
+Runs = dict[str, list[dict[str, Any]]]
+"""Results by row, in the order of the seeds."""
+
+
+@dataclass(frozen=True)
+class ErrorOn:
+    """Test images, one of the two sets of a table.
+
+    key: what a run's JSON calls the result: "test" where these are the recipe's own test images.
+    head: what the table calls the set. data: the options of the set, from those of the recipe; None for its own test
+    images.
+    """
+
+    key: str
+    head: str
+    data: Callable[[DataOptions], DataOptions] | None = None
+
+
+@dataclass(frozen=True)
+class StoppedRow:
+    """One network.
+
+    slug: name of its runs' folders. label: what the row says, the network last. recipe_name, recipe: the registered
+    recipe, and what it trains. paper: the published errors in per cent, as it was stopped and under the change.
+    impossible: sources whose images cannot make this row, each with the sentence that says why.
+    """
+
+    slug: str
+    label: tuple[str, ...]
+    recipe_name: str
+    recipe: Recipe
+    paper: tuple[float, float]
+    impossible: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoppedTable:
+    """Errors on plain and on changed test images, of networks of one training set, and how far they are apart.
+
+    title: paper and section. note: what a reader of the numbers must know. columns: heads of the labels.
+    rows: by twos, the second to be compared with the first: its error less the first's, seed by seed.
+    errors_on: the images that are like the training's, and the changed ones.
+    family: the folder of runs that it shares, if any (`PublishedTable`).
+
+    Raises:
+        ValueError: an odd number of rows, or none.
+    """
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[StoppedRow, ...]
+    errors_on: tuple[ErrorOn, ErrorOn]
+    family: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rows or len(self.rows) % 2:
+            raise ValueError(f"rows: must come by twos, to be compared, got {[row.slug for row in self.rows]}")
+
+    def on(self, source: str) -> "StoppedTable":
+        """The same table on the images of another source, without the rows that its images cannot make."""
+        rows = []
+        for row in self.rows:
+            if source not in row.impossible:
+                data = dataclasses.replace(row.recipe.data, name=source)
+                rows.append(dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, data=data)))
+        why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
+        return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why]))
+
+    def path(self, folder: Path) -> Path:
+        """`folder`/`folder's name`.json."""
+        return folder / f"{folder.name}.json"
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Run what is missing and write `path(folder)`; args and errors as `ErrorTable.run`."""
+        check_seeds(seeds)
+        runs = self._runs(folder, seeds, console)
+        rows = []
+        for one, other in zip(self.rows[::2], self.rows[1::2], strict=True):
+            rows += [self._row_values(row, runs[row.slug]) for row in (one, other)]
+            rows.append(self._difference(one, other, runs))
+        values = table_values(
+            title=self.title,
+            note=self.note,
+            measured=self._measured(runs),
+            command=command,
+            labels=self.columns,
+            columns=self._heads,
+            rows=rows,
+        )
+        write_json(self.path(folder), values)
+        return values
+
+    @property
+    def _heads(self) -> tuple[str, ...]:
+        heads = [f"{on.head}, {whose} %" for on in self.errors_on for whose in ("paper", "ours")]
+        return ("stopped", *heads, "gap")
+
+    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> Runs:
+        """Results, and what each network makes of the set that its training does not hold."""
+        runs: Runs = {row.slug: [] for row in self.rows}
+        plan = [(seed, row) for seed in seeds for row in self.rows]
+        for number, (seed, row) in enumerate(plan, start=1):
+            console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
+            recipe = dataclasses.replace(row.recipe, seed=seed)
+            place = folder / f"{row.slug}-seed{seed}"
+            result = result_of(recipe, place, row.recipe_name, console)
+            for on in self.errors_on:
+                if on.data is not None:
+                    result[on.key] = evaluated_again(place, on.key, on.data(recipe.data))
+            runs[row.slug].append(result)
+        return runs
+
+    def _measured(self, runs: Runs) -> str:
+        """On how many images of what, over how many seeds, on which hardware."""
+        first = [runs[row.slug][0] for row in self.rows]
+        sets = [
+            f"{on.head.capitalize()}: "
+            + " and ".join(
+                dict.fromkeys(
+                    f"{run[on.key].get('data', run['data'])}, {run[on.key]['images']} images" for run in first
+                )
+            )
+            for on in self.errors_on
+        ]
+        seeds = f"mean ± standard deviation over {len(runs[self.rows[0].slug])} seed(s)"
+        return "; ".join([*sets, seeds, hardware(first[0]["environment"])]) + "."
+
+    def _row_values(self, row: StoppedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
+        stops = [run["training"]["stopped"] for run in runs]
+        cells = [
+            *row.label,
+            ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops),
+        ]
+        errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
+        for paper, ours in zip(row.paper, errors, strict=True):
+            cells += [f"{paper:g}", mean_cell(ours)]
+        gap = sum(errors[1]) / len(errors[1]) - row.paper[1]
+        return {"cells": [*cells, f"{gap:+.1f}"], "paper": self._by_key(row.paper), "runs": runs}
+
+    def _difference(self, one: StoppedRow, other: StoppedRow, runs: Runs) -> dict[str, Any]:
+        """The second network's errors less the first's, of runs of the same seed."""
+        errors = [
+            [
+                theirs[on.key]["error_percent"] - ours[on.key]["error_percent"]
+                for ours, theirs in zip(runs[one.slug], runs[other.slug], strict=True)
+            ]
+            for on in self.errors_on
+        ]
+        paper = [theirs - ours for ours, theirs in zip(one.paper, other.paper, strict=True)]
+        cells = [*one.label[:-1], f"{other.label[-1]} − {one.label[-1]}", ""]
+        for published, ours in zip(paper, errors, strict=True):
+            cells += [f"{published:+.2f}", f"{'+' if sum(ours) >= 0 else ''}{mean_cell(ours)}"]
+        gap = sum(errors[1]) / len(errors[1]) - paper[1]
+        return {"cells": [*cells, f"{gap:+.1f}"], "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
+
+    def _by_key(self, values: Sequence[Any]) -> dict[str, Any]:
+        return {on.key: value for on, value in zip(self.errors_on, values, strict=True)}

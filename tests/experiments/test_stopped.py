@@ -1,0 +1,90 @@
+"""Networks stopped at one error and tested under a change: on scikit-learn's digits, in seconds."""
+
+import dataclasses
+import json
+
+import pytest
+from rich.console import Console
+
+from capsella.data import DataOptions
+from capsella.experiments import runs
+from capsella.experiments.stopped import ErrorOn, StoppedRow, StoppedTable
+from capsella.routing import DynamicRouting
+from capsella.training import Recipe
+
+QUIET = Console(quiet=True)
+TINY = Recipe(
+    model={"name": "sabour2017_capsnet", "routing": DynamicRouting(iterations=1)},
+    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
+    epochs=2,
+    batch_size=15,
+    stop_at_error=100.0,
+    accelerator="cpu",
+)
+CNN = dataclasses.replace(
+    TINY,
+    model={"name": "hinton2018_cnn"},
+    loss=dataclasses.replace(TINY.loss, name="cross_entropy"),
+    stop_at_error=0.0,
+)
+LESS = ErrorOn("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
+ROWS = (
+    StoppedRow("capsnet", ("digits", "CapsNet"), "demo", TINY, (1.0, 20.0)),
+    StoppedRow("cnn", ("digits", "CNN"), "demo", CNN, (1.5, 30.0)),
+)
+
+
+def tiny_table(*, own_first=True, rows=ROWS):
+    errors_on = (ErrorOn("test", "all"), LESS) if own_first else (LESS, ErrorOn("test", "all"))
+    return StoppedTable("A paper", "A note.", ("data", "network"), rows, errors_on)
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+def test_a_table_from_its_runs(own_first, tmp_path, monkeypatch):
+    table, folder = tiny_table(own_first=own_first), tmp_path / "mine"
+    values = table.run(folder, (0, 1), "capsella table …", QUIET)
+    assert json.loads((folder / "mine.json").read_text()) == values
+    heads = ("all", "half of them") if own_first else ("half of them", "all")
+    assert values["heads"][2:] == [
+        "stopped", *(f"{head}, {whose} %" for head in heads for whose in ("paper", "ours")), "gap",
+    ]  # fmt: skip
+    capsnet, cnn, difference = values["rows"]
+    assert (capsnet["cells"][2], cnn["cells"][2]) == ("epoch 1, epoch 1", "not reached, not reached")
+    assert (capsnet["cells"][:2], difference["cells"][:2]) == (["digits", "CapsNet"], ["digits", "CNN − CapsNet"])
+    for row in (capsnet, cnn):
+        for run in row["runs"]:
+            assert (run["test"]["images"], run["less"]["images"]) == (20, 10)
+            assert run["less"]["data"] == "digits"
+    keys = ("test", "less") if own_first else ("less", "test")
+    by_seed = {
+        key: [
+            theirs[key]["error_percent"] - ours[key]["error_percent"]
+            for ours, theirs in zip(capsnet["runs"], cnn["runs"], strict=True)
+        ]
+        for key in keys
+    }
+    assert difference["by_seed"] == by_seed
+    assert difference["paper"] == dict(zip(keys, (0.5, 10.0), strict=True))
+    assert difference["cells"][-1] == f"{sum(by_seed[keys[1]]) / 2 - 10:+.1f}"
+    ours = [run[keys[1]]["error_percent"] for run in cnn["runs"]]
+    assert cnn["cells"][-1] == f"{sum(ours) / 2 - 30:+.1f}"
+    for head, images in zip(heads, (20, 10) if own_first else (10, 20), strict=True):
+        assert f"{head.capitalize()}: digits, {images} images" in values["measured"]
+    monkeypatch.setattr(runs, "evaluate", None)  # what is finished is read
+    assert table.run(folder, (0, 1), "capsella table …", QUIET) == values
+
+
+def test_rows_that_a_source_cannot_make():
+    impossible = {"wine": "Wine has no digits."}
+    rows = (*ROWS, *(dataclasses.replace(row, slug=f"{row.slug}2", impossible=impossible) for row in ROWS))
+    table = tiny_table(rows=rows)
+    assert [row.slug for row in table.on("wine").rows] == ["capsnet", "cnn"]
+    assert table.on("wine").note == "A note. Wine has no digits."
+    assert [row.recipe.data.name for row in table.on("mnist").rows] == ["mnist"] * 4
+    assert table.on("mnist").note == "A note."
+
+
+@pytest.mark.parametrize("rows", [(), ROWS[:1]])
+def test_rows_come_by_twos(rows):
+    with pytest.raises(ValueError, match=r"rows: must come by twos, to be compared, got \[.*\]"):
+        tiny_table(rows=rows)
