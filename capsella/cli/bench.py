@@ -32,7 +32,7 @@ class Bench:
     calls: int = 200
     """Timed calls of each backend with one image; at least 100."""
     seconds: float | None = None
-    """Stop timing a backend after so many seconds, with fewer calls; below 100 there is no p95 and p99."""
+    """Stop timing a backend after so many seconds, with fewer calls; below 100 there is no p99."""
     json: bool = False
     """Print JSON instead of tables."""
     out: Path | None = None

@@ -21,11 +21,11 @@ before, which wait for more work on the same cores for some milliseconds."""
 class Latency:
     """Milliseconds of single calls: percentiles over `calls`, interpolated linearly between neighbours.
 
-    p95, p99: None of fewer than 100 calls.
+    p99: None of fewer than 100 calls.
     """
 
     p50: float
-    p95: float | None
+    p95: float
     p99: float | None
     calls: int
 
@@ -39,7 +39,7 @@ class Latency:
         if not len(seconds):
             raise ValueError("seconds: must be of at least one call, got none")
         p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
-        return cls(p50, p95, p99, len(seconds)) if len(seconds) >= LEAST_CALLS else cls(p50, None, None, len(seconds))
+        return cls(p50, p95, p99 if len(seconds) >= LEAST_CALLS else None, len(seconds))
 
 
 @dataclass(frozen=True)

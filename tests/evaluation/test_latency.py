@@ -15,7 +15,7 @@ def test_percentiles_are_numpys_in_milliseconds():
 
 
 def test_too_few_calls_have_no_99th_percentile():
-    assert Latency.of([0.1] * 99) == Latency(pytest.approx(100), None, None, 99)
+    assert Latency.of([0.1] * 99) == Latency(pytest.approx(100), pytest.approx(100), None, 99)
     with pytest.raises(ValueError, match="seconds: must be of at least one call, got none"):
         Latency.of([])
     with pytest.raises(ValueError, match="most_seconds: must be positive, got 0"):
