@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from capsella.cli.published import read_call, usage
 from capsella.errors import unknown_name
 from capsella.experiments.published import FIGURES
 from capsella.experiments.tables import BudgetName
-
-USAGE = "usage: capsella figure NAME [--budget small|full] [--seeds 0 1 …] [--data SOURCE] [--folder FOLDER]\n"
 
 
 @dataclass(frozen=True)
@@ -36,29 +34,20 @@ def run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         _list(console)
         return
-    name, words = arguments[0], arguments[1:]
-    if name not in FIGURES:
+    if arguments[0] not in FIGURES:
         _list(console)
-        raise unknown_name("figure", name, FIGURES)
-    options = tyro.cli(FigureOptions, args=words, prog=f"capsella figure {name}")
-    figure = FIGURES[name](options.budget)
-    command = f"capsella figure {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
-    parts = [figure.family or name, options.budget]
-    if options.data is not None:
-        figure = figure.on(options.data)
-        command += f" --data {options.data}"
-        parts.append(options.data)
-    folder = options.folder or Path("runs", "-".join(parts))
-    values = figure.run(folder, options.seeds, command, console)
+        raise unknown_name("figure", arguments[0], FIGURES)
+    call = read_call("figure", FIGURES, FigureOptions, arguments)
+    values = call.run(console)
     console.print(values["title"], values["measured"], values["note"], sep="\n", markup=False, soft_wrap=True)
-    path = figure.path(folder)
+    path = call.published.path(call.folder)
     console.print(
         f"drawn in {escape(str(path))}, its numbers in {escape(path.with_suffix('.json').name)}", soft_wrap=True
     )
 
 
 def _list(console: Console) -> None:
-    console.print(USAGE, soft_wrap=True)
+    console.print(usage("figure"), soft_wrap=True)
     table = Table("figure", "what it shows", title="figures", title_justify="left")
     for name, published in FIGURES.items():
         table.add_row(name, published("full").title)

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from capsella.cli.published import read_call, usage
 from capsella.errors import unknown_name
 from capsella.experiments.published import TABLES
 from capsella.experiments.tables import BudgetName, draw_table
-
-USAGE = "usage: capsella table NAME [--budget small|full] [--seeds 0 1 …] [--data SOURCE] [--folder FOLDER]\n"
 
 
 @dataclass(frozen=True)
@@ -38,25 +36,16 @@ def run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         _list(console)
         return
-    name, words = arguments[0], arguments[1:]
-    if name not in TABLES:
+    if arguments[0] not in TABLES:
         _list(console)
-        raise unknown_name("table", name, TABLES)
-    options = tyro.cli(TableOptions, args=words, prog=f"capsella table {name}")
-    table = TABLES[name](options.budget)
-    command = f"capsella table {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
-    parts = [table.family or name, options.budget]
-    if options.data is not None:
-        table = table.on(options.data)
-        command += f" --data {options.data}"
-        parts.append(options.data)
-    folder = options.folder or Path("runs", "-".join(parts))
-    console.print(draw_table(table.run(folder, options.seeds, command, console)))
-    console.print(f"written to {escape(str(table.path(folder)))}", soft_wrap=True)
+        raise unknown_name("table", arguments[0], TABLES)
+    call = read_call("table", TABLES, TableOptions, arguments)
+    console.print(draw_table(call.run(console)))
+    console.print(f"written to {escape(str(call.published.path(call.folder)))}", soft_wrap=True)
 
 
 def _list(console: Console) -> None:
-    console.print(USAGE, soft_wrap=True)
+    console.print(usage("table"), soft_wrap=True)
     table = Table("table", "what it is", "rows", "columns", title="tables", title_justify="left")
     for name, published in TABLES.items():
         full = published("full")

@@ -19,26 +19,27 @@ before, which wait for more work on the same cores for some milliseconds."""
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of single calls: percentiles over `calls`, interpolated linearly between neighbours."""
+    """Milliseconds of single calls: percentiles over `calls`, interpolated linearly between neighbours.
+
+    p99: None of fewer than 100 calls.
+    """
 
     p50: float
     p95: float
-    p99: float
+    p99: float | None
     calls: int
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Latency":
-        """Percentiles of the times of at least 100 calls.
+        """Percentiles of the times of single calls.
 
         Raises:
-            ValueError: fewer.
+            ValueError: none.
         """
-        if len(seconds) < LEAST_CALLS:
-            raise ValueError(
-                f"seconds: must be of at least {LEAST_CALLS} calls for a 99th percentile, got {len(seconds)}"
-            )
+        if not len(seconds):
+            raise ValueError("seconds: must be of at least one call, got none")
         p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
-        return cls(p50, p95, p99, len(seconds))
+        return cls(p50, p95, p99 if len(seconds) >= LEAST_CALLS else None, len(seconds))
 
 
 @dataclass(frozen=True)
@@ -49,21 +50,28 @@ class Throughput:
     batch_size: int
 
 
-def latencies(steps: Mapping[str, Callable[[], Any]], calls: int = 200, warm_up: int = WARM_UP) -> dict[str, Latency]:
+def latencies(
+    steps: Mapping[str, Callable[[], Any]],
+    calls: int = 200,
+    warm_up: int = WARM_UP,
+    most_seconds: float | None = None,
+) -> dict[str, Latency]:
     """Time all steps in turn, in blocks A…A B…B A…A …, so that a busy moment of the machine meets all of them.
 
     Args:
         steps: called without arguments. They have been called before: compilation is no latency.
         calls: timed calls of each, rounded up to whole blocks of 10.
         warm_up: untimed calls before each block.
+        most_seconds: a step whose timed calls took so long has no more blocks, and maybe fewer calls than asked for.
 
     Raises:
-        ValueError: fewer than 100 calls, a negative warm-up.
+        ValueError: fewer than 100 calls, a negative warm-up, seconds that are not positive.
     """
     if calls < LEAST_CALLS:
         raise ValueError(f"calls: must be at least {LEAST_CALLS} for a 99th percentile, got {calls}")
     if warm_up < 0:
         raise ValueError(f"warm_up: must not be negative, got {warm_up}")
+    check_most_seconds(most_seconds)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     enabled = gc.isenabled()
@@ -71,6 +79,8 @@ def latencies(steps: Mapping[str, Callable[[], Any]], calls: int = 200, warm_up:
     try:
         for _ in range(-(-calls // BLOCK)):
             for name, step in steps.items():
+                if most_seconds is not None and sum(taken[name]) >= most_seconds:
+                    continue
                 for _ in range(warm_up):
                     step()
                 taken[name] += [timed(step) for _ in range(BLOCK)]
@@ -80,20 +90,34 @@ def latencies(steps: Mapping[str, Callable[[], Any]], calls: int = 200, warm_up:
     return {name: Latency.of(seconds) for name, seconds in taken.items()}
 
 
-def best_throughput(step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5) -> Throughput:
+def check_most_seconds(most_seconds: float | None) -> None:
+    """Raises:
+    ValueError: not positive.
+    """
+    if most_seconds is not None and not most_seconds > 0:
+        raise ValueError(f"most_seconds: must be positive, got {most_seconds}")
+
+
+def best_throughput(
+    step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5, most_seconds: float | None = None
+) -> Throughput:
     """The best of increasing batch sizes, by the median of `calls` calls after an untimed one.
 
-    Stops at the second size in a row that is not better: larger batches only leave the caches further.
+    Stops at the second size in a row that is not better: larger batches only leave the caches further; and before a
+    size that would take more than `most_seconds` at the best rate so far.
 
     Raises:
-        ValueError: no batch sizes, or fewer than one call.
+        ValueError: no batch sizes, fewer than one call, seconds that are not positive.
     """
+    check_most_seconds(most_seconds)
     if not batch_sizes or min(batch_sizes) < 1:
         raise ValueError(f"batch_sizes: must be at least one number of at least 1, got {list(batch_sizes)}")
     if calls < 1:
         raise ValueError(f"calls: must be at least 1, got {calls}")
     best, not_better = Throughput(0.0, 0), 0
     for size in sorted(batch_sizes):
+        if most_seconds is not None and (calls + 1) * size > most_seconds * best.images_per_second > 0:
+            break
         step(size)
         rate = size / float(np.median([timed(lambda: step(size)) for _ in range(calls)]))  # noqa: B023  called here
         if rate > best.images_per_second:

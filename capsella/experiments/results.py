@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
+from capsella.experiments.latency_table import latency_section
 from capsella.experiments.tables import hardware
 
 HEADER = """# Results
@@ -25,7 +26,8 @@ Speeds are the median over epochs of a training that may have shared its process
 def markdown(folder: Path) -> str:
     """docs/results.md from every JSON in `folder`: a row for the result of a run, a section for a published table.
 
-    Below them, a section for each published figure, whose numbers and picture are in `folder`/figures.
+    What `capsella bench` measured is a section, too, and so is each published figure, whose numbers and picture are in
+    `folder`/figures.
 
     Raises:
         CapsellaError: a file is damaged or lacks a field.
@@ -34,7 +36,9 @@ def markdown(folder: Path) -> str:
     for path in sorted(folder.glob("*.json")):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            if "rows" in values:
+            if "networks" in values:
+                sections.append(latency_section(path.stem, values))
+            elif "rows" in values:
                 sections.append(_section(path.stem, values))
             else:
                 rows.append(_row(path.stem, values))

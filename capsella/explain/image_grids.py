@@ -15,14 +15,20 @@ FIRST, SECOND = (1.0, 0.45, 0.1), (0.1, 0.55, 0.9)  # colours of a pair's images
 GAP = 1  # pixels between the images of a mosaic
 
 
-def mosaic(grid: Float[np.ndarray, "rows columns c h w"]) -> Float[np.ndarray, "height width c"]:
+def side_by_side(images: Float[np.ndarray, "*n c h w"]) -> Float[np.ndarray, "*n c2 h w2"]:
+    """Images as they are drawn: a stereo pair, of two channels, is one grey picture, left beside right."""
+    return np.concatenate([images[..., :1, :, :], images[..., 1:, :, :]], -1) if images.shape[-3] == 2 else images
+
+
+def mosaic(grid: Float[np.ndarray, "rows columns c h w"]) -> Float[np.ndarray, "height width c2"]:
     """One picture of rows × columns images with a white gap around each, channels last, clipped to [0, 1].
 
     Raises:
-        ValueError: not five axes, or neither 1 nor 3 channels.
+        ValueError: not five axes, or not 1, 2 (a stereo pair) or 3 channels.
     """
-    if grid.ndim != 5 or grid.shape[2] not in (1, 3) or 0 in grid.shape:
-        raise ValueError(f"grid: must be [rows columns c h w] with 1 or 3 channels, got shape {grid.shape}")
+    if grid.ndim != 5 or grid.shape[2] not in (1, 2, 3) or 0 in grid.shape:
+        raise ValueError(f"grid: must be [rows columns c h w] with 1, 2 or 3 channels, got shape {grid.shape}")
+    grid = side_by_side(grid)
     gaps = ((0, 0), (0, 0), (0, 0), (0, GAP), (0, GAP))
     tiles = np.pad(np.clip(grid, 0, 1), gaps, constant_values=1).transpose(0, 3, 1, 4, 2)  # [rows h columns w c]
     rows, h, columns, w, channels = tiles.shape
@@ -30,7 +36,8 @@ def mosaic(grid: Float[np.ndarray, "rows columns c h w"]) -> Float[np.ndarray, "
 
 
 def show(axes: Axes, picture: Float[np.ndarray, "h w c"]) -> None:
-    """Draw a grey or colour picture in [0, 1], pixels as squares, without ticks."""
+    """Draw a picture in [0, 1], grey, in colour or a stereo pair side by side, pixels as squares, without ticks."""
+    picture = side_by_side(picture.transpose(2, 0, 1)).transpose(1, 2, 0)
     axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=1)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -44,6 +51,7 @@ def tweaks(
     elements: Sequence[int] | None = None,
 ) -> None:
     """A row a pose element, named by its index + 1, a column an offset, which heads it."""
+    grid = side_by_side(grid)
     d, columns, _, h, w = grid.shape
     if columns != len(offsets):
         raise ValueError(f"offsets: must name each of the {columns} columns, got {len(offsets)}")
@@ -205,8 +213,9 @@ def _channels_last(image: Float[np.ndarray, "c h w"]) -> Float[np.ndarray, "h w 
 
 
 def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
-    """Height by width of the images."""
-    return images.shape[2] / images.shape[3]
+    """Height by width of the images as they are drawn."""
+    _, c, h, w = images.shape
+    return h / (2 * w if c == 2 else w)
 
 
 def _verdict(axes: Axes, true: str, predicted: str, after: str) -> None:

@@ -15,8 +15,13 @@ def test_percentiles_are_numpys_in_milliseconds():
 
 
 def test_too_few_calls_have_no_99th_percentile():
-    with pytest.raises(ValueError, match="must be of at least 100 calls for a 99th percentile, got 99"):
-        Latency.of([0.1] * 99)
+    assert Latency.of([0.1] * 99) == Latency(pytest.approx(100), pytest.approx(100), None, 99)
+    with pytest.raises(ValueError, match="seconds: must be of at least one call, got none"):
+        Latency.of([])
+    with pytest.raises(ValueError, match="most_seconds: must be positive, got 0"):
+        latencies({"a": lambda: None}, most_seconds=0)
+    with pytest.raises(ValueError, match="most_seconds: must be positive, got -1"):
+        best_throughput(lambda size: None, [1], most_seconds=-1)
     with pytest.raises(ValueError, match="calls: must be at least 100 for a 99th percentile, got 20"):
         latencies({"a": lambda: None}, calls=20)
     with pytest.raises(ValueError, match="warm_up: must not be negative, got -1"):
@@ -31,6 +36,25 @@ def test_steps_take_turns_in_blocks_after_untimed_calls(monkeypatch):
     block = "{0}{0}" + ".{0}." * 10
     assert "".join(order) == (block.format("a") + block.format("b")) * 11
     assert (found["a"].calls, found["b"].p99) == (110, 1000.0)
+
+
+def test_a_slow_step_has_fewer_calls_and_the_others_all_of_theirs(monkeypatch):
+    monkeypatch.setattr(latency, "timed", lambda step: step())  # a step answers how long it took
+    found = latencies({"slow": lambda: 0.01, "quick": lambda: 0.001}, calls=100, most_seconds=0.15)
+    assert (found["slow"].calls, found["quick"].calls) == (20, 100)
+    assert found["slow"].p99 is None
+
+
+def test_batches_that_take_too_long_are_not_tried(monkeypatch):
+    monkeypatch.setattr(latency, "timed", lambda step: step())
+    seen = []
+
+    def step(size):
+        seen.append(size)
+        return 0.01 * size**0.5
+
+    assert best_throughput(step, [1, 4, 16, 64], calls=1, most_seconds=0.1).batch_size == 4
+    assert set(seen) == {1, 4}  # 2 calls of 16 images at 200 a second would take 0.16 s
 
 
 def test_a_slow_first_call_is_no_latency():

@@ -70,11 +70,14 @@ def test_parquet_round_trips(tmp_path):
     assert write_table(predictions(names), CLASSES, tmp_path / "t.parquet") == len(names)
     table = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pydict()
     assert table["file"] == [*names[:-1], "\\xe9.png"]
+    assert table["class"] == [CLASSES[0]] * len(names)
+    assert table[CLASSES[0]][-1] == 0.123457
     assert table[CLASSES[1]][:4] == [0, 0.125, 0.25, 0.375]
+    assert pyarrow.parquet.ParquetFile(tmp_path / "t.parquet").num_row_groups == 2  # written as they come
 
 
-@pytest.mark.skipif(has_pyarrow, reason="pyarrow is installed")
-def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path):
+def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CapsellaError, match=r"Parquet needs pyarrow: pip install 'capsella\[parquet\]', or choose"):
         write_table(predictions(), CLASSES, tmp_path / "t.parquet")
 

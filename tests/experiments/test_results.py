@@ -38,6 +38,38 @@ def test_a_result_is_a_row(tmp_path):
     assert columns == {9}
 
 
+def row(p50, rate):
+    return {"latency_ms": {"p50": p50}, "throughput": {"images_per_second": rate}}
+
+
+def test_latencies_are_a_section(tmp_path):
+    values = {
+        "command": "capsella bench '*'",
+        "settings": {"backends": ["eager", "native", "openvino"]},
+        "environment": {"gpu": "none", "threads": 2, "cpu": "A processor", "torch": "2.13.0"},
+        "networks": {
+            "fast": {
+                "size": [1, 28, 28], "unavailable": {}, "backends": {"eager": row(9.94, 120.4), "native": row(4.06, 80)}
+            },
+            "slow": {"size": [3, 96, 128], "unavailable": {"native": "no routing"}, "backends": {"eager": row(50, 20)}},
+            "none": {"size": [3, 96, 128], "unavailable": {"eager": "differs"}, "backends": {}},
+        },
+    }  # fmt: skip
+    (tmp_path / "cpu.json").write_text(json.dumps(values))
+    section = markdown(tmp_path).removeprefix(HEADER)
+    assert section.startswith("\n## Latency: cpu\n\n`capsella bench '*'`. One image a call: ")
+    assert "2 threads, A processor; torch 2.13.0." in section
+    head, rule, *rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert head == "| network | image | fastest | p50 ms | under 50 ms | images/s | eager | native | openvino |"
+    assert rule.count("|") == head.count("|")
+    assert rows == [
+        "| fast | 28×28×1 | native | 4.1 | yes | 120 | 9.9 | 4.1 |  |",
+        "| slow | 96×128×3 | eager | 50.0 | no | 20 | 50.0 |  |  |",
+        "| none | 96×128×3 | none |  | no |  |  |  |  |",
+    ]
+    assert section.endswith("\nNot measured:\n\n- slow, native: no routing\n- none, eager: differs\n")
+
+
 def test_no_results_yet(tmp_path):
     assert markdown(tmp_path) == HEADER
 

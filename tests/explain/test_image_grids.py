@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from capsella.explain.image_grids import RIGHT, WRONG, mosaic, prediction_figure, reconstruction_figure, tweak_figure
+from capsella.explain.image_grids import (
+    RIGHT,
+    WRONG,
+    mosaic,
+    perturbation_figure,
+    prediction_figure,
+    reconstruction_figure,
+    tweak_figure,
+)
 
 
 def test_mosaic_puts_every_image_in_its_place():
@@ -20,9 +28,9 @@ def test_mosaic_keeps_colours_and_clips():
     assert picture[0, 3].tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 2, 4, 5), (2, 0, 1, 4, 5)])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 4, 4, 5), (2, 0, 1, 4, 5)])
 def test_mosaic_of_another_shape_is_an_error(shape):
-    with pytest.raises(ValueError, match=r"\[rows columns c h w\] with 1 or 3 channels"):
+    with pytest.raises(ValueError, match=r"\[rows columns c h w\] with 1, 2 or 3 channels"):
         mosaic(np.zeros(shape))
 
 
@@ -62,6 +70,48 @@ def test_predictions_say_class_confidence_and_truth():
     figure = prediction_figure(np.zeros((7, 1, 4, 4)), ["cat"] * 7, ["cat"] * 6 + ["dog"], np.linspace(0.4, 1, 7))
     assert figure.axes[0].get_title() == "cat 0.40"
     assert figure.axes[6].get_title() == "dog 1.00\nis cat"
+
+
+def side_by_side(pair):
+    return np.hstack([pair[0], pair[1]])
+
+
+class TestStereoPairs:
+    """Two channels are the left and the right image of one view: they stand beside each other."""
+
+    pairs = np.random.default_rng(1).random((3, 2, 4, 5))
+    grid = np.random.default_rng(2).random((2, 3, 2, 4, 5))
+
+    def test_mosaic(self):
+        picture = mosaic(self.grid)
+        assert picture.shape == (2 * 4 + 1, 3 * 10 + 2, 1)
+        np.testing.assert_array_equal(picture[5:9, 22:32, 0], side_by_side(self.grid[1, 2]))
+
+    def test_tweaks_are_headed_over_their_middle(self):
+        (axes,) = tweak_figure(self.grid, (-0.1, 0.0, 0.1)).axes
+        assert list(axes.get_xticks()) == [4.5, 15.5, 26.5]  # of pairs 10 wide, 1 apart
+
+    def test_predictions(self):
+        figure = prediction_figure(self.pairs, ["cat"] * 3, ["cat"] * 3, np.ones(3))
+        for axes, pair in zip(figure.axes, self.pairs, strict=True):
+            np.testing.assert_array_equal(axes.images[0].get_array(), side_by_side(pair))
+
+    def test_reconstructions(self):
+        figure = reconstruction_figure(self.pairs, self.pairs * 0.5, self.pairs * 0.25, ["cat"] * 3, ["cat"] * 3)
+        column = np.array(figure.axes).reshape(3, 6)[:, 1]
+        for axes, scale in zip(column, (1, 0.5, 0.25), strict=True):
+            np.testing.assert_allclose(axes.images[0].get_array(), scale * side_by_side(self.pairs[1]))
+
+    def test_perturbation(self):
+        figure = perturbation_figure(self.pairs[0], self.pairs[1], self.grid, (-0.1, 0.0, 0.1), (4, 7))
+        for axes, pair in zip(figure.axes[:2], self.pairs, strict=False):
+            np.testing.assert_array_equal(axes.images[0].get_array(), side_by_side(pair))
+
+    def test_twice_as_wide_needs_half_the_height(self):
+        one = prediction_figure(self.pairs[:, :1], ["cat"] * 3, ["cat"] * 3, np.ones(3))
+        two = prediction_figure(self.pairs, ["cat"] * 3, ["cat"] * 3, np.ones(3))
+        heights = [figure.get_size_inches()[1] - 0.45 for figure in (one, two)]
+        assert heights[1] == pytest.approx(heights[0] / 2)
 
 
 def test_nothing_to_draw_and_names_that_do_not_fit_are_errors():

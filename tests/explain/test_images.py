@@ -48,6 +48,18 @@ def test_of_a_pair_both_capsules_are_drawn(capsnet):
         assert figures[view].get_suptitle() == f"x.png: {capsnet.classes[target]}"
 
 
+def test_of_a_stereo_pair_both_images_are_drawn():
+    torch.manual_seed(0)
+    model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
+    image = torch.rand(2, 17, 17)
+    figures = dict(image_figures(model, image, "x.png"))
+    assert {"explained", "layer1"} <= set(figures)
+    sizes = [axes.images[0].get_array().shape for axes in figures["explained"].axes if axes.images]
+    assert sizes.count((17, 34)) == 2  # input and reconstruction
+    inputs = [axes.images[0].get_array() for axes in figures["explained"].axes if axes.get_title() == "input"]
+    np.testing.assert_array_equal(inputs[0], np.hstack(image.numpy()))
+
+
 def test_tweaks_go_as_far_as_the_papers_did(capsnet, matrix_capsnet):
     assert offsets_across(capsnet) == OFFSETS
     assert offsets_across(matrix_capsnet) == (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5)

@@ -7,9 +7,11 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from capsella.data import ImageSet
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain import write_report
+from capsella.models import create_model
 
 METRICS = "epoch,learning_rate,train_loss,train_error,validation_error\n1,0.001,0.5,20,22\n2,0.0009,0.2,5,6\n"
 FIGURES = {"confusion", "training", "samples", "mistakes", "reliability"}
@@ -66,6 +68,15 @@ def test_report_of_a_capsule_network_stands_alone_and_escapes_names(report, caps
         assert html.escape(name) in text
     assert html.escape(image_set.files[evaluation.mistakes()[0]]) in text
     assert not {"i", "b", "digits"} & page.tags
+
+
+def test_a_capsule_network_of_stereo_pairs_has_every_picture(tmp_path):
+    model = create_model("sabour2017_capsnet", image_size=17, channels=2, classes=3)
+    images = torch.randint(0, 256, (12, 2, 17, 17), dtype=torch.uint8)
+    pairs = ImageSet(images, torch.arange(12) % 3, model.classes)
+    write_report(tmp_path, model, evaluate(model, pairs), pairs, None, "stereo", {})
+    expected = FIGURES - {"training"} | {"reconstructions", "dimension_tweaks", "coupling_entropy"}
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == expected
 
 
 def test_a_cnn_says_why_pictures_are_absent(report, cnn, tmp_path):

@@ -160,6 +160,17 @@ def test_every_network_exports_and_takes_any_batch(name, tmp_path):
             torch.testing.assert_close(run(images), model(images).activations, atol=1e-4, rtol=0)
 
 
+def test_capsules_of_length_zero_are_no_nan(tmp_path):
+    """The exporter's own optimiser drops an epsilon inside a square root."""
+    model = create_model("sabour2017_capsnet", image_size=17, primary_relu=True).eval().requires_grad_(False)
+    model.primary.conv.bias.fill_(-1e3)
+    images = torch.rand(2, 1, 17, 17)
+    expected = model(images).activations
+    assert expected.isfinite().all()
+    write_onnx(model, tmp_path / "x.onnx")
+    torch.testing.assert_close(load_onnx(tmp_path / "x.onnx")(images), expected, atol=1e-6, rtol=0)
+
+
 def test_the_example_needs_no_torch_and_predicts_as_the_run(exported_onnx, model, tmp_path):
     files = []
     for k in range(3):
