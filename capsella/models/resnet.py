@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from capsella.models.base import ConvolutionalClassifier
 from capsella.models.registry import register_model
+from capsella.models.shapes import grid_after
 from capsella.models.thesis_parts import CELLS
 
 PHOTOGRAPH = 64
@@ -57,17 +58,18 @@ def he2016_resnet10(
     in the paper's §4.2 for CIFAR-10.
 
     Args:
-        image_size: (height, width), any.
+        image_size: (height, width), at least 8×8.
         channels: of the image.
         classes: their names.
         width: channels of the first stage.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
 
     Raises:
-        ValueError: `width` below 1.
+        ValueError: `width` below 1, or an image too small for three halvings.
     """
     if width < 1:
         raise ValueError(f"width: must be at least 1, got {width}")
+    grid_after(image_size, [(2, 2)] * 3)  # the last three stages each halve what is left
     network = nn.Sequential(
         *_first_layers(image_size, channels, width),
         ResidualBlock(width, width, 1),
