@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import pytest
@@ -7,7 +6,7 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks.cases import CASES, cases_of, select
 from benchmarks.contenders import COMPILE, EAGER, PLAIN, UnavailableError, contenders_of
-from benchmarks.memory import largest_batch, peak_memory_mib, peak_resident_mib
+from benchmarks.memory import largest_batch, peak_memory_mib
 from benchmarks.runner import Options, Verdict, run_case
 
 CPU = torch.device("cpu")
@@ -96,15 +95,11 @@ def test_the_registry():
     ]
 
 
-def test_memory_of_a_step(case):
-    """Votes of 4,096 images, 6·8·3·4 floats each, are 9 MiB, and a plain training step keeps several such tensors."""
-    large = dataclasses.replace(case, batch=4096)
-    assert 9 < peak_resident_mib(large, PLAIN) < 900
-
-
 def test_memory_is_measured_in_a_fresh_process():
-    (case,) = select(CASES, "dynamic-tied/b1/training")
-    assert 0 <= peak_memory_mib(case, EAGER, CPU) < 500
+    """A process that ran other work would serve a step from memory that it holds already."""
+    (case,) = select(CASES, "em-classes/b32/training")
+    votes_mib = 32 * 512 * 5 * 16 * 4 / 2**20
+    assert 3 * votes_mib < peak_memory_mib(case, PLAIN, CPU) < 100 * votes_mib
 
 
 def test_the_largest_batch_needs_a_gpu(case):
