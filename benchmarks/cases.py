@@ -134,7 +134,7 @@ def select(cases: tuple[Case, ...], pattern: str) -> tuple[Case, ...]:
     """Those whose name matches a shell pattern, or begins with it.
 
     Raises:
-        ValueError: none does.
+        ValueError: no case does.
     """
     chosen = tuple(case for case in cases if fnmatch.fnmatch(case.name, pattern) or case.name.startswith(pattern))
     if not chosen:

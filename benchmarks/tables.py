@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
+from capsella.experiments.tables import markdown_row
 
 HEADER = """# Speed
 
@@ -49,7 +50,7 @@ def _section(name: str, values: dict[str, Any]) -> str:
         f"{where}; torch {environment['torch']}, commit {environment['commit']}; measured peak of float32 matrix "
         f"products {values['peak_flops_per_second'] / 1e9:.0f} GFLOP/s."
     )
-    head = _line(*COLUMNS) + f"|---|{'---:|' * (len(COLUMNS) - 2)}---|\n"
+    head = markdown_row(*COLUMNS) + f"|---|{'---:|' * (len(COLUMNS) - 2)}---|\n"
     return f"\n## {name}\n\n{about}\n\n{head}" + "".join(_row(case) for case in values["cases"])
 
 
@@ -59,7 +60,7 @@ def _row(case: dict[str, Any]) -> str:
     fused = next((name for name in FUSED if name in times), None)
     ours = None if fused is None else times[fused]
     ratios = [times[name] / ours if ours and name in times else None for name in ("plain", "eager", "compile")]
-    return _line(
+    return markdown_row(
         case["case"],
         *(_milliseconds(times.get(name)) for name in ("plain", "eager", "compile")),
         _milliseconds(ours),
@@ -81,10 +82,6 @@ def _few_digits(number: float) -> str:
 
 def _bar(bar: dict[str, Any]) -> str:
     return f"{bar['value']:.3g} {bar['what']} ({'met' if bar['met'] else 'missed'}: {bar['bar']:.3g})"
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |\n"
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Latency:
         """Percentiles of the times of single calls.
 
         Raises:
-            ValueError: none.
+            ValueError: no call.
         """
         if not len(seconds):
             raise ValueError("seconds: must be of at least one call, got none")

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from capsella.experiments.tables import hardware
+from capsella.experiments.tables import hardware, markdown_row
 
 BAR_MS = 50.0
-"""A picture answered in less is answered at once."""
+"""Most milliseconds an image on the instrument of the thesis (Forslöv 2018)."""
 HEADS = ("network", "image", "fastest", "p50 ms", f"under {BAR_MS:.0f} ms", "images/s")
 
 
@@ -24,7 +24,7 @@ def latency_section(name: str, values: dict[str, Any]) -> str:
     ]
     return (
         f"\n## Latency: {name}\n\n`{values['command']}`. {about}\n\n"
-        + _line(*HEADS, *backends)
+        + markdown_row(*HEADS, *backends)
         + f"|---|---|---|---:|---|---:|{'---:|' * len(backends)}\n"
         + "".join(_row(network, result, backends) for network, result in networks.items())
         + ("\nNot measured:\n\n" + "".join(missing) if missing else "")
@@ -41,8 +41,4 @@ def _row(network: str, result: dict[str, Any], backends: list[str]) -> str:
         cells += [best, f"{times[best]:.1f}", "yes" if times[best] < BAR_MS else "no", f"{rate:.0f}"]
     else:
         cells += ["none", "", "no", ""]
-    return _line(*cells, *(f"{times[backend]:.1f}" if backend in times else "" for backend in backends))
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |\n"
+    return markdown_row(*cells, *(f"{times[backend]:.1f}" if backend in times else "" for backend in backends))

@@ -10,7 +10,7 @@ from typing import Any
 
 from capsella.errors import CapsellaError
 from capsella.experiments.latency_table import latency_section
-from capsella.experiments.tables import hardware
+from capsella.experiments.tables import hardware, markdown_row
 
 HEADER = """# Results
 
@@ -55,7 +55,7 @@ def markdown(folder: Path) -> str:
 def _row(name: str, values: dict[str, Any]) -> str:
     test, training, environment = values["test"], values["training"], values["environment"]
     low, high = test["error_interval_95_percent"]
-    return _line(
+    return markdown_row(
         name,
         f"`{values['command']}`",
         f"{test['error_percent']:.2f}",
@@ -72,9 +72,9 @@ def _section(name: str, values: dict[str, Any]) -> str:
     heads, labels = values["heads"], values["labels"]
     return (
         f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}\n\n"
-        + _line(*heads)
+        + markdown_row(*heads)
         + f"|{'---|' * labels}{'---:|' * (len(heads) - labels)}\n"
-        + "".join(_line(*row["cells"]) for row in values["rows"])
+        + "".join(markdown_row(*row["cells"]) for row in values["rows"])
     )
 
 
@@ -85,10 +85,6 @@ def _figure(path: Path, values: dict[str, Any]) -> str:
         raise CapsellaError(f"{picture} must be there, the picture of the numbers beside it")
     text = f"`{values['command']}`. {values['measured']} {values['note']}"
     return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../results/figures/{picture.name})\n"
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |\n"
 
 
 if __name__ == "__main__":

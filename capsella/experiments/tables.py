@@ -128,3 +128,8 @@ def check_untrained(title: str, seeds: Sequence[int]) -> None:
     """
     if tuple(seeds) != (0,):
         raise ValueError(f"seeds: must not be given for {title}, which trains nothing, got {tuple(seeds)}")
+
+
+def markdown_row(*cells: str) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |\n"

@@ -124,8 +124,8 @@ class ThesisRuns:
     def with_learning_rate(self, rate: float) -> PlannedRun:
         """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at both budgets.
 
-        At the small budget the rate stays as it is, and there is batch normalisation: without it, 600 steps teach
-        nothing at any rate.
+        At the small budget the rate stays as it is, and there is batch normalisation: without it, the network
+        had learnt nothing after 160 steps of 10 images (LOG.md, 2026-11-21).
         """
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))
