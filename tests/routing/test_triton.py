@@ -18,7 +18,8 @@ from capsella.routing.em.moments import WrittenVotes
 
 pytest.importorskip("triton")  # published for Linux alone
 
-from capsella.routing import triton as kernels
+from capsella.routing import triton as passes
+from capsella.routing import triton_kernels as kernels
 from capsella.routing.em.triton import TritonVotes, em_capsule_conv_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -147,7 +148,7 @@ def test_moments_for_any_shares() -> None:
     case = CASES["one child a window"]
     (poses, activations, weight, offset, *_), geometry = inputs(case), case[-1]
     votes, children, _ = capsule_votes(poses, activations, weight, geometry, offset)
-    factors, _ = kernels.vote_factors(poses, activations, weight, geometry, offset)
+    factors, _ = passes.vote_factors(poses, activations, weight, geometry, offset)
     shares = torch.ones_like(children).unsqueeze(1).repeat(1, 3, 1).requires_grad_()
     both = []
     for V in (TritonVotes(geometry, factors), WrittenVotes(votes.transpose(1, 2))):
@@ -214,12 +215,12 @@ def test_no_votes_are_kept() -> None:
 def test_operators_keep_torch_s_contract() -> None:
     case = CASES["one child a window"]
     poses, activations, weight, offset, *_ = (tensor.detach() for tensor in inputs(case, torch.float32))
-    factors, children = kernels.vote_factors(poses, activations, weight, case[-1], offset)
+    factors, children = passes.vote_factors(poses, activations, weight, case[-1], offset)
     shares, mu = torch.rand(*children.shape, 3).transpose(1, 2), torch.randn(len(children), 3, 4)
     shares, mu = shares.to(DEVICE), mu.to(DEVICE)
-    torch.library.opcheck(kernels._vote_sums, (*factors, shares, mu))
-    torch.library.opcheck(kernels._vote_scores, (*factors, mu, None, None))
-    torch.library.opcheck(kernels._vote_gradients, (*factors, shares, mu, mu, mu, True))
+    torch.library.opcheck(passes._vote_sums, (*factors, shares, mu))
+    torch.library.opcheck(passes._vote_scores, (*factors, mu, None, None))
+    torch.library.opcheck(passes._vote_gradients, (*factors, shares, mu, mu, mu, True))
 
 
 def test_precision_is_what_torch_allows() -> None:
@@ -227,9 +228,9 @@ def test_precision_is_what_torch_allows() -> None:
     try:
         for allowed, expected in {"highest": "ieee", "high": "tf32x3"}.items():
             torch.set_float32_matmul_precision(allowed)
-            assert kernels._precision(torch.float32, short=False) == expected
-            assert kernels._precision(torch.float64, short=False) == "ieee"
-            assert kernels._precision(torch.float32, short=True) == "tf32"
+            assert kernels.precision_of(torch.float32, short=False) == expected
+            assert kernels.precision_of(torch.float64, short=False) == "ieee"
+            assert kernels.precision_of(torch.float32, short=True) == "tf32"
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -237,7 +238,7 @@ def test_precision_is_what_torch_allows() -> None:
 def test_needs_a_gpu_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = Geometry((1, 1))
     tensors = [tensor.cpu() for tensor in inputs((1, 1, 1, 1, 2, 1, 2, geometry))]
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    monkeypatch.setattr(passes, "INTERPRETED", False)
     with pytest.raises(ValueError, match=r"'triton' needs poses on a CUDA device, got cpu; move model"):
         run(tensors, geometry, "triton", DYNAMIC)
     monkeypatch.setitem(sys.modules, "triton", None)
@@ -250,12 +251,12 @@ COMPILE = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from capsella.routing import triton as kernels
+from capsella.routing import triton_kernels as kernels
 
 def empty(*shape): return torch.empty(shape, device="meta")
-constants = kernels._constants(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9), False)
+constants = kernels.constants_of(empty(8, 5, 5, 3, 9), empty(3, 3, 3, 5, 3, 3), empty(9, 9), False)
 constants |= dict(OFFSET=True, CENTRED=True, CHUNK=64, OFFSET_WANTED=True, PER_PROGRAM=4, GROUP=8)
-for kernel in (kernels._sums, kernels._scores, kernels._gradients):
+for kernel in (kernels.sums_kernel, kernels.scores_kernel, kernels.gradients_kernel):
     types = {"slots": "*i32", "area": "i32", "windows": "i32"}
     types = {name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in kernel.arg_names}
     values = {name: constants[name] for name in types if name.isupper()}
@@ -269,7 +270,7 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", COMPILE], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert run.stdout.split() == ["_sums", "_scores", "_gradients"], run.stderr
+    assert run.stdout.split() == ["sums_kernel", "scores_kernel", "gradients_kernel"], run.stderr
 
 
 # As in test_compile.py: in its own process, with the backend that traces and compiles nothing.
