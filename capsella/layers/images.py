@@ -70,7 +70,7 @@ class StandardiseImages(nn.Module):
         pixels = images.shape[1] * images.shape[2] * images.shape[3]
         centred = images - images.mean((1, 2, 3), keepdim=True)
         variance = centred.square().mean((1, 2, 3), keepdim=True)
-        return centred / variance.clamp(min=255**-2 / pixels).sqrt()  # clamped first: √0 has no gradient
+        return centred * variance.clamp(min=255**-2 / pixels).rsqrt()  # clamped first: √0 has no gradient
 
 
 class JitterImages(nn.Module):

@@ -3,7 +3,9 @@
 import inspect
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from capsella.layers import EnlargeImages, StandardiseImages, start_for_relus
 from capsella.models.base import ImageClassifier
@@ -64,7 +66,7 @@ def init_net(
     The figures' strides are not in the text; Table 2's kernels, and 20×20×128 at the end, fit these. INIT-NET 1: 5×5×3
     with stride 2, 2×2 max-pool, 5×5×32, 2×2 max-pool. INIT-NET 2 has a 5×5 convolution with stride 2, of 3 and of 32
     channels, for each pool. Both halve the sides three times, to 28×28, with zeros around the maps, and end with an
-    unpadded 9×9×128. A ReLU follows each convolution, where asked for behind batch normalisation.
+    unpadded 9×9×128. A ReLU follows each convolution and its pool, where asked for behind batch normalisation.
 
     Raises:
         ValueError: an image below 64×64.
@@ -80,12 +82,16 @@ def init_net(
         return convolution(before, after, 5, stride, padding=2, batch_norm=batch_norm)
 
     if init == 1:
-        halvings = [*same(channels, 3, 2), _pool(), *same(3, 32, 1), _pool()]
+        halvings = [*_pooled(*same(channels, 3, 2)), *_pooled(*same(3, 32, 1))]
     else:
         halvings = [*same(channels, 3, 2), *same(3, 3, 2), *same(3, 32, 1), *same(32, 32, 2)]
     prepare = [StandardiseImages() if standardise else nn.Identity(), EnlargeImages(image_size, PUBLISHED_SIZE)]
-    net = nn.Sequential(*prepare, *halvings, *convolution(32, INIT_CHANNELS, 9, batch_norm=batch_norm))
+    last = convolution(32, INIT_CHANNELS, 9, batch_norm=batch_norm)
+    net = nn.Sequential(*prepare, *halvings, *last, _ChannelsFirst())
     start_for_relus(net)
+    # On a CPU, PyTorch pools 32 maps four times as fast with channels last, and these convolutions are no slower; the
+    # wider ones behind them are.
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net
 
 
@@ -116,5 +122,18 @@ def convolution(
     return [nn.Conv2d(before, after, kernel, stride, padding), *norm, nn.ReLU()]
 
 
-def _pool() -> nn.Module:
-    return nn.MaxPool2d(2, ceil_mode=True)  # ⌈n / 2⌉, as the strided convolutions
+def _pooled(*layers: nn.Module) -> list[nn.Module]:
+    """Layers and a pool behind them; a ReLU at their end comes last, where it has a quarter of the work."""
+    *before, relu = layers
+    return [*before, nn.MaxPool2d(2, ceil_mode=True), relu]  # ⌈n / 2⌉, as the strided convolutions
+
+
+class _ChannelsFirst(nn.Module):
+    """Maps that are stored channels last to contiguous ones.
+
+    Shapes: [b c h w] → [b c h w].
+    """
+
+    def forward(self, maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Copy what is not contiguous."""
+        return maps.contiguous()
