@@ -4,9 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from rich.console import Console
 
-from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackCurve, AttackOptions, UnderAttack, adversarial
 from capsella.experiments import attack_tables
@@ -14,20 +12,12 @@ from capsella.experiments.attack_tables import AttackTable
 from capsella.experiments.hinton2018_attacks import attacks
 from capsella.experiments.plan import PlannedRun
 from capsella.experiments.published import TABLES
-from capsella.routing import DynamicRouting
-from capsella.training import Recipe
+from tests.experiments import tiny
+from tests.experiments.tiny import QUIET
 
-QUIET = Console(quiet=True)
-CAPSNET = Recipe(
-    model={"name": "sabour2017_capsnet", "routing": DynamicRouting(iterations=1)},
-    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=1),
-    epochs=1,
-    batch_size=15,
-    stop_at_error=0.0,
-    accelerator="cpu",
-)
-CNN = dataclasses.replace(
-    CAPSNET, model={"name": "hinton2018_cnn"}, loss=dataclasses.replace(CAPSNET.loss, name="cross_entropy")
+CAPSNET, CNN = (
+    dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, test_per_class=1), stop_at_error=0.0)
+    for recipe in (tiny.CAPSNET, tiny.CNN)
 )
 OPTIONS = AttackOptions(epsilons=(0.1, 0.5), steps=1, restarts=1)
 

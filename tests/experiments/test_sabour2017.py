@@ -5,24 +5,16 @@ import json
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from capsella.data import DataOptions
 from capsella.experiments import sabour2017, sabour2017_figures
 from capsella.experiments.error_tables import PairBudget
 from capsella.experiments.published import FIGURES, TABLES
 from capsella.models import count_parameters, create_model
-from capsella.routing import DynamicRouting
-from capsella.training import AugmentOptions, Recipe, get_recipe
+from capsella.training import AugmentOptions, get_recipe
+from tests.experiments.tiny import CAPSNET as TINY
+from tests.experiments.tiny import QUIET
 
-QUIET = Console(quiet=True)
-TINY = Recipe(
-    model={"name": "sabour2017_capsnet", "routing": DynamicRouting(iterations=1)},
-    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
-    epochs=1,
-    batch_size=15,
-    accelerator="cpu",
-)
 PAIRS = dataclasses.replace(
     TINY,
     data=DataOptions(

@@ -4,29 +4,14 @@ import dataclasses
 import json
 
 import pytest
-from rich.console import Console
 
-from capsella.data import DataOptions
 from capsella.experiments import runs
 from capsella.experiments.stopped import ErrorOn, StoppedRow, StoppedTable
-from capsella.routing import DynamicRouting
-from capsella.training import Recipe
+from tests.experiments import tiny
+from tests.experiments.tiny import QUIET
 
-QUIET = Console(quiet=True)
-TINY = Recipe(
-    model={"name": "sabour2017_capsnet", "routing": DynamicRouting(iterations=1)},
-    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
-    epochs=2,
-    batch_size=15,
-    stop_at_error=100.0,
-    accelerator="cpu",
-)
-CNN = dataclasses.replace(
-    TINY,
-    model={"name": "hinton2018_cnn"},
-    loss=dataclasses.replace(TINY.loss, name="cross_entropy"),
-    stop_at_error=0.0,
-)
+TINY = dataclasses.replace(tiny.CAPSNET, epochs=2, stop_at_error=100.0)
+CNN = dataclasses.replace(tiny.CNN, epochs=2, stop_at_error=0.0)
 LESS = ErrorOn("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
 ROWS = (
     StoppedRow("capsnet", ("digits", "CapsNet"), "demo", TINY, (1.0, 20.0)),
