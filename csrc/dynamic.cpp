@@ -1,5 +1,6 @@
 // Dynamic routing of all windows: compiled once for each instruction set, with CAPSELLA_ISA its name and CAPSELLA_LANES
 // its widest vector of floats.
+#include "dynamic_octets.h"
 #include "dynamic_tied.h"
 #include "dynamic_untied.h"
 
@@ -24,8 +25,8 @@ class Dynamic {
         weight_(in_place() ? 0 : weight_rows() * padded_), offset_(inputs.vote_offset ? offset_rows() * padded_ : 0),
         children_(conv, options, inputs.poses, in_place() ? inputs.weight : weight_.get(),
                   inputs.vote_offset ? reinterpret_cast<const V*>(offset_.get()) : nullptr, threads),
-        block_(std::max<int64_t>(4, BYTES_OF_BLOCK / (2 * size() * int64_t(sizeof(V))))),
-        blocks_((units_ + block_ - 1) / block_),
+        blocks_(in_parts_of(std::max<int64_t>(4, BYTES_OF_BLOCK / (2 * size() * int64_t(sizeof(V)))))),
+        block_(blocks_ == 0 ? 0 : (units_ + blocks_ - 1) / blocks_),
         parts_(std::min(children_.count(), std::clamp<int64_t>(ENOUGH_WORK / std::max<int64_t>(blocks_, 1), 1, PARTS))),
         partial_(parts_ * units_ * size()), rows_(threads * size()), bias_(size()) {
     if (!in_place()) pad(inputs.weight, weight_rows(), weight_.get());
@@ -79,6 +80,7 @@ class Dynamic {
 
  private:
   int last() const { return options_.iterations - 1; }
+  int64_t in_parts_of(int64_t most) const { return (units_ + most - 1) / most; }
   bool in_place() const { return padded_ == conv_.c; }
   int64_t weight_rows() const { return conv_.weights() * conv_.c_out * conv_.q; }
   int64_t offset_rows() const { return conv_.height * conv_.width * conv_.n; }
@@ -235,7 +237,7 @@ class Dynamic {
   int64_t units_, padded_;  // padded: floats of a row of whole vectors
   Scratch<float> weight_, offset_;
   Children children_;
-  int64_t block_, blocks_, parts_;
+  int64_t blocks_, block_, parts_;  // blocks of windows, all but the last of one size; parts of a window's children
   Scratch<V> partial_, rows_, bias_;
 };
 
@@ -246,6 +248,9 @@ void with_children(const Conv& conv, Arguments&&... arguments) {
   if (conv.tied) {
     if (vectors_of_8 && conv.c == 96) return Run<L, TiedChildren<L, 8, 96 / L>>::run(conv, arguments...);
     return Run<L, TiedChildren<L, 0, 0>>::run(conv, arguments...);
+  }
+  if constexpr (L == 8 && CAPSELLA_LANES == 16) {
+    if (vectors_of_8 && conv.c == 8) return Run<L, OctetChildren>::run(conv, arguments...);
   }
   if (vectors_of_8 && conv.c == L) return Run<L, UntiedChildren<L, 8, 1>>::run(conv, arguments...);
   if (vectors_of_8 && conv.c == 2 * L) return Run<L, UntiedChildren<L, 8, 2>>::run(conv, arguments...);

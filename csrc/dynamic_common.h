@@ -46,42 +46,57 @@ class WindowPoses {
   Scratch<int64_t> steps_;    // [kernel positions]
 };
 
-// Couplings of L children: vectors over the children, one for each parent.
-template <int L>
+// Couplings: vectors whose lanes are children, one for each parent; or for each pair of parents (`Beside` = 2), whose
+// lanes are children by children, each with both parents.
+template <int L, int Beside = 1>
 class Softmax {
   using V = Vec<L>;
 
  public:
-  Softmax(const Conv& conv, bool leaky) : parents_(conv.c_out), leaky_(leaky) {}
+  Softmax(const Conv& conv, bool leaky) : parents_(conv.c_out), vectors_(conv.c_out / Beside), leaky_(leaky) {}
 
   // Couplings [count] of the first iteration.
   void even(V* couplings, int64_t count) const {
     std::fill_n(couplings, count, splat<L>(1.0f / float(parents_ + leaky_)));
   }
 
-  // Logits of parents `stride` vectors apart to couplings, in place; a leak is one more parent, with logit 0.
+  // Logits, vectors `stride` apart, to couplings, in place; a leak is one more parent, with logit 0.
   void apply(V* logits, int64_t stride = 1) const {
     V largest = leaky_ ? V{} : logits[0];
-    for (int64_t j = 0; j < parents_; ++j) largest = vmax<L>(largest, logits[j * stride]);
-    V sum = leaky_ ? vexp<L>(-largest) : V{};
-    for (int64_t j = 0; j < parents_; ++j) {
+    for (int64_t j = 0; j < vectors_; ++j) largest = vmax<L>(largest, logits[j * stride]);
+    largest = together<Max>(largest);
+    V sum{};
+    for (int64_t j = 0; j < vectors_; ++j) {
       logits[j * stride] = vexp<L>(logits[j * stride] - largest);
       sum += logits[j * stride];
     }
-    const V inverse = 1.0f / sum;
-    for (int64_t j = 0; j < parents_; ++j) logits[j * stride] *= inverse;
+    sum = together<Add>(sum);
+    const V inverse = 1.0f / (leaky_ ? sum + vexp<L>(-largest) : sum);
+    for (int64_t j = 0; j < vectors_; ++j) logits[j * stride] *= inverse;
   }
 
   // The gradient of couplings to that of their logits, in place.
   void gradient(const V* couplings, V* gradient, int64_t stride = 1) const {
     V mean{};
-    for (int64_t j = 0; j < parents_; ++j) mean += couplings[j * stride] * gradient[j * stride];
-    for (int64_t j = 0; j < parents_; ++j)
+    for (int64_t j = 0; j < vectors_; ++j) mean += couplings[j * stride] * gradient[j * stride];
+    mean = together<Add>(mean);
+    for (int64_t j = 0; j < vectors_; ++j)
       gradient[j * stride] = couplings[j * stride] * (gradient[j * stride] - mean);
   }
 
  private:
-  int64_t parents_;
+  // Of the lanes of a child, all joined.
+  template <class Op>
+  static V together(V x) {
+    if constexpr (Beside == 1) return x;
+    return Op::apply(x, swapped(x, std::make_index_sequence<L>{}));
+  }
+  template <size_t... l>
+  static V swapped(V x, std::index_sequence<l...>) {
+    return __builtin_shufflevector(x, x, int(l ^ 1)...);
+  }
+
+  int64_t parents_, vectors_;
   bool leaky_;
 };
 

@@ -68,7 +68,7 @@ class UntiedChildren {
     }
   }
 
- private:
+ protected:
   int64_t q() const { return fixed ? Q : conv_.q; }
   int64_t rows() const { return fixed ? 1 : conv_.n; }
   int64_t columns() const { return fixed ? C : (conv_.c + L - 1) / L; }

@@ -24,6 +24,8 @@ LAYERS: dict[str, tuple[int, tuple[int, int], Geometry, tuple[int, int], tuple[i
     "dense as in CapsNet": (3, (2, 3), Geometry((2, 3)), (5, 8), (10, 16)),
     "dense, one image": (1, (3, 3), Geometry((3, 3)), (4, 8), (3, 8)),
     "convolution as in CAPSNET 2": (2, (4, 5), Geometry((3, 3)), (3, 8), (6, 8)),
+    "8-D to 8-D, many windows": (3, (5, 5), Geometry((3, 3)), (3, 8), (4, 8)),
+    "8-D to 8-D, an odd number": (2, (4, 5), Geometry((3, 3)), (3, 8), (5, 8)),
     "many windows": (9, (5, 5), Geometry((2, 2)), (3, 8), (40, 16)),
     "odd sizes": (2, (5, 6), Geometry((3, 3), (2, 2)), (3, 7), (5, 3)),
     "long poses": (2, (3, 3), Geometry((2, 2)), (2, 19), (3, 37)),
