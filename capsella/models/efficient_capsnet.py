@@ -2,7 +2,8 @@
 
 import math
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
 from capsella.models.base import CapsuleClassifier
@@ -13,6 +14,7 @@ from capsella.routing import Routing, SelfAttentionRouting
 CONVOLUTIONS = ((32, 5, 1), (64, 3, 1), (64, 3, 1), (128, 3, 2))
 """Channels, kernel and stride of each."""
 TYPES, POSE, CLASS_POSE = 16, 8, 16
+RUNNING_BATCHES = 100
 
 
 @register_model
@@ -57,6 +59,22 @@ def mazzia2021_efficient_capsnet(
     )
 
 
+class _BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation with Keras's running statistics, averages over about 100 batches, but without its first ones.
+
+    Keras begins with mean 0 and variance 1, which it takes hundreds of batches to forget: small sets have fewer. Here
+    the first 100 batches count alike.
+
+    Shapes: [b c h w] → [b c h w].
+    """
+
+    def forward(self, maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Normalise each channel."""
+        if self.training and self.num_batches_tracked is not None:
+            self.momentum = 1 / min(int(self.num_batches_tracked) + 1, RUNNING_BATCHES)
+        return super().forward(maps)
+
+
 def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
     decoder = DenseDecoder(classes, CLASS_POSE, image)
     start_for_relus(decoder)
@@ -70,7 +88,7 @@ def _backbone(channels: int) -> nn.Sequential:
         layers += [
             nn.Conv2d(channels, width, kernel, stride),
             nn.ReLU(),
-            nn.BatchNorm2d(width, eps=1e-3, momentum=0.01),
+            _BatchNorm(width, eps=1e-3),
         ]
         channels = width
     backbone = nn.Sequential(*layers)
