@@ -137,8 +137,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
     typedef double Doubles __attribute__((vector_size(sizeof(X)), may_alias));
     double both;
     std::memcpy(&both, reinterpret_cast<const float*>(&factors) + 2 * i, sizeof(both));
-    const Doubles all = {both, both, both, both, both, both, both, both};
-    return halves(reinterpret_cast<X>(all), std::make_index_sequence<16>{});
+    return halves(reinterpret_cast<X>(both - Doubles{}), std::make_index_sequence<16>{});
   }
   template <size_t... l>
   static X halves(X x, std::index_sequence<l...>) {

@@ -39,7 +39,7 @@ using Vec = typename Lanes<L>::Float;
 // Scalars x, and vectors of x in every lane.
 template <int L>
 inline Vec<L> splat(float x) {
-  return Vec<L>{} + x;
+  return x - Vec<L>{};  // 0 + x would be an addition, for the sake of -0
 }
 
 template <int L>
