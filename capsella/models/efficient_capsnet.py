@@ -2,8 +2,7 @@
 
 import math
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
 from capsella.models.base import CapsuleClassifier
@@ -14,7 +13,6 @@ from capsella.routing import Routing, SelfAttentionRouting
 CONVOLUTIONS = ((32, 5, 1), (64, 3, 1), (64, 3, 1), (128, 3, 2))
 """Channels, kernel and stride of each."""
 TYPES, POSE, CLASS_POSE = 16, 8, 16
-RUNNING_BATCHES = 100
 
 
 @register_model
@@ -59,22 +57,6 @@ def mazzia2021_efficient_capsnet(
     )
 
 
-class _BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation with Keras's running statistics, averages over about 100 batches, but without its first ones.
-
-    Keras begins with mean 0 and variance 1, which it takes hundreds of batches to forget: small sets have fewer. Here
-    the first 100 batches count alike.
-
-    Shapes: [b c h w] → [b c h w].
-    """
-
-    def forward(self, maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """Normalise each channel."""
-        if self.training and self.num_batches_tracked is not None:
-            self.momentum = 1 / min(int(self.num_batches_tracked) + 1, RUNNING_BATCHES)
-        return super().forward(maps)
-
-
 def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
     decoder = DenseDecoder(classes, CLASS_POSE, image)
     start_for_relus(decoder)
@@ -82,13 +64,16 @@ def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
 
 
 def _backbone(channels: int) -> nn.Sequential:
-    """Unpadded convolutions, each with ReLU, then batch norm, with Keras's constants."""
+    """Unpadded convolutions, each with ReLU, then batch norm with Keras's ε.
+
+    Keras's running statistics cover 100 batches; here they cover 10, for small sets change faster (LOG.md, 2026-11-22).
+    """
     layers: list[nn.Module] = []
     for width, kernel, stride in CONVOLUTIONS:
         layers += [
             nn.Conv2d(channels, width, kernel, stride),
             nn.ReLU(),
-            _BatchNorm(width, eps=1e-3),
+            nn.BatchNorm2d(width, eps=1e-3),
         ]
         channels = width
     backbone = nn.Sequential(*layers)

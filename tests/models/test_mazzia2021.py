@@ -48,25 +48,6 @@ def test_first_weights() -> None:
         create_model("mazzia2021_efficient_capsnet", class_weight_sd=0.0)
 
 
-def test_running_statistics_forget_that_they_began_with_nothing() -> None:
-    """The mean over the first 100 batches, and Keras's average from there on."""
-    norm = create_model("mazzia2021_efficient_capsnet").train().backbone[2]
-    batches = torch.randn(130, 4, 32, 3, 3) + 5
-    with torch.no_grad():
-        for batch in batches[:100]:
-            norm(batch)
-        means = batches.mean((1, 3, 4))
-        torch.testing.assert_close(norm.running_mean, means[:100].mean(0))
-        expected = norm.running_mean.clone()
-        for batch, mean in zip(batches[100:], means[100:], strict=True):
-            norm(batch)
-            expected = 0.99 * expected + 0.01 * mean
-    torch.testing.assert_close(norm.running_mean, expected)
-    before = norm.running_mean.clone()
-    norm.eval()(batches[0])
-    assert norm.running_mean.equal(before)
-
-
 def test_primary_capsules_are_cut_from_the_channels() -> None:
     """Element k of type t is what the kernel of channel 8t + k finds in map 8t + k alone."""
     primary = create_model("mazzia2021_efficient_capsnet").primary
