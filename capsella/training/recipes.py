@@ -84,12 +84,12 @@ MAZZIA_MNIST = Recipe(
     batch_size=16,
     channels_last=True,
 )
-# Seed 003 asks for knobs that train better for their cost. A beginning, to be tuned on validation images by flags:
-# --schedule, --batch-size, --margin-shift and its like, --class-weight-sd, --reconstruction-weight, --ema.
+# Trained well for its cost: 0.42 % test error after 12 epochs, 55 minutes on one thread of a busy machine (LOG.md,
+# 2026-11-22); every knob is a flag.
 MNIST_BEST = replace(
     MAZZIA_MNIST,
     optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=500, ema=0.999),
-    epochs=30,
+    epochs=12,
     batch_size=64,
 )
 # Small sets of colour images: mirrors leave a cell what it is. Bright images drive the class capsules' lengths to 1 at
