@@ -10,7 +10,7 @@
 namespace capsella::CAPSELLA_ISA {
 
 // Windows that a weight in registers serves.
-constexpr int64_t WINDOWS = 16;
+constexpr int64_t MOST_WINDOWS = 16;
 
 class OctetChildren : public UntiedChildren<8, 8, 1> {
   using Base = UntiedChildren<8, 8, 1>;
@@ -23,12 +23,12 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
                 const V* vote_offset, int threads)
       : Base(conv, options, poses, weight, vote_offset, threads), pairs_(conv.c_out / 2),
         plain_(conv.c_out % 2 == 0 && vote_offset == nullptr && !stored_), pair_softmax_(conv, options.leaky),
-        factors_(plain_ ? threads * terms_ * WINDOWS * pairs_ : 0) {}
+        pair_factors_(plain_ ? threads * terms_ * MOST_WINDOWS * pairs_ : 0) {}
 
   void route(int thread, int t, int64_t chunk, int64_t begin, int64_t end, const V* g, V* sums) {
     if (!plain_) return Base::route(thread, t, chunk, begin, end, g, sums);
-    for (int64_t unit = begin; unit < end; unit += WINDOWS) {
-      const Group group(*this, chunk, unit, std::min(WINDOWS, end - unit));
+    for (int64_t unit = begin; unit < end; unit += MOST_WINDOWS) {
+      const Group group(*this, chunk, unit, std::min(MOST_WINDOWS, end - unit));
       X* couplings = factors(thread, 0);
       if (t == 0)
         pair_softmax_.even(couplings, group.windows * pairs_);
@@ -41,8 +41,8 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
 
   void pull(int thread, int t, int64_t chunk, int64_t begin, int64_t end, const Terms<8>& terms, V* sums) {
     if (!plain_) return Base::pull(thread, t, chunk, begin, end, terms, sums);
-    for (int64_t unit = begin; unit < end; unit += WINDOWS) {
-      const Group group(*this, chunk, unit, std::min(WINDOWS, end - unit));
+    for (int64_t unit = begin; unit < end; unit += MOST_WINDOWS) {
+      const Group group(*this, chunk, unit, std::min(MOST_WINDOWS, end - unit));
       logit_gradients(group, t, unit, terms, factors(thread, 0), factors(thread, 1));
       add(group, factors(thread, 1), sums + unit * parents());
     }
@@ -51,9 +51,9 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   void finish(int thread, int64_t chunk, const Terms<8>& terms, float* grad_weight, float* grad_poses) {
     if (!plain_) return Base::finish(thread, chunk, terms, grad_weight, grad_poses);
     const int last = terms.iterations() - 1;
-    pair_softmax_.even(factors(thread, 0), WINDOWS * pairs_);
-    for (int64_t unit = 0; unit < conv_.units(); unit += WINDOWS) {
-      const Group group(*this, chunk, unit, std::min(WINDOWS, conv_.units() - unit));
+    pair_softmax_.even(factors(thread, 0), MOST_WINDOWS * pairs_);
+    for (int64_t unit = 0; unit < conv_.units(); unit += MOST_WINDOWS) {
+      const Group group(*this, chunk, unit, std::min(MOST_WINDOWS, conv_.units() - unit));
       // couplings go with the gradients of s, and the gradients of logits with g
       for (int t = 1; t <= last; ++t)
         logit_gradients(group, t, unit, terms, factors(thread, t), factors(thread, last + t));
@@ -66,7 +66,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   struct Group {
     int64_t windows, children;
     const float* weight;
-    float poses[WINDOWS * K * K];
+    float poses[MOST_WINDOWS * K * K];
 
     Group(const OctetChildren& all, int64_t chunk, int64_t unit, int64_t count)
         : windows(count), children(all.here(chunk)), weight(all.weight_ + all.first(chunk) * all.weight_size()) {
@@ -144,7 +144,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
     return __builtin_shufflevector(x, x, int(l / K)...);
   }
   static const X* wide(const V* x) { return reinterpret_cast<const X*>(x); }
-  X* factors(int thread, int x) { return &factors_[(thread * terms_ + x) * WINDOWS * pairs_]; }
+  X* factors(int thread, int x) { return &pair_factors_[(thread * terms_ + x) * MOST_WINDOWS * pairs_]; }
   Pair pair(const Group& group, int64_t child, int64_t j) const {
     return Pair(group.weight + child * weight_size() + 2 * j * K * K);
   }
@@ -153,7 +153,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   // 2 i + h is that of child i and the pair's parent h.
   template <int N, class Vectors>
   void products(const Group& group, Vectors vectors, X** out) const {
-    X terms[N][WINDOWS][K];
+    X terms[N][MOST_WINDOWS][K];
     for (int64_t k = 0; k < group.windows; ++k)
       for (int64_t i = group.children; i < K; ++i)
         for (int n = 0; n < N; ++n) terms[n][k][i] = X{};
@@ -189,7 +189,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   // sums [windows c_out] += the votes of the group, times their factors [windows pairs].
   void add(const Group& group, const X* factors, V* sums) const {
     for (int64_t j = 0; j < pairs_; ++j) {
-      X sum[WINDOWS];
+      X sum[MOST_WINDOWS];
       for (int64_t k = 0; k < group.windows; ++k) sum[k] = X{};
       for (int64_t i = 0; i < group.children; ++i) {
         const Pair weight = pair(group, i, j);
@@ -204,11 +204,11 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   // those of the weight [children c_out q c], of which the first windows begin with 0, and of the poses.
   void input_gradients(const Group& group, int64_t unit, int64_t child, const X* factors, const Terms<8>& terms,
                        float* grad_weight, float* grad_poses) const {
-    X grad_poses_here[K][WINDOWS];  // of either parent of the pair, to be added in the end
+    X grad_poses_here[K][MOST_WINDOWS];  // of either parent of the pair, to be added in the end
     for (auto& child : grad_poses_here)
       for (X& grad : child) grad = X{};
     for (int64_t j = 0; j < pairs_; ++j) {
-      X grads[K][WINDOWS];
+      X grads[K][MOST_WINDOWS];
       vote_gradients(group, unit, j, factors, terms, grads);
       for (int64_t i = 0; i < group.children; ++i) {
         float* out = grad_weight + (child + i) * weight_size() + 2 * j * K * K;
@@ -231,11 +231,11 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
 
   // grads [K windows]: the gradients of the votes for a pair of parents.
   void vote_gradients(const Group& group, int64_t unit, int64_t j, const X* factors, const Terms<8>& terms,
-                      X (*grads)[WINDOWS]) const {
+                      X (*grads)[MOST_WINDOWS]) const {
     for (int64_t k = 0; k < group.windows; ++k) {
       for (int64_t i = 0; i < K; ++i) grads[i][k] = X{};
       for (int x = 0; x < terms_; ++x) {
-        const X factor = factors[(x * WINDOWS + k) * pairs_ + j];
+        const X factor = factors[(x * MOST_WINDOWS + k) * pairs_ + j];
         const X vector = wide(terms.sum_gradient(unit + k, 0) + x * parents())[j];
         for (int64_t i = 0; i < K; ++i) grads[i][k] += of_child(factor, i) * vector;
       }
@@ -245,7 +245,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   int64_t pairs_;
   bool plain_;
   Softmax<16, 2> pair_softmax_;
-  Scratch<X> factors_;
+  Scratch<X> pair_factors_;
 };
 
 }  // namespace capsella::CAPSELLA_ISA
