@@ -16,14 +16,15 @@ from capsella.training.command import with_network
 Family = Literal["capsules", "CNN"]
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "capsules-small": ("sabour2017_capsnet", "hinton2018_matrix_capsnet_small"),
+    "capsules-small": ("sabour2017_capsnet", "hinton2018_matrix_capsnet_small", "mazzia2021_efficient_capsnet"),
     "cnn-small": ("hinton2018_cnn", "he2016_resnet10"),
     "capsules-thesis": ("forslov2018_capsnet1_init1", "forslov2018_emnet1_init1"),
     "cnn-thesis": ("forslov2018_cnnnet3_init1", "he2016_resnet10"),
 }
-"""For small images the founding papers' networks, and of the CNNs the second paper's (the first one's costs fifty times
-as much) and a small residual network. Of the thesis's, which enlarge images to 224×224, the best (Forslöv 2018,
-Table 3: EM-NET 1 and CAPSNET 1; CNN-NET 3), and the residual network: capsules must beat a CNN of today too."""
+"""For small images the founding papers' networks and Efficient-CapsNet, and of the CNNs the second paper's (the first
+one's costs fifty times as much) and a small residual network. Of the thesis's, which enlarge images to 224×224, the
+best (Forslöv 2018, Table 3: EM-NET 1 and CAPSNET 1; CNN-NET 3), and the residual network: capsules must beat a CNN of
+today too."""
 GROUPS["thesis"] = GROUPS["capsules-thesis"] + GROUPS["cnn-thesis"]
 
 LARGE = 64
@@ -47,7 +48,7 @@ class Candidate:
 
 
 def suited(image_size: tuple[int, int]) -> tuple[str, ...]:
-    """Two capsule networks and two CNNs for images of a size."""
+    """Capsule networks and CNNs for images of a size."""
     return GROUPS["thesis"] if min(image_size) >= LARGE else GROUPS["capsules-small"] + GROUPS["cnn-small"]
 
 
