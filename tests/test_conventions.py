@@ -47,7 +47,7 @@ def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Func
 
 
 def is_kernel(name: str) -> bool:
-    return Path(name).stem in {"native", "triton"}
+    return Path(name).stem in {"native", "triton_kernels"}
 
 
 def test_imports_go_downward() -> None:
