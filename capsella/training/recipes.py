@@ -84,8 +84,8 @@ MAZZIA_MNIST = Recipe(
     batch_size=16,
     channels_last=True,
 )
-# Trained well for its cost: 0.42 % test error after 12 epochs, 55 minutes on one thread of a busy machine (LOG.md,
-# 2026-11-22); every knob is a flag.
+# Short for its error: 0.42 and 0.40 % on the test images, two seeds, after 55 minutes on one thread of a busy machine
+# (LOG.md, 2026-11-22). Every knob is a flag; none was tuned on validation images yet.
 MNIST_BEST = replace(
     MAZZIA_MNIST,
     optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=500, ema=0.999),
