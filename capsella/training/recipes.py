@@ -84,13 +84,15 @@ MAZZIA_MNIST = Recipe(
     batch_size=16,
     channels_last=True,
 )
-# Short for its error: 0.42 and 0.40 % on the test images, two seeds, after 55 minutes on one thread of a busy machine
-# (LOG.md, 2026-11-22). Every knob is a flag; none was tuned on validation images yet.
+# Chosen on validation images (LOG.md, 2026-11-22): in a short training the authors' narrowing and blacking out cost
+# more than they bring, and the decoder costs time alone.
 MNIST_BEST = replace(
     MAZZIA_MNIST,
-    optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=500, ema=0.999),
-    epochs=12,
-    batch_size=64,
+    model={**MAZZIA_MNIST.model, "reconstruction": False},
+    augment=AugmentOptions(shift=2, rotation_sd=10.0),
+    optimizer=OptimizerOptions(learning_rate=4e-3, schedule="cosine", warmup_steps=500, ema=0.999),
+    epochs=20,
+    batch_size=32,
 )
 # Small sets of colour images: mirrors leave a cell what it is. Bright images drive the class capsules' lengths to 1 at
 # the paper's learning rate, where the margin loss has no gradient: training then stays at chance (LOG.md, 2026-11-20).
