@@ -4,8 +4,13 @@ from capsella.layers.convolution import CapsuleConv2d, DenseCapsules
 from capsella.layers.coordinates import coordinate_addition, receptive_field_centres
 from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_all_but
 from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
-from capsella.layers.initial_weights import start_for_relus
-from capsella.layers.primary import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
+from capsella.layers.initial_weights import start_for_relus, start_truncated
+from capsella.layers.primary import (
+    DepthwisePrimaryCapsules,
+    EvenlyRoutedPrimaryCapsules,
+    MatrixPrimaryCapsules,
+    PrimaryCapsules,
+)
 
 __all__ = [
     "CapsuleConv2d",
@@ -15,6 +20,7 @@ __all__ = [
     "DenseDecoder",
     "DepthwisePrimaryCapsules",
     "EnlargeImages",
+    "EvenlyRoutedPrimaryCapsules",
     "JitterImages",
     "MatrixPrimaryCapsules",
     "PrepareImages",
@@ -24,4 +30,5 @@ __all__ = [
     "mask_all_but",
     "receptive_field_centres",
     "start_for_relus",
+    "start_truncated",
 ]

@@ -13,3 +13,10 @@ def start_for_relus(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def start_truncated(layer: nn.Conv2d, sd: float) -> None:
+    """Weights from a normal distribution cut at twice `sd`, biases 0.1: the authors' code of Sabour et al. 2017."""
+    nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd)
+    if layer.bias is not None:
+        nn.init.constant_(layer.bias, 0.1)

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.layers.initial_weights import start_truncated
 from capsella.routing import length, squash, squash_exponential
 from capsella.types import Capsules
 
@@ -38,10 +39,46 @@ class PrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Feature maps to squashed capsules."""
-        maps = self.activation(self.conv(features))
+        maps = self.activation(self._maps(features))
         # [b (types pose) h w] → [b h w types pose]; float32, because the squash divides small numbers
         u = squash(maps.float().unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))
+
+    def _maps(self, features: Tensor) -> Tensor:
+        maps: Tensor = self.conv(features)
+        return maps
+
+
+class EvenlyRoutedPrimaryCapsules(PrimaryCapsules):
+    """Primary capsules as the authors' code of Sabour et al. 2017 has them, which the paper does not tell.
+
+    There the features are one child, routed once to its `types` parents: every vote counts 1/types before the bias is
+    added. A step of the optimizer so moves a capsule `types` times less than in `PrimaryCapsules`. Without that, the
+    paper's learning rate lengthens all class capsules to 1 within ten steps on pairs of digits, where the squash has no
+    slope (LOG.md, 2026-11-22). The first weights are the authors' as well.
+
+    Shapes and args as `PrimaryCapsules`.
+    """
+
+    coupling: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        types: int,
+        pose: int,
+        kernel: int = 9,
+        stride: int = 2,
+        activation: Literal["none", "relu"] = "none",
+    ) -> None:
+        super().__init__(in_channels, types, pose, kernel, stride, activation)
+        start_truncated(self.conv, 0.1)
+        # Saved with the weights, so that those of the other layer are not taken for this one's.
+        self.register_buffer("coupling", torch.tensor(1 / types))
+
+    def _maps(self, features: Tensor) -> Tensor:
+        votes = nn.functional.conv2d(features, self.conv.weight, None, self.conv.stride)
+        return votes * self.coupling + cast(Tensor, self.conv.bias)[:, None, None]
 
 
 class DepthwisePrimaryCapsules(nn.Module):

@@ -4,7 +4,13 @@ from typing import Literal
 
 from torch import nn
 
-from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
+from capsella.layers import (
+    DenseCapsules,
+    DenseDecoder,
+    EvenlyRoutedPrimaryCapsules,
+    PrimaryCapsules,
+    start_truncated,
+)
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import CapsuleClassifier
 from capsella.models.registry import register_model
@@ -21,6 +27,7 @@ def sabour2017_capsnet(
     routing: Routing = DynamicRouting(iterations=3),
     primary_relu: bool = False,
     primary_types: int = 32,
+    evenly_routed: bool = False,
     class_weight_sd: float = WEIGHT_SD,
     reconstruction: bool = True,
 ) -> CapsuleClassifier:
@@ -33,16 +40,20 @@ def sabour2017_capsnet(
         routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
-        class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code.
-        reconstruction: with the decoder.
+        evenly_routed: first weights and `EvenlyRoutedPrimaryCapsules` of the authors' code, untold in the paper.
+        class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code. reconstruction: the decoder.
     """
     grid = grid_after(image_size, [(9, 1), (9, 2)])
-    classes_layer = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
+    class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
+    conv, primary = nn.Conv2d(channels, 256, 9), PrimaryCapsules
+    if evenly_routed:
+        start_truncated(conv, 0.05)
+        primary = EvenlyRoutedPrimaryCapsules
     return CapsuleClassifier(
-        backbone=nn.Sequential(nn.Conv2d(channels, 256, 9), nn.ReLU()),
-        primary=PrimaryCapsules(256, types=primary_types, pose=8, kernel=9, stride=2, activation=activation),
-        capsule_layers=nn.Sequential(classes_layer),
+        backbone=nn.Sequential(conv, nn.ReLU()),
+        primary=primary(256, types=primary_types, pose=8, kernel=9, stride=2, activation=activation),
+        capsule_layers=nn.Sequential(class_caps),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,
         image_size=image_size,
         channels=channels,

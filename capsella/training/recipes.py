@@ -9,17 +9,21 @@ from capsella.routing import DynamicRouting, EMRouting, RandomRouting, SelfAtten
 from capsella.training.recipe import RECIPES, AugmentOptions, OptimizerOptions, Recipe
 from capsella.training.thesis_recipes import FORSLOV, HE_CELLS
 
-# Sabour et al. 2017, §4 and §5: Adam with TensorFlow's defaults, exponential decay, shifts up to 2 pixels.
+# Sabour et al. 2017, §4 and §5: Adam with TensorFlow's defaults, exponential decay, shifts up to 2 pixels; primary
+# capsules and first weights of the authors' code, without which its learning rate is too high (LOG.md, 2026-11-22).
 SABOUR_MNIST = Recipe(
     model={
         "name": "sabour2017_capsnet",
         "routing": DynamicRouting(iterations=3),
         "primary_relu": False,
+        "evenly_routed": True,
         "reconstruction": True,
     },
     data=DataOptions(name="mnist"),
     augment=AugmentOptions(shift=2),
 )
+# Plain primary capsules learn from fewer images, most of all at a lower rate.
+PLAIN_CAPSNET = {**SABOUR_MNIST.model, "evenly_routed": False}
 # The paper's baseline learns from the same images; its loss is cross-entropy. At 1e-3 its ReLUs die (LOG.md).
 SABOUR_CNN_MNIST = replace(
     SABOUR_MNIST,
@@ -63,13 +67,14 @@ SABOUR_AFFNIST_CNN = replace(
 # "none of the above" to CIFAR-10; here the whole image is shifted. Learning rate as for CELLS, and for its reason.
 SABOUR_CIFAR10 = replace(
     SABOUR_MNIST,
-    model={**SABOUR_MNIST.model, "primary_types": 64},
+    model={**PLAIN_CAPSNET, "primary_types": 64},
     data=DataOptions(name="cifar10"),
     augment=AugmentOptions(shift=4),
     optimizer=OptimizerOptions(learning_rate=1e-4),
 )
 SABOUR_SMALLNORB = replace(
     SABOUR_MNIST,
+    model=PLAIN_CAPSNET,
     data=DataOptions(name="smallnorb", size=32, group="instance", validation=0.2),
     optimizer=OptimizerOptions(learning_rate=1e-4),
 )
@@ -98,6 +103,7 @@ MNIST_BEST = replace(
 # the paper's learning rate, where the margin loss has no gradient: training then stays at chance (LOG.md, 2026-11-20).
 CELLS = replace(
     SABOUR_MNIST,
+    model=PLAIN_CAPSNET,
     data=DataOptions(name="pbc", size=32),
     augment=AugmentOptions(shift=2, flip=True),
     optimizer=OptimizerOptions(learning_rate=1e-4),
@@ -194,6 +200,7 @@ RECIPES.update(
     {
         "demo": replace(
             SABOUR_MNIST,
+            model=PLAIN_CAPSNET,
             data=DataOptions(name="digits", size=20, validation=0.1),
             augment=AugmentOptions(shift=1),
             epochs=12,

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from capsella.layers import PrimaryCapsules
-from capsella.routing import length, squash
+from capsella.layers import EvenlyRoutedPrimaryCapsules, PrimaryCapsules
+from capsella.routing import dynamic_routing, length, squash
 
 
 @torch.no_grad()
@@ -60,3 +60,26 @@ def test_capsules_are_float32_under_autocast() -> None:
 def test_unknown_activation() -> None:
     with pytest.raises(ValueError, match="activation: must be 'none' or 'relu', got 'tanh'"):
         PrimaryCapsules(4, 2, 3, activation="tanh")
+
+
+def test_evenly_routed_capsules_share_each_vote_among_the_types() -> None:
+    """The same convolution, divided by the number of types before its bias: one iteration of dynamic routing."""
+    features = torch.randn(2, 4, 7, 7)
+    layer = EvenlyRoutedPrimaryCapsules(4, types=5, pose=3, kernel=3)
+    votes = (layer.conv(features) - layer.conv.bias[:, None, None]).unflatten(1, (1, 5, 3)).permute(0, 4, 5, 1, 2, 3)
+    routed = dynamic_routing(votes.flatten(0, 2), iterations=1, bias=layer.conv.bias.unflatten(0, (5, 3)))
+    torch.testing.assert_close(layer(features).poses.flatten(0, 2), routed.poses)
+
+
+def test_first_weights_of_evenly_routed_capsules() -> None:
+    """Authors' code: normal, cut at twice the standard deviation of 0.1; biases 0.1."""
+    conv = EvenlyRoutedPrimaryCapsules(64, types=8, pose=8, kernel=9).conv
+    assert float(conv.weight.detach().abs().max()) <= 0.2
+    assert float(conv.weight.detach().std()) == pytest.approx(0.088, abs=0.001)  # of a normal distribution cut at ±2
+    assert (conv.bias == 0.1).all()
+
+
+def test_weights_of_the_other_primary_layer_are_refused() -> None:
+    other = PrimaryCapsules(4, 2, 3)
+    with pytest.raises(RuntimeError, match="coupling"):
+        EvenlyRoutedPrimaryCapsules(4, 2, 3).load_state_dict(other.state_dict())
