@@ -10,7 +10,7 @@ from capsella.training import Recipe, get_recipe
 # The baseline CNN costs ten times as much a digit as CapsNet, and CapsNet three times as much on the pairs' canvas:
 # with these, all rows take about an hour a seed on two cores.
 SMALL = Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32)
-SMALL_PAIRS = PairBudget(epoch_pairs=2000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=32)
+SMALL_PAIRS = PairBudget(epoch_pairs=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16)
 SMALL_OTHERS = Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32)
 PLAIN = ErrorOn("plain", "plain", lambda data: replace(data, name="mnist40"))
 """MNIST's test images, placed at random: training's own are affine."""
