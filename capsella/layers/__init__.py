@@ -5,12 +5,7 @@ from capsella.layers.coordinates import coordinate_addition, receptive_field_cen
 from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_all_but
 from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
 from capsella.layers.initial_weights import start_for_relus, start_truncated
-from capsella.layers.primary import (
-    DepthwisePrimaryCapsules,
-    EvenlyRoutedPrimaryCapsules,
-    MatrixPrimaryCapsules,
-    PrimaryCapsules,
-)
+from capsella.layers.primary import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
 
 __all__ = [
     "CapsuleConv2d",
@@ -20,7 +15,6 @@ __all__ = [
     "DenseDecoder",
     "DepthwisePrimaryCapsules",
     "EnlargeImages",
-    "EvenlyRoutedPrimaryCapsules",
     "JitterImages",
     "MatrixPrimaryCapsules",
     "PrepareImages",

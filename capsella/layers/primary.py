@@ -18,8 +18,16 @@ class PrimaryCapsules(nn.Module):
     capsule never mixes positions. `activation="relu"` applies a ReLU before the squash (Forslöv 2018, §6.1.1); the
     paper, and the default here, do not.
 
+    `evenly_routed=True` is the layer of the authors' code, of which the paper does not tell: the features are one
+    child, routed once to its `types` parents, so that every vote counts 1/types before the bias is added. A step of the
+    optimizer then moves a capsule `types` times less. Without that, the paper's learning rate lengthens all class
+    capsules to 1 within ten steps on pairs of digits, where the squash has no slope (LOG.md, 2026-11-22). The first
+    weights are the authors' as well.
+
     Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations ‖pose‖ [b h w types]).
     """
+
+    coupling: Tensor | None
 
     def __init__(
         self,
@@ -29,12 +37,18 @@ class PrimaryCapsules(nn.Module):
         kernel: int = 9,
         stride: int = 2,
         activation: Literal["none", "relu"] = "none",
+        *,
+        evenly_routed: bool = False,
     ) -> None:
         super().__init__()
         if activation not in ("none", "relu"):
             raise ValueError(f"activation: must be 'none' or 'relu', got {activation!r}")
         self.types, self.pose = types, pose
         self.conv = nn.Conv2d(in_channels, types * pose, kernel, stride)
+        if evenly_routed:
+            start_truncated(self.conv, 0.1)
+        # Saved with the weights, so that those of one kind are not taken for the other's.
+        self.register_buffer("coupling", torch.tensor(1 / types) if evenly_routed else None)
         self.activation = nn.ReLU() if activation == "relu" else nn.Identity()
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
@@ -45,38 +59,9 @@ class PrimaryCapsules(nn.Module):
         return Capsules(u, length(u))
 
     def _maps(self, features: Tensor) -> Tensor:
-        maps: Tensor = self.conv(features)
-        return maps
-
-
-class EvenlyRoutedPrimaryCapsules(PrimaryCapsules):
-    """Primary capsules as the authors' code of Sabour et al. 2017 has them, which the paper does not tell.
-
-    There the features are one child, routed once to its `types` parents: every vote counts 1/types before the bias is
-    added. A step of the optimizer so moves a capsule `types` times less than in `PrimaryCapsules`. Without that, the
-    paper's learning rate lengthens all class capsules to 1 within ten steps on pairs of digits, where the squash has no
-    slope (LOG.md, 2026-11-22). The first weights are the authors' as well.
-
-    Shapes and args as `PrimaryCapsules`.
-    """
-
-    coupling: Tensor
-
-    def __init__(
-        self,
-        in_channels: int,
-        types: int,
-        pose: int,
-        kernel: int = 9,
-        stride: int = 2,
-        activation: Literal["none", "relu"] = "none",
-    ) -> None:
-        super().__init__(in_channels, types, pose, kernel, stride, activation)
-        start_truncated(self.conv, 0.1)
-        # Saved with the weights, so that those of the other layer are not taken for this one's.
-        self.register_buffer("coupling", torch.tensor(1 / types))
-
-    def _maps(self, features: Tensor) -> Tensor:
+        if self.coupling is None:
+            maps: Tensor = self.conv(features)
+            return maps
         votes = nn.functional.conv2d(features, self.conv.weight, None, self.conv.stride)
         return votes * self.coupling + cast(Tensor, self.conv.bias)[:, None, None]
 

@@ -4,13 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from capsella.layers import (
-    DenseCapsules,
-    DenseDecoder,
-    EvenlyRoutedPrimaryCapsules,
-    PrimaryCapsules,
-    start_truncated,
-)
+from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, start_truncated
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import CapsuleClassifier
 from capsella.models.registry import register_model
@@ -40,19 +34,18 @@ def sabour2017_capsnet(
         routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
-        evenly_routed: first weights and `EvenlyRoutedPrimaryCapsules` of the authors' code, untold in the paper.
+        evenly_routed: the primary capsules and first weights of the authors' code (`PrimaryCapsules`).
         class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code. reconstruction: the decoder.
     """
     grid = grid_after(image_size, [(9, 1), (9, 2)])
     class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
-    conv, primary = nn.Conv2d(channels, 256, 9), PrimaryCapsules
+    conv = nn.Conv2d(channels, 256, 9)
     if evenly_routed:
         start_truncated(conv, 0.05)
-        primary = EvenlyRoutedPrimaryCapsules
     return CapsuleClassifier(
         backbone=nn.Sequential(conv, nn.ReLU()),
-        primary=primary(256, types=primary_types, pose=8, kernel=9, stride=2, activation=activation),
+        primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, evenly_routed=evenly_routed),
         capsule_layers=nn.Sequential(class_caps),
         decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,
         image_size=image_size,

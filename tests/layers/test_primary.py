@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from capsella.layers import EvenlyRoutedPrimaryCapsules, PrimaryCapsules
+from capsella.layers import PrimaryCapsules
 from capsella.routing import dynamic_routing, length, squash
 
 
@@ -65,7 +65,7 @@ def test_unknown_activation() -> None:
 def test_evenly_routed_capsules_share_each_vote_among_the_types() -> None:
     """The same convolution, divided by the number of types before its bias: one iteration of dynamic routing."""
     features = torch.randn(2, 4, 7, 7)
-    layer = EvenlyRoutedPrimaryCapsules(4, types=5, pose=3, kernel=3)
+    layer = PrimaryCapsules(4, types=5, pose=3, kernel=3, evenly_routed=True)
     votes = (layer.conv(features) - layer.conv.bias[:, None, None]).unflatten(1, (1, 5, 3)).permute(0, 4, 5, 1, 2, 3)
     routed = dynamic_routing(votes.flatten(0, 2), iterations=1, bias=layer.conv.bias.unflatten(0, (5, 3)))
     torch.testing.assert_close(layer(features).poses.flatten(0, 2), routed.poses)
@@ -73,13 +73,14 @@ def test_evenly_routed_capsules_share_each_vote_among_the_types() -> None:
 
 def test_first_weights_of_evenly_routed_capsules() -> None:
     """Authors' code: normal, cut at twice the standard deviation of 0.1; biases 0.1."""
-    conv = EvenlyRoutedPrimaryCapsules(64, types=8, pose=8, kernel=9).conv
+    conv = PrimaryCapsules(64, types=8, pose=8, kernel=9, evenly_routed=True).conv
     assert float(conv.weight.detach().abs().max()) <= 0.2
     assert float(conv.weight.detach().std()) == pytest.approx(0.088, abs=0.001)  # of a normal distribution cut at ±2
     assert (conv.bias == 0.1).all()
 
 
-def test_weights_of_the_other_primary_layer_are_refused() -> None:
-    other = PrimaryCapsules(4, 2, 3)
+@pytest.mark.parametrize("evenly_routed", [False, True])
+def test_weights_of_the_other_kind_are_refused(evenly_routed: bool) -> None:
+    layer, other = (PrimaryCapsules(4, 2, 3, evenly_routed=even) for even in (evenly_routed, not evenly_routed))
     with pytest.raises(RuntimeError, match="coupling"):
-        EvenlyRoutedPrimaryCapsules(4, 2, 3).load_state_dict(other.state_dict())
+        layer.load_state_dict(other.state_dict())

@@ -25,6 +25,7 @@ def test_options_are_complete() -> None:
         "routing": {"name": "dynamic", "iterations": 3, "bias": False, "leaky": False, "backend": "auto"},
         "primary_relu": False,
         "primary_types": 32,
+        "evenly_routed": False,
         "class_weight_sd": 0.1,
         "reconstruction": True,
     }
