@@ -22,7 +22,7 @@ SABOUR_MNIST = Recipe(
     data=DataOptions(name="mnist"),
     augment=AugmentOptions(shift=2),
 )
-# Plain primary capsules learn from fewer images, most of all at a lower rate.
+# What follows for small sets, CIFAR-10 and smallNORB was tuned with plain primary capsules, at a lower rate.
 PLAIN_CAPSNET = {**SABOUR_MNIST.model, "evenly_routed": False}
 # The paper's baseline learns from the same images; its loss is cross-entropy. At 1e-3 its ReLUs die (LOG.md).
 SABOUR_CNN_MNIST = replace(
