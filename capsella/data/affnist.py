@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, UInt8
-from scipy.io import loadmat
 from torch import Tensor
 
 from capsella.data import idx
@@ -130,7 +130,7 @@ def _read_published() -> ImageSet:
             path = find_or_download(_ARCHIVE, [_URL], None)
             with zipfile.ZipFile(path) as archive:
                 content = archive.read(Path(_FILE).name)
-        data = loadmat(io.BytesIO(content))["affNISTdata"][0, 0]
+        data = scipy.io.loadmat(io.BytesIO(content))["affNISTdata"][0, 0]
         pixels, labels = data["image"], data["label_int"].ravel()
     except (OSError, KeyError, IndexError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise CapsellaError(

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from capsella.data.holdout import hold_out
 from capsella.data.images import ImageSet
@@ -14,6 +13,8 @@ _TEST_SHARE, _TEST_SEED = 0.2, 0  # the set has no test split of its own; this o
 
 
 def _read(options: DataOptions) -> Parts:
+    from sklearn.datasets import load_digits  # a second to import
+
     digits = load_digits()
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 0..16 in the source
     images = ImageSet(

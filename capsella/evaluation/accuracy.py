@@ -5,12 +5,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Bool, Float, Int
 from rich.console import Console, RenderableType
 from rich.progress import track
-from scipy.stats import binomtest
-from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
 from capsella.data.batches import batches
@@ -110,7 +109,7 @@ class Evaluation:
     @property
     def error_interval(self) -> tuple[float, float]:
         """95 % interval of the error, in per cent (Wilson 1927): what a test set of this size leaves open."""
-        low, high = binomtest(self.errors, len(self.labels)).proportion_ci(0.95, method="wilson")
+        low, high = scipy.stats.binomtest(self.errors, len(self.labels)).proportion_ci(0.95, method="wilson")
         return 100 * float(low), 100 * float(high)
 
     @cached_property
@@ -119,6 +118,8 @@ class Evaluation:
 
         A pair counts twice: a class that was not found stands against a wrong one that was named in its place.
         """
+        from sklearn.metrics import confusion_matrix  # a second to import
+
         every = range(len(self.classes))
         return confusion_matrix(self.labels.flatten().numpy(), self.predictions.flatten().numpy(), labels=every)
 

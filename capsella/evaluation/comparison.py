@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float
-from scipy.stats import binomtest, norm, t
 
 CONFIDENCE, POWER = 0.95, 0.8
 
@@ -46,13 +46,16 @@ class Interval:
     @property
     def detectable(self) -> float:
         """The smallest true difference that such a comparison finds four times in five (power 0.8)."""
-        return float(t.ppf((1 + CONFIDENCE) / 2, self.degrees) + norm.ppf(POWER)) * self.standard_error
+        return (
+            float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, self.degrees) + scipy.stats.norm.ppf(POWER))
+            * self.standard_error
+        )
 
     def images_needed(self, images: int) -> int | None:
         """Test images that would show a difference as small as the estimate, if seeds made none; None for 0."""
         if self.estimate == 0:
             return None
-        quantiles = norm.ppf((1 + CONFIDENCE) / 2) + norm.ppf(POWER)
+        quantiles = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) + scipy.stats.norm.ppf(POWER)
         return int(np.ceil(images * (quantiles * self.image_error / self.estimate) ** 2))
 
     def to_dict(self) -> dict[str, float | None]:
@@ -112,7 +115,7 @@ def mcnemar(first: Bool[np.ndarray, "images"], second: Bool[np.ndarray, "images"
         )
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     unlike = only_first + only_second
-    return McNemar(only_first, only_second, float(binomtest(only_first, unlike).pvalue) if unlike else 1.0)
+    return McNemar(only_first, only_second, float(scipy.stats.binomtest(only_first, unlike).pvalue) if unlike else 1.0)
 
 
 def _check(name: str, hits: np.ndarray) -> None:
@@ -148,7 +151,7 @@ def _interval(
     parts += [(variance, count - 1) for variance, count in zip(seed_variances, seeds, strict=True) if variance > 0]
     variance = sum(part for part, _ in parts)
     degrees = variance**2 / sum(part**2 / free for part, free in parts)
-    half = float(t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
     seed_error = sum(seed_variances) ** 0.5 if min(seeds) > 1 else None
     low, high = max(least, centre - half), min(most, centre + half)
     return Interval(estimate, min(low, estimate), max(high, estimate), image_variance**0.5, seed_error, degrees)

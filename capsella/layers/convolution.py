@@ -123,9 +123,12 @@ class DenseCapsules(CapsuleConv2d):
 
 
 def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: Routing) -> Tensor:
-    noise = torch.randn(shape) * sd
-    square = shape[-2] == shape[-1]
-    return torch.eye(shape[-1]) + noise if pose == "matrix" or (routing.compares_poses and square) else noise
+    weight = torch.empty(shape)
+    if not weight.is_meta:  # see start_for_relus
+        weight.normal_(std=sd)
+    if pose == "matrix" or (routing.compares_poses and shape[-2] == shape[-1]):
+        weight.diagonal(dim1=-2, dim2=-1).add_(1)
+    return weight
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

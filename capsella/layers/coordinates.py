@@ -25,8 +25,8 @@ def receptive_field_centres(
     field, step = 1, 1  # pixels in a receptive field, and between the fields of neighbours
     for kernel, stride in convolutions:
         field, step = field + (kernel - 1) * step, step * stride
-    rows, columns = ((torch.arange((n - field) // step + 1) * step + field / 2) / n for n in image_size)
-    return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=2)
+    rows, columns = ([(first + field / 2) / n for first in range(0, n - field + 1, step)] for n in image_size)
+    return torch.tensor([[(row, column) for column in columns] for row in rows])
 
 
 def coordinate_addition(

@@ -3,20 +3,25 @@
 import os
 import resource
 import sys
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from capsella.training.recipe import Recipe
 
+if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
+    from lightning_fabric import Fabric
 
-def launch(recipe: Recipe) -> Fabric:
+
+def launch(recipe: Recipe) -> "Fabric":
     """Devices and precision; with several devices, the processes for them.
 
     Raises:
         ValueError: this machine does not have the devices.
     """
+    from lightning_fabric import Fabric
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)

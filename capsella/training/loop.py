@@ -7,10 +7,9 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -30,6 +29,9 @@ from capsella.training.recipe import Recipe
 from capsella.training.run import Run, check_unused, load_run, read_config, write_config
 from capsella.training.stopping import reaches, stopped
 from capsella.training.validation import routing_row, validate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class TrainingDivergedError(CapsellaError):
@@ -71,7 +73,7 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
 class Trainer:
     """One training: model, optimizer, data and progress, and the steps that move them on."""
 
-    def __init__(self, recipe: Recipe, folder: Path, name: str, fabric: Fabric, console: Console) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, name: str, fabric: "Fabric", console: Console) -> None:
         self.recipe, self.folder, self.name, self.fabric = recipe, folder, name, fabric
         self.console = console if fabric.is_global_zero else Console(quiet=True)
         self.splits: Splits = load_data(recipe.data)

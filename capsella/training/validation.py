@@ -1,7 +1,8 @@
 """What an epoch's weights are worth: loss and error on held-out images, and how the routing does."""
 
+from typing import TYPE_CHECKING
+
 import torch
-from lightning_fabric import Fabric
 
 from capsella.data import LabelledImages, batches
 from capsella.losses import LossOptions, count_errors, total_loss
@@ -9,13 +10,16 @@ from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
 from capsella.training.checkpoint import Row
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 # Validation images, evenly spread, that the routing diagnostics of an epoch look at.
 DIAGNOSED = 32
 
 
 @torch.no_grad()
 def validate(
-    model: ImageClassifier, images: LabelledImages, loss: LossOptions, batch_size: int, fabric: Fabric
+    model: ImageClassifier, images: LabelledImages, loss: LossOptions, batch_size: int, fabric: "Fabric"
 ) -> tuple[float, float]:
     """Loss and error in per cent; every device computes all of it."""
     total, errors = 0.0, 0

@@ -142,3 +142,26 @@ def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_p
     assert job.wait() == 0, said.read_text()
     assert "400 predictions written to" in said.read_text()
     assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
+
+
+STARTED = """
+import sys
+
+import torch
+
+from capsella.cli import predict
+from capsella.models import create_model, list_models
+
+predict.load_run(sys.argv[1])
+for name in list_models():
+    with torch.device("meta"):
+        create_model(name)
+slow = {"kornia", "lightning_fabric", "matplotlib", "scipy.stats", "sklearn", "torch._dynamo"}
+print(*sorted(slow & set(sys.modules)))
+"""
+
+
+def test_starts_without_what_takes_seconds_to_import(trained):
+    """Nor does any model's outline, which is made before weights are read, need PyTorch's compiler."""
+    done = subprocess.run([sys.executable, "-c", STARTED, trained], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -80,7 +80,8 @@ def test_any_batch_and_no_image_depends_on_its_neighbours(name: str) -> None:
     model = small(name).eval()
     images = images_for(model, 3)
     activations = model(images).activations
-    torch.testing.assert_close(model(images[1:2]).activations, activations[1:2], rtol=1e-4, atol=1e-5)
+    # EM in float32 answers 4e-5 beside float64, and products are summed in another order for other batches.
+    torch.testing.assert_close(model(images[1:2]).activations, activations[1:2], rtol=1e-4, atol=2e-4)
     assert model(images[:0]).activations.shape == (0, len(CLASSES))
 
 
