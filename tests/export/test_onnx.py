@@ -135,7 +135,11 @@ def test_float16_halves_convolutions_and_keeps_the_routing(exported_onnx, model,
 
 
 TINY = {
-    "sabour2017_capsnet": {"image_size": 17, "routing": DynamicRouting(iterations=1, leaky=True, bias=True)},
+    "sabour2017_capsnet": {
+        "image_size": 17,
+        "evenly_routed": True,
+        "routing": DynamicRouting(1, leaky=True, bias=True),
+    },
     "sabour2017_cnn": {"image_size": 8},
     "hinton2018_matrix_capsnet_small": {"image_size": 20, "crop": 19, "routing": EMRouting(iterations=2)},
     "hinton2018_matrix_capsnet": {"image_size": 17, "routing": UniformRouting()},

@@ -54,10 +54,16 @@ def test_a_fresh_process_runs_it(exported, model, tmp_path):
 
 
 @native
-def test_em_routing_too(tmp_path):
-    routing = EMRouting(iterations=2)
-    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=routing).eval()
-    assert write_pt2(model, tmp_path / "x.pt2")["operators"] == ["capsella.em_capsule_conv.default"]
+@pytest.mark.parametrize(
+    ("name", "options", "operator"),
+    [
+        ("hinton2018_matrix_capsnet_small", {"routing": EMRouting(iterations=2)}, "em_capsule_conv"),
+        ("sabour2017_capsnet", {"evenly_routed": True}, "dynamic_capsule_conv"),
+    ],
+)
+def test_other_networks_too(name, options, operator, tmp_path):
+    model = create_model(name, image_size=17, **options).eval()
+    assert write_pt2(model, tmp_path / "x.pt2")["operators"] == [f"capsella.{operator}.default"]
     run, _ = load_pt2(tmp_path / "x.pt2")
     for batch in (1, 3):
         images = torch.rand(batch, 1, 17, 17)
