@@ -12,8 +12,6 @@ from capsella.training import Recipe, get_recipe
 SMALL = Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32)
 SMALL_PAIRS = PairBudget(epoch_pairs=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16)
 SMALL_OTHERS = Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32)
-PLAIN = ErrorOn("plain", "plain", lambda data: replace(data, name="mnist40"))
-"""MNIST's test images, placed at random: training's own are affine."""
 
 
 def within(recipe: Recipe, budget: BudgetName, small: Budget | PairBudget = SMALL) -> Recipe:
@@ -76,13 +74,12 @@ def affnist(budget: BudgetName) -> StoppedTable:
         )
     )
     note = (
-        f"Both networks stop at the first epoch whose validation error is {rows[0].recipe.stop_at_error:g} % or less; "
-        "the paper stops at 0.77 and 0.78 % on its plain test. The last row is the CNN's error less CapsNet's, seed by "
-        "seed."
+        "Both networks stop at the first epoch whose error on the plain test images is "
+        f"{rows[0].recipe.stop_at_error:g} % or less, as in the paper, and are then tested once under the maps. The "
+        "last row is the CNN's error less CapsNet's, seed by seed."
     )
-    return StoppedTable(
-        "Sabour et al. 2017, section 5.1: affNIST", note, ("network",), rows, (PLAIN, ErrorOn("test", "affine"))
-    )
+    errors_on = (ErrorOn("test", "plain"), ErrorOn("affine", "affine", source="affnist"))
+    return StoppedTable("Sabour et al. 2017, section 5.1: affNIST", note, ("network",), rows, errors_on)
 
 
 def capsnet_recipe(name: str, budget: BudgetName, iterations: int = 3, reconstruction: bool = True) -> Recipe:
@@ -118,7 +115,15 @@ def _data(name: str) -> str:
 
 
 def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:
+    """Short epochs and averaged weights, whose error falls evenly, so that both stop at nearly the same."""
     if budget == "full":
         return recipe
-    data = replace(recipe.data, validation_per_class=100, test_per_class=200)
-    return replace(recipe, data=data, epochs=16, epoch_images=1000, batch_size=32, stop_at_error=5.0)
+    return replace(
+        recipe,
+        data=replace(recipe.data, validation_per_class=10, test_per_class=200),
+        optimizer=replace(recipe.optimizer, ema=0.99),
+        epochs=120,
+        epoch_images=250,
+        batch_size=32,
+        stop_at_error=5.0,
+    )

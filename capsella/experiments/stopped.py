@@ -24,12 +24,26 @@ class ErrorOn:
 
     key: what a run's JSON calls the result: "test" where these are the recipe's own test images.
     head: what the table calls the set. data: the options of the set, from those of the recipe; None for its own test
-    images.
+    images. source: where they are those of another source than the training's, its name.
+
+    Raises:
+        ValueError: both `data` and `source`.
     """
 
     key: str
     head: str
     data: Callable[[DataOptions], DataOptions] | None = None
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and self.source is not None:
+            raise ValueError("source: must be left out where `data` is given")
+
+    def of(self, data: DataOptions) -> DataOptions | None:
+        """The options of the set, from those of the recipe; None for its own test images."""
+        if self.source is not None:
+            return dataclasses.replace(data, name=self.source)
+        return self.data(data) if self.data is not None else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,13 @@ class StoppedTable:
             raise ValueError(f"rows: must come by twos, to be compared, got {[row.slug for row in self.rows]}")
 
     def on(self, source: str) -> "StoppedTable":
-        """The same table on the images of another source, without the rows that its images cannot make."""
+        """The same table on the images of another source, without the rows that its images cannot make.
+
+        Where the changed images alone are of a source of their own, they are what is replaced.
+        """
+        if any(on.source for on in self.errors_on):
+            plain, changed = (dataclasses.replace(on, source=source) if on.source else on for on in self.errors_on)
+            return dataclasses.replace(self, errors_on=(plain, changed))
         rows = []
         for row in self.rows:
             if source not in row.impossible:
@@ -122,8 +142,8 @@ class StoppedTable:
             place = folder / f"{row.slug}-seed{seed}"
             result = result_of(recipe, place, row.recipe_name, console)
             for on in self.errors_on:
-                if on.data is not None:
-                    result[on.key] = evaluated_again(place, on.key, on.data(recipe.data))
+                if (data := on.of(recipe.data)) is not None:
+                    result[on.key] = evaluated_again(place, on.key, data)
             runs[row.slug].append(result)
         return runs
 

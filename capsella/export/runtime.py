@@ -64,7 +64,8 @@ def load_pt2(path: str | Path) -> tuple[Activations, dict[str, Any]]:
         from capsella.routing.dynamic import native as _dynamic  # noqa: F401  registers its operators
         from capsella.routing.em import native as _em  # noqa: F401
     try:
-        module = torch.export.load(path, extra_files=extra).module()
+        with open(path, "rb") as file:  # a path that does not end in .pt2 makes PyTorch warn
+            module = torch.export.load(file, extra_files=extra).module()
     except Exception as error:  # zip, serialisation and operator errors share no base class
         reason = f"; {_native.UNAVAILABLE}" if _native.UNAVAILABLE else ""
         raise CapsellaError(f"{path}: cannot be loaded as a .pt2 file: {error}{reason}") from error

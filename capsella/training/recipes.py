@@ -46,16 +46,16 @@ SABOUR_MULTIMNIST_CNN = replace(
     loss=LossOptions(name="sigmoid_cross_entropy"),
     optimizer=OptimizerOptions(learning_rate=1e-4, decay_steps=20_000),
 )
-# §5.1, affNIST: digits placed at random on 40×40, at most 6 pixels from the middle. The paper stops at 99.23 % on "the
-# expanded MNIST test set"; we stop on validation images and do not touch the test before. Epochs are short, so that
-# capsules and CNN stop near the same error.
+# §5.1, affNIST: digits placed at random on 40×40, at most 6 pixels from the middle. As the paper, we stop on the test
+# images of MNIST, placed at random: affNIST is the real test. Epochs are short, so that both stop near the same error.
 SABOUR_AFFNIST = replace(
     SABOUR_MNIST,
-    data=DataOptions(name="affnist"),
+    data=DataOptions(name="mnist40"),
     augment=AugmentOptions(shift=6),
     epochs=600,
     epoch_images=5_000,
     stop_at_error=0.77,
+    stop_on="test",
 )
 SABOUR_AFFNIST_CNN = replace(
     SABOUR_AFFNIST,

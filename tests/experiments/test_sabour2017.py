@@ -76,16 +76,18 @@ def test_the_affnist_table_compares_networks_of_one_size():
     table = sabour2017.affnist("full")
     rows = table.rows
     assert [row.paper for row in rows] == [(0.77, 21.0), (0.78, 34.0)]
-    plain, affine = table.errors_on
-    assert (plain.data(rows[0].recipe.data).name, affine.data, rows[0].recipe.data.name) == ("mnist40", None, "affnist")
-    assert {row.recipe.data.name for row in table.on("affnist-like").rows} == {"affnist-like"}
+    data = rows[0].recipe.data
+    assert [on.of(data) for on in table.errors_on] == [None, dataclasses.replace(data, name="affnist")]
+    stand_in = table.on("affnist-like")
+    assert stand_in.errors_on[1].of(data).name == "affnist-like"
+    assert {row.recipe.data.name for row in (*rows, *stand_in.rows)} == {"mnist40"}
     sizes = [count_parameters(create_model(row.recipe.model["name"], image_size=40)) for row in rows]
     assert sizes == [13_475_648, 13_484_826]
     for budget in ("small", "full"):
         recipes = [row.recipe for row in sabour2017.affnist(budget).rows]
         assert len({(recipe.data, recipe.augment, recipe.stop_at_error, recipe.stop_on) for recipe in recipes}) == 1
         assert recipes[0].augment == AugmentOptions(shift=6)
-        assert recipes[0].stop_on == "validation"
+        assert recipes[0].stop_on == "test"
 
 
 @pytest.mark.parametrize(

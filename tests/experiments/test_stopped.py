@@ -73,3 +73,16 @@ def test_rows_that_a_source_cannot_make():
 def test_rows_come_by_twos(rows):
     with pytest.raises(ValueError, match=r"rows: must come by twos, to be compared, got \[.*\]"):
         tiny_table(rows=rows)
+
+
+def test_a_changed_set_of_another_source_is_what_a_table_on_other_data_replaces(tmp_path):
+    """As affNIST, on which nothing is trained; a set has one description."""
+    table = dataclasses.replace(tiny_table(), errors_on=(ErrorOn("test", "plain"), ErrorOn("far", "far", source="x")))
+    table = table.on("digits")
+    assert {row.recipe.data for row in table.rows} == {TINY.data}
+    values = table.run(tmp_path, (0,), "capsella table …", QUIET)
+    for row in values["rows"][:2]:
+        (run,) = row["runs"]
+        assert run["far"]["error_percent"] == run["test"]["error_percent"]
+    with pytest.raises(ValueError, match="source: must be left out"):
+        ErrorOn("far", "far", lambda data: data, source="digits")
