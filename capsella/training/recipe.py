@@ -21,7 +21,10 @@ class AugmentOptions:
     shift: int = 0
     """Shift by up to this many pixels in each direction, zeros moving in."""
     rotation: float = 0.0
-    """Rotate by up to this many degrees either way."""
+    """Rotate by up to this many degrees either way, the border's pixels repeated outwards."""
+    stretch: float = 0.0
+    """Stretch or shrink each axis by up to this share of it, the border's pixels repeated outwards: things of other
+    proportions."""
     flip: bool = False
     """Mirror left-right and top-bottom, each with probability one half."""
     rotation_sd: float = 0.0
@@ -39,6 +42,8 @@ class AugmentOptions:
             raise ValueError(f"shift: must not be negative, got {self.shift}")
         if not 0 <= self.rotation <= 180:
             raise ValueError(f"rotation: must be from 0 to 180 degrees, got {self.rotation}")
+        if not 0 <= self.stretch < 1:
+            raise ValueError(f"stretch: must be a share in [0, 1), got {self.stretch}")
         if not 0 <= self.rotation_sd <= 60:
             raise ValueError(f"rotation_sd: must be from 0 to 60 degrees, got {self.rotation_sd}")
         if not 0 <= self.squeeze < 1:

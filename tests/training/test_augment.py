@@ -137,6 +137,21 @@ def test_a_squeeze_narrows_and_keeps_the_height():
     assert ((boxes[:, 3] + boxes[:, 2]) == 19).all()  # about the centre
 
 
+def test_each_axis_stretches_on_its_own_within_its_limit():
+    image = torch.zeros(1, 1, 40, 40)
+    image[..., 10:30, 10:30] = 1
+    stretched = Augment(AugmentOptions(stretch=0.5), (40, 40))(image.expand(500, -1, -1, -1))
+    sides = torch.stack([stretched[:, 0, 20].sum(1), stretched[:, 0, :, 20].sum(1)])
+    assert 9.5 <= sides.min() < 11
+    assert 29 < sides.max() <= 30.5
+    assert abs(torch.corrcoef(sides)[0, 1]) < 0.15
+
+
+def test_neither_rotation_nor_stretch_leaves_black_corners():
+    grey = torch.full((50, 2, 9, 9), 0.4)
+    torch.testing.assert_close(Augment(AugmentOptions(rotation=45.0, stretch=0.4), (9, 9))(grey), grey)
+
+
 def test_erased_squares():
     erased = Augment(AugmentOptions(erase=3), (12, 14))(torch.ones(500, 1, 12, 14))
     black = erased[:, 0] == 0
@@ -154,6 +169,7 @@ def test_erased_squares():
     [
         ({"rotation_sd": 61.0}, "rotation_sd: must be from 0 to 60 degrees, got 61.0"),
         ({"squeeze": 1.0}, r"squeeze: must be a share in \[0, 1\), got 1.0"),
+        ({"stretch": -0.1}, r"stretch: must be a share in \[0, 1\), got -0.1"),
         ({"erase": -1}, "erase: must not be negative, got -1"),
     ],
 )
