@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import sklearn  # noqa: F401  brings a second OpenMP runtime, as in every training
+import sklearn  # noqa: F401  brings a second OpenMP runtime, as programs do that use both
 import torch
 import tyro
 from rich.console import Console

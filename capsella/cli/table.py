@@ -22,7 +22,8 @@ class TableOptions:
     seeds: tuple[int, ...] = (0,)
     """Seeds of the runs of every row; two or more give a standard deviation."""
     data: str | None = None
-    """Another source of images than the table's, as in smallnorb-jpeg for smallnorb."""
+    """Another source of images than the table's, as in smallnorb-jpeg for smallnorb; for sabour2017-affnist, of the
+    changed images alone."""
     folder: Path | None = None
     """Folder of the runs and of the table's JSON; default: runs/NAME-BUDGET, and -DATA where it is given. Those of
     forslov2018 share their runs, with its figures too, and so one folder: runs/forslov2018-BUDGET."""

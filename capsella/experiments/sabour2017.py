@@ -74,11 +74,11 @@ def affnist(budget: BudgetName) -> StoppedTable:
         )
     )
     note = (
-        "Both networks stop at the first epoch whose error on the plain test images is "
-        f"{rows[0].recipe.stop_at_error:g} % or less, as in the paper, and are then tested once under the maps. The "
-        "last row is the CNN's error less CapsNet's, seed by seed."
+        "As in the paper (at 0.77 and 0.78 %), both networks stop on the plain test images: here at the first epoch "
+        f"with an error of {rows[0].recipe.stop_at_error:g} % or less; validation chooses the weights where none gets "
+        "there. They are then tested once under the maps. The last row is the CNN's error less CapsNet's, seed by seed."
     )
-    errors_on = (ErrorOn("test", "plain"), ErrorOn("affine", "affine", source="affnist"))
+    errors_on = (ErrorOn("test", "plain"), ErrorOn("affnist", "affine", source="affnist"))
     return StoppedTable("Sabour et al. 2017, section 5.1: affNIST", note, ("network",), rows, errors_on)
 
 
@@ -115,12 +115,12 @@ def _data(name: str) -> str:
 
 
 def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:
-    """Short epochs and averaged weights, whose error falls evenly, so that both stop at nearly the same."""
+    """Short epochs, and averaged weights, whose error is to fall evenly, so that both stop at nearly the same."""
     if budget == "full":
         return recipe
     return replace(
         recipe,
-        data=replace(recipe.data, validation_per_class=10, test_per_class=200),
+        data=replace(recipe.data, validation_per_class=10, test_per_class=100),
         optimizer=replace(recipe.optimizer, ema=0.99),
         epochs=120,
         epoch_images=250,

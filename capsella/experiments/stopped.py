@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.data import DataOptions
+from capsella.data import DataOptions, load_data
 from capsella.experiments.runs import evaluated_again, result_of
 from capsella.experiments.tables import check_seeds, hardware, mean_cell, table_values
 from capsella.files import write_json
@@ -22,12 +22,12 @@ Runs = dict[str, list[dict[str, Any]]]
 class ErrorOn:
     """Test images, one of the two sets of a table.
 
-    key: what a run's JSON calls the result: "test" where these are the recipe's own test images.
-    head: what the table calls the set. data: the options of the set, from those of the recipe; None for its own test
-    images. source: where they are those of another source than the training's, its name.
+    key: what a run's JSON calls the result: "test" where these are the recipe's own test images, and `source` where
+    they have one. head: what the table calls the set. data: the options of the set, from those of the recipe; None for
+    its own test images. source: the name of their source, where it is not the training's.
 
     Raises:
-        ValueError: both `data` and `source`.
+        ValueError: both `data` and `source`, or a source and another key.
     """
 
     key: str
@@ -38,6 +38,8 @@ class ErrorOn:
     def __post_init__(self) -> None:
         if self.data is not None and self.source is not None:
             raise ValueError("source: must be left out where `data` is given")
+        if self.source not in (None, self.key):
+            raise ValueError(f"key: must be the source {self.source!r} where there is one, got {self.key!r}")
 
     def of(self, data: DataOptions) -> DataOptions | None:
         """The options of the set, from those of the recipe; None for its own test images."""
@@ -90,10 +92,13 @@ class StoppedTable:
     def on(self, source: str) -> "StoppedTable":
         """The same table on the images of another source, without the rows that its images cannot make.
 
-        Where the changed images alone are of a source of their own, they are what is replaced.
+        Where only the changed images have a source of their own, that source is replaced, and the networks train as
+        before.
         """
         if any(on.source for on in self.errors_on):
-            plain, changed = (dataclasses.replace(on, source=source) if on.source else on for on in self.errors_on)
+            plain, changed = (
+                dataclasses.replace(on, key=source, source=source) if on.source else on for on in self.errors_on
+            )
             return dataclasses.replace(self, errors_on=(plain, changed))
         rows = []
         for row in self.rows:
@@ -136,6 +141,7 @@ class StoppedTable:
         """Results, and what each network makes of the set that its training does not hold."""
         runs: Runs = {row.slug: [] for row in self.rows}
         plan = [(seed, row) for seed in seeds for row in self.rows]
+        self._check_sources([folder / f"{row.slug}-seed{seed}" for seed, row in plan])
         for number, (seed, row) in enumerate(plan, start=1):
             console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
             recipe = dataclasses.replace(row.recipe, seed=seed)
@@ -146,6 +152,12 @@ class StoppedTable:
                     result[on.key] = evaluated_again(place, on.key, data)
             runs[row.slug].append(result)
         return runs
+
+    def _check_sources(self, places: Sequence[Path]) -> None:
+        """Load images that are still to be tested on: what is wrong with them shows before hours of training."""
+        for on in self.errors_on:
+            if on.source is not None and not all((place / f"{on.key}.json").exists() for place in places):
+                load_data(dataclasses.replace(self.rows[0].recipe.data, name=on.source))
 
     def _measured(self, runs: Runs) -> str:
         """On how many images of what, over how many seeds, on which hardware."""

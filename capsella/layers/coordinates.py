@@ -26,7 +26,7 @@ def receptive_field_centres(
     for kernel, stride in convolutions:
         field, step = field + (kernel - 1) * step, step * stride
     rows, columns = ([(first + field / 2) / n for first in range(0, n - field + 1, step)] for n in image_size)
-    return torch.tensor([[(row, column) for column in columns] for row in rows])
+    return torch.tensor([(row, column) for row in rows for column in columns]).reshape(len(rows), len(columns), 2)
 
 
 def coordinate_addition(

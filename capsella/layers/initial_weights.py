@@ -6,8 +6,9 @@ from torch import nn
 def start_for_relus(network: nn.Module) -> None:
     """Draw the weights of all convolutions and dense layers as He et al. 2015 do for ReLUs, and zero their biases.
 
-    PyTorch's default shrinks the signal by √6 a layer. Capsule layers keep their own first weights. Weights without
-    memory, of a model that is only outlined, are left: to draw them, PyTorch would import its compiler for seconds.
+    PyTorch's default shrinks the signal by √6 a layer. Capsule layers keep their own first weights. Weights on the meta
+    device, of a model made for its shapes alone, are left: drawing them would make PyTorch import its compiler, which
+    takes seconds.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:

@@ -22,7 +22,11 @@ class Augment(nn.Module):
             steps += [K.RandomHorizontalFlip(p=0.5), K.RandomVerticalFlip(p=0.5)]
         if options.rotation or options.stretch:
             range_of_axis = (1 - options.stretch, 1 + options.stretch)
-            steps.append(K.RandomAffine(options.rotation, scale=range_of_axis * 2, padding_mode="border", p=1.0))
+            steps.append(
+                K.RandomAffine(
+                    options.rotation, scale=range_of_axis * 2, padding_mode="border", align_corners=True, p=1.0
+                )
+            )
         if options.rotation_sd or options.squeeze:
             steps.append(TurnAndSqueeze(options.rotation_sd, options.squeeze))
         if options.shift:

@@ -79,7 +79,7 @@ def test_the_affnist_table_compares_networks_of_one_size():
     data = rows[0].recipe.data
     assert [on.of(data) for on in table.errors_on] == [None, dataclasses.replace(data, name="affnist")]
     stand_in = table.on("affnist-like")
-    assert stand_in.errors_on[1].of(data).name == "affnist-like"
+    assert (stand_in.errors_on[1].of(data).name, stand_in.errors_on[1].key) == ("affnist-like", "affnist-like")
     assert {row.recipe.data.name for row in (*rows, *stand_in.rows)} == {"mnist40"}
     sizes = [count_parameters(create_model(row.recipe.model["name"], image_size=40)) for row in rows]
     assert sizes == [13_475_648, 13_484_826]

@@ -75,14 +75,37 @@ def test_rows_come_by_twos(rows):
         tiny_table(rows=rows)
 
 
+def far_table(source):
+    """As affNIST, on which nothing is trained: `--data` names the changed set alone."""
+    errors_on = (ErrorOn("test", "plain"), ErrorOn("far", "far", source="far"))
+    return dataclasses.replace(tiny_table(), errors_on=errors_on).on(source)
+
+
 def test_a_changed_set_of_another_source_is_what_a_table_on_other_data_replaces(tmp_path):
-    """As affNIST, on which nothing is trained; a set has one description."""
-    table = dataclasses.replace(tiny_table(), errors_on=(ErrorOn("test", "plain"), ErrorOn("far", "far", source="x")))
-    table = table.on("digits")
+    table = far_table("digits")
     assert {row.recipe.data for row in table.rows} == {TINY.data}
     values = table.run(tmp_path, (0,), "capsella table …", QUIET)
     for row in values["rows"][:2]:
         (run,) = row["runs"]
-        assert run["far"]["error_percent"] == run["test"]["error_percent"]
-    with pytest.raises(ValueError, match="source: must be left out"):
-        ErrorOn("far", "far", lambda data: data, source="digits")
+        assert run["digits"]["error_percent"] == run["test"]["error_percent"]
+        assert run["digits"]["data"] == "digits"
+    with pytest.raises(ValueError, match="name: must be a registered name"):  # what was measured on digits is not taken for it
+        far_table("nowhere").run(tmp_path, (0,), "capsella table …", QUIET)
+
+
+def test_a_wrong_changed_set_is_found_before_the_first_training(tmp_path):
+    with pytest.raises(ValueError, match="name: must be a registered name"):
+        far_table("nowhere").run(tmp_path, (0,), "capsella table …", QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": lambda data: data, "source": "x"}, "source: must be left out where `data` is given"),
+        ({"source": "y"}, "key: must be the source 'y' where there is one, got 'x'"),
+    ],
+)
+def test_a_set_has_one_description(options, message):
+    with pytest.raises(ValueError, match=message):
+        ErrorOn("x", "far", **options)
