@@ -114,8 +114,9 @@ class AttackTable:
             if any(attack["networks"][name]["pgd_accuracy_at_epsilon_1_percent"] > 0 for attack in attacks)
         ]
         first = results[self.rows[0].slug][0]
+        stop = first["training"]["stopped"]
         return (
-            f"Stopped at {first['training']['stopped']['at_error']:g} % validation error or less"
+            f"Stopped at {stop['at_error']:g} % {stop['on']} error or less"
             f"{''.join(f'; {text}' for text in missed)}. Attacked: {attacks[0]['images']} test images of "
             f"{attacks[0]['data']}, at most ε away a pixel. Masked gradients: {', '.join(masked) or 'none'}. "
             f"Mean ± standard deviation over {len(attacks)} seed(s); {hardware(first['environment'])}."

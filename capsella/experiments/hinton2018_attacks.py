@@ -8,9 +8,9 @@ from capsella.experiments.plan import PlannedRun
 from capsella.experiments.tables import BudgetName
 from capsella.training import OptimizerOptions, Recipe, get_recipe
 
-STOP, SMALL_STOP = 10.0, 40.0
-"""Validation error in per cent, on toys held out of the training, at which networks stop. In pilots of the small
-budget, one seed each, the CNN came to 28 %, the matrix capsules to 36 % and CapsNet, in 8 epochs, to 33 %."""
+STOP, SMALL_STOP = 10.0, 30.0
+"""Error in per cent, on the images that are then attacked, at which networks stop. Stopped at 40 % on toys held out of
+the training, they had from 69 to 80 % of the test's right (LOG.md)."""
 SMALL_RATES = {"capsnet": 3e-4, "matrix": 3e-3, "cnn": 3e-4}
 """Learning rates of the small budget."""
 SMALL_OPTIONS = AttackOptions(epsilons=(0.01, 0.03, 0.1), steps=10, restarts=2)
@@ -21,7 +21,7 @@ NOTE = (
 
 
 def attacks(budget: BudgetName) -> AttackTable:
-    """CapsNet, matrix capsules and the CNN, stopped at one validation error, under every attack of `capsella attack`.
+    """CapsNet, matrix capsules and the CNN, stopped at one error, under every attack of `capsella attack`.
 
     All on 32×32 of smallNORB, without crops, so that a pixel's change is the same to all. The small budget takes 24×24,
     where CapsNet costs half as much, and the small matrix network with two iterations.
@@ -34,7 +34,9 @@ def attacks(budget: BudgetName) -> AttackTable:
         ("matrix capsules", "matrix", small_matrix),
         ("CNN", "cnn", "hinton2018-smallnorb-cnn"),
     ):
-        recipe = replace(get_recipe(name), data=data, epochs=200, epoch_images=5_000, stop_at_error=STOP)
+        recipe = replace(
+            get_recipe(name), data=data, epochs=200, epoch_images=5_000, stop_at_error=STOP, stop_on="test"
+        )
         if "crop" in recipe.model:
             recipe = replace(recipe, model={**recipe.model, "crop": None})
         networks[head] = PlannedRun(slug, slug, name, recipe if budget == "full" else _small(recipe, slug))
@@ -47,17 +49,20 @@ def attacks(budget: BudgetName) -> AttackTable:
 
 
 def _small(recipe: Recipe, slug: str) -> Recipe:
-    """A minute or two a network; learning rates that its training images allow, after a warm-up."""
+    """Some minutes a network; learning rates that its training images allow, after a warm-up.
+
+    Short epochs, and averaged weights, whose error is to fall evenly, so that all stop at nearly the same.
+    """
     model = recipe.model
     if slug == "matrix":
         model = {**model, "routing": replace(model["routing"], iterations=2)}
     return replace(
         recipe,
         model=model,
-        data=replace(recipe.data, size=24, validation_per_class=60, test_per_class=12),
-        optimizer=OptimizerOptions(learning_rate=SMALL_RATES[slug], warmup_steps=100, gradient_clip=10.0),
-        epochs=20,
-        epoch_images=1000,
+        data=replace(recipe.data, size=24, validation_per_class=20, test_per_class=20),
+        optimizer=OptimizerOptions(learning_rate=SMALL_RATES[slug], warmup_steps=100, gradient_clip=10.0, ema=0.98),
+        epochs=80,
+        epoch_images=250,
         batch_size=32,
         stop_at_error=SMALL_STOP,
     )

@@ -38,7 +38,7 @@ def test_three_networks_of_one_error_on_the_same_images(budget):
     assert {row.recipe.data.size for row in table.rows} == {24 if budget == "small" else 32}
     assert not any(row.recipe.model.get("crop") for row in table.rows)
     assert len({(row.recipe.stop_at_error, row.recipe.stop_on, row.recipe.epoch_images) for row in table.rows}) == 1
-    assert table.rows[0].recipe.stop_on == "validation"
+    assert table.rows[0].recipe.stop_on == "test"
     assert {row.recipe.data.name for row in table.on("smallnorb-jpeg").rows} == {"smallnorb-jpeg"}
     assert TABLES["hinton2018-attacks"] is attacks
 
