@@ -64,13 +64,21 @@ class RunFigure:
             picture = path if seed == seeds[0] else path.with_stem(f"{path.stem}-seed{seed}")
             write_png(figure, picture)
             drawn.append({"picture": picture.name, "shown": shown, "run": result})
-        errors = ", ".join(f"{one['run']['test']['error_percent']:.2f}" for one in drawn)
         values = {
             "title": self.title,
             "note": "A picture a seed." if len(seeds) > 1 else "",
-            "measured": f"Networks with {errors} % test error on {drawn[0]['run']['data']}.",
+            "measured": _measured([one["run"] for one in drawn]),
             "command": command,
             "figures": drawn,
         }
         write_json(path.with_suffix(".json"), values)
         return values
+
+
+def _measured(runs: Sequence[dict[str, Any]]) -> str:
+    """How well the pictures' networks do, and how long they trained for it."""
+    errors = ", ".join(f"{run['test']['error_percent']:.2f}" for run in runs)
+    seen = ", ".join(f"{run['training']['best']['images_seen']:,}" for run in runs)
+    return (
+        f"{errors} % error on {runs[0]['test']['images']:,} test images of {runs[0]['data']}; {seen} seen in training."
+    )
