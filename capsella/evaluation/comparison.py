@@ -46,10 +46,8 @@ class Interval:
     @property
     def detectable(self) -> float:
         """The smallest true difference that such a comparison finds four times in five (power 0.8)."""
-        return (
-            float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, self.degrees) + scipy.stats.norm.ppf(POWER))
-            * self.standard_error
-        )
+        quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, self.degrees) + scipy.stats.norm.ppf(POWER)
+        return float(quantiles) * self.standard_error
 
     def images_needed(self, images: int) -> int | None:
         """Test images that would show a difference as small as the estimate, if seeds made none; None for 0."""

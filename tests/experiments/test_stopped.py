@@ -89,9 +89,8 @@ def test_a_changed_set_of_another_source_is_what_a_table_on_other_data_replaces(
         (run,) = row["runs"]
         assert run["digits"]["error_percent"] == run["test"]["error_percent"]
         assert run["digits"]["data"] == "digits"
-    with pytest.raises(
-        ValueError, match="name: must be a registered name"
-    ):  # what was measured on digits is not taken for it
+    # In the same folder, what was measured on digits is not taken for another source's.
+    with pytest.raises(ValueError, match="name: must be a registered name"):
         far_table("nowhere").run(tmp_path, (0,), "capsella table …", QUIET)
 
 
