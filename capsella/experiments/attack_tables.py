@@ -12,7 +12,7 @@ from capsella.data import load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.experiments.plan import PlannedRun, Results, finish_runs
-from capsella.experiments.tables import hardware, mean_cell, table_values
+from capsella.experiments.tables import hardware, mean_cell, seeds_phrase, table_values
 from capsella.files import write_json
 from capsella.training import load_run
 
@@ -119,7 +119,7 @@ class AttackTable:
             f"Stopped at {stop['at_error']:g} % {stop['on']} error or less"
             f"{''.join(f'; {text}' for text in missed)}. Attacked: {attacks[0]['images']} test images of "
             f"{attacks[0]['data']}, at most ε away a pixel. Masked gradients: {', '.join(masked) or 'none'}. "
-            f"Mean ± standard deviation over {len(attacks)} seed(s); {hardware(first['environment'])}."
+            f"{seeds_phrase(len(attacks)).capitalize()}; {hardware(first['environment'])}."
         )
 
     def _clean(self, attacks: list[dict[str, Any]], results: Results) -> dict[str, Any]:

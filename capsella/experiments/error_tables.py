@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.data import DataOptions
+from capsella.data import DataOptions, load_data
 from capsella.experiments.runs import evaluated_again, result_of
-from capsella.experiments.tables import check_seeds, hardware, mean_cell, table_values
+from capsella.experiments.tables import check_seeds, hardware, mean_cell, seeds_phrase, table_values
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.training import Recipe
@@ -79,7 +79,8 @@ class Row:
 
     slug: name of its runs' folders. label: what the row says, a cell for each of the table's own columns.
     recipe_name, recipe: the registered recipe that it departs from, and what it trains.
-    paper: the published test error in per cent, or None where the paper has no such row.
+    paper: the published test error in per cent, or None where the paper has no such row. paper_sd: its standard
+    deviation, where the paper has it.
     """
 
     slug: str
@@ -87,6 +88,7 @@ class Row:
     recipe_name: str
     recipe: Recipe
     paper: float | None
+    paper_sd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,25 @@ class ErrorTable:
         """The same table on the images of another source, as on the copy of a set at hand.
 
         Where the rows have different sources, several may be named, with commas between them, and each takes the place
-        of the one whose name it continues: smallnorb-jpeg that of smallnorb.
+        of the one whose name it continues: smallnorb-jpeg that of smallnorb. A row on images of another name has no
+        published number, and says so in its column "data", where the table has one.
 
         Raises:
             ValueError: a name continues none of the rows' sources.
         """
-        return dataclasses.replace(self, rows=tuple(on_source(self.rows, source)))
+        rows = [self._relabelled(row, old) for row, old in zip(on_source(self.rows, source), self.rows, strict=True)]
+        published = {row.slug for row in rows if row.paper is not None}
+        again = [row if row.of in published else dataclasses.replace(row, paper=None) for row in self.again]
+        return dataclasses.replace(self, rows=tuple(rows), again=tuple(again))
+
+    def _relabelled(self, row: Row, old: Row) -> Row:
+        """A row on another source than the `old` one, which the paper knows."""
+        source = _source(row.recipe.data)
+        if source.startswith(_source(old.recipe.data)):
+            return row
+        data = f"pairs of {source}" if row.recipe.data.is_paired else source
+        label = [data if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
+        return dataclasses.replace(row, label=tuple(label), paper=None, paper_sd=None)
 
     def path(self, folder: Path) -> Path:
         """`folder`/`folder's name`.json."""
@@ -154,7 +169,7 @@ class ErrorTable:
         values = table_values(
             title=self.title,
             note=self.note,
-            measured=f"Test error on {' and '.join(tested)}; mean ± standard deviation over {len(seeds)} seed(s); "
+            measured=f"Test error on {' and '.join(tested)}; {seeds_phrase(len(seeds))}; "
             f"{hardware(first['environment'])}.",
             command=command,
             labels=self.columns,
@@ -180,11 +195,21 @@ class ErrorTable:
         check_seeds(seeds)
         runs: dict[str, list[dict[str, Any]]] = {row.slug: [] for row in self.rows}
         plan = [(seed, row) for seed in seeds for row in self.rows]
+        self._check_sources([row for seed, row in plan if not (_place(folder, row, seed) / "result.json").exists()])
         for number, (seed, row) in enumerate(plan, start=1):
             console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
             recipe = dataclasses.replace(row.recipe, seed=seed)
             runs[row.slug].append(result_of(recipe, _place(folder, row, seed), row.recipe_name, console))
         return runs
+
+    def _check_sources(self, rows: Sequence[Row]) -> None:
+        """Load the images of every source: one that is missing shows before the hours of the rows before it.
+
+        A single source is not loaded twice, for the first training finds what is wrong with it.
+        """
+        sources = {_source(row.recipe.data): row.recipe.data for row in rows}
+        for data in sources.values() if len(sources) > 1 else ():
+            load_data(data)
 
 
 def _place(folder: Path, row: Row, seed: int) -> Path:
@@ -223,21 +248,23 @@ def _with_source(row: Row, source: str | None) -> Row:
 
 
 def _row_values(row: Row | AgainRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    sd = row.paper_sd if isinstance(row, Row) else None
     return {
-        "cells": [*row.label, *error_cells(row.paper, runs)],
+        "cells": [*row.label, *error_cells(row.paper, runs, sd)],
         "label": list(row.label),
         "paper_error_percent": row.paper,
+        "paper_standard_deviation": sd,
         "runs": runs,
     }
 
 
-def error_cells(paper: float | None, runs: list[dict[str, Any]]) -> list[str]:
+def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float | None = None) -> list[str]:
     """What `MEASURED` names, from the results of a row's runs: mean ± sd where there are seeds."""
     errors = [run["test"]["error_percent"] for run in runs]
     mean = sum(errors) / len(errors)
     best = [run["training"]["best"] for run in runs]
     return [
-        "–" if paper is None else f"{paper:g}",
+        "–" if paper is None else f"{paper:g}" + (f" ± {paper_sd:g}" if paper_sd is not None else ""),
         mean_cell(errors),
         "–" if paper is None else f"{mean - paper:+.2f}",
         *(f"{sum(epoch[name] for epoch in best) / len(best):.4f}" for name in ("train_loss", "validation_loss")),

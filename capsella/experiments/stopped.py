@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, load_data
 from capsella.experiments.runs import evaluated_again, result_of
-from capsella.experiments.tables import check_seeds, hardware, mean_cell, table_values
+from capsella.experiments.tables import check_seeds, hardware, mean_cell, seeds_phrase, table_values
 from capsella.files import write_json
 from capsella.training import Recipe
 
@@ -53,7 +53,8 @@ class StoppedRow:
     """One network.
 
     slug: name of its runs' folders. label: what the row says, the network last. recipe_name, recipe: the registered
-    recipe, and what it trains. paper: the published errors in per cent, as it was stopped and under the change.
+    recipe, and what it trains. paper: the published errors in per cent, as it was stopped and under the change; None
+    where there are none.
     impossible: sources whose images cannot make this row, each with the sentence that says why.
     """
 
@@ -61,7 +62,7 @@ class StoppedRow:
     label: tuple[str, ...]
     recipe_name: str
     recipe: Recipe
-    paper: tuple[float, float]
+    paper: tuple[float, float] | None
     impossible: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,7 +71,8 @@ class StoppedTable:
     """Errors on plain and on changed test images, of networks of one training set, and how far they are apart.
 
     title: paper and section. note: what a reader of the numbers must know. columns: heads of the labels.
-    rows: by twos, the second to be compared with the first: its error less the first's, seed by seed.
+    rows: by twos, the second to be compared with the first: its error less the first's, seed by seed, where all runs
+    of both reached the error at which they are to stop.
     errors_on: the images that are like the training's, and the changed ones.
     family: the folder of runs that it shares, if any (`PublishedTable`).
 
@@ -93,7 +95,7 @@ class StoppedTable:
         """The same table on the images of another source, without the rows that its images cannot make.
 
         Where only the changed images have a source of their own, that source is replaced, and the networks train as
-        before.
+        before. Rows on images of another name have no published numbers.
         """
         if any(on.source for on in self.errors_on):
             plain, changed = (
@@ -104,7 +106,9 @@ class StoppedTable:
         for row in self.rows:
             if source not in row.impossible:
                 data = dataclasses.replace(row.recipe.data, name=source)
-                rows.append(dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, data=data)))
+                paper = row.paper if source.startswith(row.recipe.data.name) else None
+                recipe = dataclasses.replace(row.recipe, data=data)
+                rows.append(dataclasses.replace(row, recipe=recipe, paper=paper))
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
         return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why]))
 
@@ -171,20 +175,16 @@ class StoppedTable:
             )
             for on in self.errors_on
         ]
-        seeds = f"mean ± standard deviation over {len(runs[self.rows[0].slug])} seed(s)"
+        seeds = seeds_phrase(len(runs[self.rows[0].slug]))
         return "; ".join([*sets, seeds, hardware(first[0]["environment"])]) + "."
 
     def _row_values(self, row: StoppedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
         stops = [run["training"]["stopped"] for run in runs]
-        cells = [
-            *row.label,
-            ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops),
-        ]
+        stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
         errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
-        for paper, ours in zip(row.paper, errors, strict=True):
-            cells += [f"{paper:g}", mean_cell(ours)]
-        gap = sum(errors[1]) / len(errors[1]) - row.paper[1]
-        return {"cells": [*cells, f"{gap:+.1f}"], "paper": self._by_key(row.paper), "runs": runs}
+        ours = [mean_cell(one) for one in errors]
+        cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, _mean(errors[1]))]
+        return {"cells": cells, "paper": self._by_key(row.paper), "runs": runs}
 
     def _difference(self, one: StoppedRow, other: StoppedRow, runs: Runs) -> dict[str, Any]:
         """The second network's errors less the first's, of runs of the same seed."""
@@ -195,12 +195,28 @@ class StoppedTable:
             ]
             for on in self.errors_on
         ]
-        paper = [theirs - ours for ours, theirs in zip(one.paper, other.paper, strict=True)]
-        cells = [*one.label[:-1], f"{other.label[-1]} − {one.label[-1]}", ""]
-        for published, ours in zip(paper, errors, strict=True):
-            cells += [f"{published:+.2f}", f"{'+' if sum(ours) >= 0 else ''}{mean_cell(ours)}"]
-        gap = sum(errors[1]) / len(errors[1]) - paper[1]
-        return {"cells": [*cells, f"{gap:+.1f}"], "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
+        paper = None
+        if one.paper is not None and other.paper is not None:
+            paper = [theirs - ours for ours, theirs in zip(one.paper, other.paper, strict=True)]
+        if all(run["training"]["stopped"]["reached"] for row in (one, other) for run in runs[row.slug]):
+            stopped = "all"
+            cells = self._beside(paper, "+.2f", [mean_cell(values, signed=True) for values in errors], _mean(errors[1]))
+        else:
+            stopped, cells = "not all: not compared", self._beside(paper, "+.2f", ["–", "–"], None)
+        label = [*one.label[:-1], f"{other.label[-1]} − {one.label[-1]}"]
+        return {"cells": [*label, stopped, *cells], "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
 
-    def _by_key(self, values: Sequence[Any]) -> dict[str, Any]:
-        return {on.key: value for on, value in zip(self.errors_on, values, strict=True)}
+    def _beside(
+        self, paper: Sequence[float] | None, form: str, ours: Sequence[str], changed: float | None
+    ) -> list[str]:
+        """The cells behind a row's stop: the paper's values beside ours, and how far `changed` is from the paper's."""
+        published = ["–", "–"] if paper is None else [f"{value:{form}}" for value in paper]
+        gap = "–" if paper is None or changed is None else f"{changed - paper[1]:+.1f}"
+        return [published[0], ours[0], published[1], ours[1], gap]
+
+    def _by_key(self, values: Sequence[Any] | None) -> dict[str, Any] | None:
+        return None if values is None else {on.key: value for on, value in zip(self.errors_on, values, strict=True)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

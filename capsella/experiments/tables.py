@@ -109,9 +109,15 @@ def hardware(environment: dict[str, Any]) -> str:
     return f"{environment['threads']} threads, {environment['cpu']}"
 
 
-def mean_cell(values: Sequence[float]) -> str:
-    """The mean of one number a seed, with its standard deviation where there are several."""
-    return str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"
+def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
+    """The mean of one number a seed, with its standard deviation where there are several; a difference has a sign."""
+    text = str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"
+    return f"+{text}" if signed and not text.startswith("-") else text
+
+
+def seeds_phrase(seeds: int) -> str:
+    """What the numbers of a table are, from how many seeds."""
+    return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

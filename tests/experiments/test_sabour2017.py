@@ -26,16 +26,18 @@ PAIRS = dataclasses.replace(
 @pytest.mark.parametrize("budget", ["small", "full"])
 def test_the_rows_of_table_1(budget):
     table = sabour2017.table_1(budget)
-    found = {row.label: row.paper for row in table.rows}
+    found = {row.label: (row.paper, row.paper_sd) for row in table.rows}
     assert found == {
-        ("MNIST", "CNN", "–", "–"): 0.39,
-        ("MNIST", "CapsNet", "1", "no"): 0.34,
-        ("MNIST", "CapsNet", "1", "yes"): 0.29,
-        ("MNIST", "CapsNet", "3", "no"): 0.35,
-        ("MNIST", "CapsNet", "3", "yes"): 0.25,
-        ("MultiMNIST", "CNN", "–", "–"): 8.1,
-        ("MultiMNIST", "CapsNet", "1", "yes"): 7.5,
-        ("MultiMNIST", "CapsNet", "3", "yes"): 5.2,
+        ("MNIST", "CNN", "–", "–"): (0.39, None),
+        ("MNIST", "CapsNet", "1", "no"): (0.34, 0.032),
+        ("MNIST", "CapsNet", "1", "yes"): (0.29, 0.011),
+        ("MNIST", "CapsNet", "3", "no"): (0.35, 0.036),
+        ("MNIST", "CapsNet", "3", "yes"): (0.25, 0.005),
+        ("MultiMNIST", "CNN", "–", "–"): (8.1, None),
+        ("MultiMNIST", "CapsNet", "1", "no"): (None, None),
+        ("MultiMNIST", "CapsNet", "1", "yes"): (7.5, None),
+        ("MultiMNIST", "CapsNet", "3", "no"): (None, None),
+        ("MultiMNIST", "CapsNet", "3", "yes"): (5.2, None),
     }
     for row in table.rows:
         data, network, iterations, reconstruction = row.label
@@ -66,8 +68,11 @@ def test_other_sources():
     pairs = sabour2017.table_1("small").on("fashion-mnist").rows
     assert {row.recipe.data.name for row in pairs} == {"fashion-mnist", "multi"}
     assert {row.recipe.data.of for row in pairs} == {None, "fashion-mnist"}
+    assert {row.label[0] for row in pairs} == {"fashion-mnist", "pairs of fashion-mnist"}
+    assert {(row.paper, row.paper_sd) for row in pairs} == {(None, None)}
     others = sabour2017.others("full").on("cifar10-jpeg,smallnorb-jpeg").rows
     assert [row.recipe.data.name for row in others] == ["cifar10-jpeg", "smallnorb-jpeg", "fashion-mnist"]
+    assert [row.paper for row in others] == [10.6, 2.7, None]  # copies of the paper's images
     with pytest.raises(ValueError, match=r"data: each source must continue .*\['cifar10', .*got 'kmnist'"):
         sabour2017.others("full").on("kmnist")
 

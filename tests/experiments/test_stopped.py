@@ -11,7 +11,7 @@ from tests.experiments import tiny
 from tests.experiments.tiny import QUIET
 
 TINY = dataclasses.replace(tiny.CAPSNET, epochs=2, stop_at_error=100.0)
-CNN = dataclasses.replace(tiny.CNN, epochs=2, stop_at_error=0.0)
+CNN = dataclasses.replace(tiny.CNN, epochs=2, stop_at_error=100.0)
 LESS = ErrorOn("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
 ROWS = (
     StoppedRow("capsnet", ("digits", "CapsNet"), "demo", TINY, (1.0, 20.0)),
@@ -34,7 +34,7 @@ def test_a_table_from_its_runs(own_first, tmp_path, monkeypatch):
         "stopped", *(f"{head}, {whose} %" for head in heads for whose in ("paper", "ours")), "gap",
     ]  # fmt: skip
     capsnet, cnn, difference = values["rows"]
-    assert (capsnet["cells"][2], cnn["cells"][2]) == ("epoch 1, epoch 1", "not reached, not reached")
+    assert (capsnet["cells"][2], cnn["cells"][2]) == ("epoch 1, epoch 1", "epoch 1, epoch 1")
     assert (capsnet["cells"][:2], difference["cells"][:2]) == (["digits", "CapsNet"], ["digits", "CNN − CapsNet"])
     for row in (capsnet, cnn):
         for run in row["runs"]:
@@ -59,6 +59,14 @@ def test_a_table_from_its_runs(own_first, tmp_path, monkeypatch):
     assert table.run(folder, (0, 1), "capsella table …", QUIET) == values
 
 
+def test_what_was_not_stopped_is_not_compared(tmp_path):
+    late = dataclasses.replace(ROWS[1], recipe=dataclasses.replace(CNN, stop_at_error=0.0))
+    values = tiny_table(rows=(ROWS[0], late)).run(tmp_path, (0,), "capsella table …", QUIET)
+    capsnet, cnn, difference = (row["cells"][2:] for row in values["rows"])
+    assert (capsnet[0], cnn[0]) == ("epoch 1", "not reached")
+    assert difference == ["not all: not compared", "+0.50", "–", "+10.00", "–", "–"]
+
+
 def test_rows_that_a_source_cannot_make():
     impossible = {"wine": "Wine has no digits."}
     rows = (*ROWS, *(dataclasses.replace(row, slug=f"{row.slug}2", impossible=impossible) for row in ROWS))
@@ -67,6 +75,15 @@ def test_rows_that_a_source_cannot_make():
     assert table.on("wine").note == "A note. Wine has no digits."
     assert [row.recipe.data.name for row in table.on("mnist").rows] == ["mnist"] * 4
     assert table.on("mnist").note == "A note."
+    assert {row.paper for row in table.on("mnist").rows} == {None}
+    assert [row.paper for row in table.on("digits-again").rows] == [(1.0, 20.0), (1.5, 30.0)] * 2
+
+
+def test_images_of_another_name_have_no_published_errors(tmp_path):
+    rows = [dataclasses.replace(row, paper=None) for row in ROWS]
+    values = tiny_table(rows=tuple(rows)).run(tmp_path, (0,), "capsella table …", QUIET)
+    for row in values["rows"]:
+        assert (row["paper"], row["cells"][3], row["cells"][5], row["cells"][7]) == (None, "–", "–", "–")
 
 
 @pytest.mark.parametrize("rows", [(), ROWS[:1]])

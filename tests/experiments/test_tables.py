@@ -65,7 +65,7 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
             assert ("--model.routing.start random" in run["command"]) == (row["label"][1] == "random")
     for text in (
         "A paper, Table 1",
-        "Test error on digits, 20 images; mean ± standard deviation over 2 seed(s)",
+        "Test error on digits, 20 images; mean ± standard deviation over 2 seeds",
         "run 4 of 4: random, seed 1",
         "Budget: 3 training, 1 validation and 2 test",
     ):
@@ -77,7 +77,7 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
     (tmp_path / "results" / "mine.json").write_bytes((folder / "mine.json").read_bytes())
     page = markdown(tmp_path / "results").partition("\n## A paper, Table 1: mine\n")[2]
     assert "`capsella table tiny --budget small --seeds 0 1`" in page
-    assert "on digits, 20 images; mean ± standard deviation over 2 seed(s)" in page
+    assert "on digits, 20 images; mean ± standard deviation over 2 seeds" in page
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {9}
     assert lines[2:] == [f"| {' | '.join(row['cells'])} |" for row in values["rows"]]
@@ -96,12 +96,22 @@ def test_cells_by_hand():
     two = [run(4.0, 0.1), run(6.0, 0.3)]
     assert error_cells(1.8, two) == ["1.8", "5.00 ± 1.41", "+3.20", "0.2000", "0.4000", "20"]
     assert error_cells(None, two[:1]) == ["–", "4.00", "–", "0.1000", "0.2000", "10"]
+    assert error_cells(0.25, two[:1], 0.005)[:3] == ["0.25 ± 0.005", "4.00", "+3.75"]
 
 
 def test_a_cell_for_every_head():
     texts = {"title": "t", "note": "", "measured": "", "command": "c"}
     with pytest.raises(ValueError, match=r"cells: must be 2, one for each of \['a', 'b'\], got \['1'\]"):
         table_values(**texts, labels=["a"], columns=["b"], rows=[{"cells": ["1"]}])
+
+
+def test_a_missing_source_is_found_before_the_first_training(tmp_path):
+    first, second = tiny_table().rows
+    data = dataclasses.replace(second.recipe.data, name="nowhere")
+    rows = (first, dataclasses.replace(second, recipe=dataclasses.replace(second.recipe, data=data)))
+    with pytest.raises(ValueError, match="name: must be a registered name"):
+        dataclasses.replace(tiny_table(), rows=rows).run(tmp_path, [0], "", QUIET)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_table_goes_on(tmp_path, monkeypatch):
