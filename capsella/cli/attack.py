@@ -89,5 +89,5 @@ def _test_images(runs: dict[str, Run], per_class: int | None) -> tuple[str, Imag
                 "for the test images to be new to both"
             )
     splits = load_data(first.recipe.data)
-    test = single_images(splits.test)
+    test = single_images(splits.test, "attacks")
     return splits.name, test if per_class is None else first_per_class(test, per_class, 0)

@@ -90,7 +90,7 @@ def _print(console: Console, result: bench.Bench, images: str) -> None:
 def _model_and_images(name: str) -> Subject:
     if Path(name).is_dir():
         trained = load_run(name)
-        images = single_images(load_data(trained.recipe.data).train)
+        images = single_images(load_data(trained.recipe.data).train, "benchmarks")
         return trained.model, images, f"training images of {trained.name}"
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -119,7 +119,7 @@ def _describe_pairs(splits: Splits, console: Console) -> None:
                 f"{100 * measured.boxes:.1f} % of the smaller bounding box"
             )
     if isinstance(splits.train, PairSet):
-        console.print(f"drawn while training, {drawing_speed(splits.train):,.0f} a second of processor time")
+        console.print(f"drawn alone at {drawing_speed(splits.train):,.0f} a second of processor time")
 
 
 def _split(name: str, words: list[str], console: Console) -> None:

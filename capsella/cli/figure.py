@@ -24,8 +24,8 @@ class FigureOptions:
     data: str | None = None
     """Another source of images than the figure's, as in pbc for bloodmnist."""
     folder: Path | None = None
-    """Folder of the runs, the picture and its numbers; default: that of the paper's tables, runs/forslov2018-BUDGET,
-    and -DATA where it is given."""
+    """Folder of the runs, the picture and its numbers; default: that of the table whose runs it shows, as in
+    runs/sabour2017-1-BUDGET or runs/forslov2018-BUDGET, and -DATA where it is given."""
 
 
 def run(arguments: list[str]) -> None:

@@ -87,11 +87,11 @@ def _test_images(runs: dict[str, Run]) -> tuple[str, ImageSet]:
     """What the images are called, and the test images, which all runs must share."""
     (first, trained), *others = runs.items()
     splits = load_data(trained.recipe.data)
-    images = single_images(splits.test)
+    images = single_images(splits.test, "tests of robustness")
     for name, other in others:
         if other.recipe.data == trained.recipe.data:
             continue
-        theirs = single_images(load_data(other.recipe.data).test)
+        theirs = single_images(load_data(other.recipe.data).test, "tests of robustness")
         same = theirs.classes == images.classes and theirs.images.shape == images.images.shape
         if not (same and torch.equal(theirs.images, images.images) and torch.equal(theirs.labels, images.labels)):
             raise CapsellaError(

@@ -25,8 +25,8 @@ class TableOptions:
     """Another source of images than the table's, as in smallnorb-jpeg for smallnorb; for sabour2017-affnist, of the
     changed images alone."""
     folder: Path | None = None
-    """Folder of the runs and of the table's JSON; default: runs/NAME-BUDGET, and -DATA where it is given. Those of
-    forslov2018 share their runs, with its figures too, and so one folder: runs/forslov2018-BUDGET."""
+    """Folder of the runs and of the table's JSON; default: runs/NAME-BUDGET, and -DATA where it is given. Figures
+    take their runs from there; those of forslov2018 and its tables share one folder, runs/forslov2018-BUDGET."""
 
 
 def run(arguments: list[str]) -> None:

@@ -26,7 +26,7 @@ _CITATION = "Krizhevsky 2009, technical report, University of Toronto"
 
 
 def _read_original(options: DataOptions) -> Parts:
-    path = find_or_download(_ARCHIVE, [_URL], f"md5:{_MD5}")
+    path = find_or_download(_ARCHIVE, [_URL], f"md5:{_MD5}", "A JPEG copy is the source cifar10-jpeg. ")
     return Parts("cifar10", train=_read_split(path, "train", options), test=_read_split(path, "test", options))
 
 

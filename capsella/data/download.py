@@ -16,13 +16,14 @@ def data_root() -> Path:
     return Path(os.environ.get("CAPSELLA_DATA") or pooch.os_cache("capsella")).expanduser()
 
 
-def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None) -> Path:
+def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None, instead: str = "") -> Path:
     """The path of `file` below the data root, downloaded from the first mirror that has it where it is not there yet.
 
     Args:
         file: relative to the data root.
         mirrors: URLs of the file, tried in order.
         checksum: of the file, as `sha256:…` or `md5:…`; a download must match it. None where none is published.
+        instead: one more sentence for the error, on what else would do, with a space behind it.
 
     Raises:
         CapsellaError: no mirror gives the file, the checksum is wrong, or it cannot be written.
@@ -41,7 +42,7 @@ def find_or_download(file: str, mirrors: Sequence[str], checksum: str | None) ->
             failures.append(f"{url}: {error}")
     raise CapsellaError(
         f"{path} is not there and could not be downloaded; put it there by hand, "
-        f"or set CAPSELLA_DATA to a folder that has {file}. Tried:\n  " + "\n  ".join(failures)
+        f"or set CAPSELLA_DATA to a folder that has {file}. {instead}Tried:\n  " + "\n  ".join(failures)
     )
 
 

@@ -1,7 +1,10 @@
 """`load_data`: from options to train, validation and test images; and the table of the sources."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from capsella.data import affnist, cells, cifar10, digits, idx, medmnist, smallnorb, toys
 from capsella.data.download import data_root
@@ -24,7 +27,7 @@ _SOURCES: dict[str, Source] = {
 
 
 PAIRS_PER_IMAGE = 1000
-"""Sabour et al. 2017, §6: 1,000 pairs for each digit, 60 million to train and 10 million to test."""
+"""Sabour et al. 2017, §6: 1,000 pairs for each digit, of 60,000 to train and 10,000 to test."""
 
 
 def load_data(options: DataOptions) -> Splits:
@@ -71,14 +74,31 @@ def split_parts(parts: Parts, options: DataOptions) -> Splits:
 
 
 def _pairs(splits: Splits, options: DataOptions) -> Splits:
-    """Pairs within each split; no two splits share the seed of their draws."""
+    """Pairs within each split; no two splits share the seed of their draws.
+
+    Raises:
+        CapsellaError: images whose borders are bright, whose sums would be white.
+    """
+    sources = [images for images in splits.named().values() if isinstance(images, ImageSet)]  # single ones: all are
+    if options.pair_invert:
+        sources = [replace(images, images=255 - images.images) for images in sources]
+    if (border := _border(sources[0])) > 127:
+        raise CapsellaError(
+            f"{splits.name}: images must be light on black for pairs, got borders with a mean of {border:.0f} of 255; "
+            + ("leave pair_invert out" if options.pair_invert else "set pair_invert for dark on bright ones")
+        )
     numbers = (options.train_pairs, options.validation_pairs, options.test_pairs)
     train, validation, test = (
         PairSet(images, number or PAIRS_PER_IMAGE * len(images), 3 * options.split_seed + stream, options.pair_shift)
-        for stream, (images, number) in enumerate(zip(splits.named().values(), numbers, strict=True))
-        if isinstance(images, ImageSet)  # which the splits of a single source are
+        for stream, (images, number) in enumerate(zip(sources, numbers, strict=True))
     )
     return Splits(f"pairs of {splits.name}", train, validation, test, splits.broken)
+
+
+def _border(images: ImageSet) -> float:
+    """Mean of the outermost rows and columns of the first thousand images."""
+    few = images.images[:1000].float()
+    return float(torch.cat([few[..., [0, -1], :].flatten(), few[..., [0, -1]].flatten()]).mean())
 
 
 def _limited(images: ImageSet, per_class: int | None, options: DataOptions) -> ImageSet:
@@ -121,7 +141,7 @@ def source_table() -> list[SourceRow]:
     found = _found(_SOURCES["mnist"])
     return [
         *rows,
-        SourceRow("multimnist", "60,000,000 / – / 10,000,000 pairs", "36×36×1", 10, f"mnist {found}", citation),
+        SourceRow("multimnist", "54,001,000 / 5,999,000 / 10,000,000 pairs", "36×36×1", 10, f"mnist {found}", citation),
     ]
 
 

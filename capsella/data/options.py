@@ -82,6 +82,10 @@ class DataOptions:
     pair_shift: int = 4
     """Only for pairs: most pixels that each image moves in each direction on a canvas larger by twice as much."""
 
+    pair_invert: bool = False
+    """Only for pairs: turn light and dark over first, for images that are dark on a bright background. A pair is a sum,
+    in which bright backgrounds would leave nothing but white."""
+
     train_pairs: int | None = None
     """Only for pairs: how many there are to train on; without it, 1,000 for each training image."""
 
@@ -133,6 +137,8 @@ class DataOptions:
             raise ValueError(f"pair_shift: must not be negative, got {self.pair_shift}")
         if self.pair_shift != DataOptions.pair_shift:
             self._check_belongs("pair_shift", PAIRED)
+        if self.pair_invert and self.name not in PAIRED:
+            raise ValueError(f"pair_invert: only for the source {' or '.join(PAIRED)}, got it with {self.name!r}")
         for name in ("train_pairs", "validation_pairs", "test_pairs"):
             self._check_belongs(name, PAIRED)
             number = getattr(self, name)
@@ -157,6 +163,7 @@ class DataOptions:
             name="mnist" if self.of is None else self.of,
             of=None,
             pair_shift=DataOptions.pair_shift,
+            pair_invert=False,
             train_pairs=None,
             validation_pairs=None,
             test_pairs=None,

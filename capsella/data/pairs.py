@@ -1,6 +1,6 @@
 """Two images overlaid: MultiMNIST and its like, drawn from a seed when they are asked for, never a file.
 
-Pair k of a set follows from (seed, k) alone. 60 million of them therefore take no room, any of them can be had in any
+Pair k of a set follows from (seed, k) alone. Millions of them therefore take no room, any of them can be had in any
 order, and a resumed training sees what an unbroken one does.
 """
 

@@ -51,6 +51,7 @@ _MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C55: np.dtype("u1"),
     0x1E3D4C56: np.dtype("<i2"),
 }
+_INSTEAD = "A JPEG copy is the source smallnorb-jpeg. "
 _JPEG = {"train": "smallnorb/smallnorb_train.npz", "test": "smallnorb/smallnorb_test.npz"}
 POSED_TEST_INSTANCES = (0, 1)
 """Toys of each category that smallnorb-jpeg-poses tests on; it trains on 2, 3 and 5."""
@@ -119,7 +120,7 @@ def _find(name: str) -> Path:
     if unpacked.is_file():
         return unpacked
     packed = f"{name}.gz"
-    return find_or_download(f"smallnorb/{packed}", [_URL + packed], f"sha256:{_SHA256[packed]}")
+    return find_or_download(f"smallnorb/{packed}", [_URL + packed], f"sha256:{_SHA256[packed]}", _INSTEAD)
 
 
 def _read_jpeg(options: DataOptions) -> Parts:

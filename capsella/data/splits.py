@@ -84,12 +84,12 @@ class Splits:
         return self.train.image_size
 
 
-def single_images(images: LabelledImages) -> ImageSet:
-    """The same images, for what is defined for one class an image only: attacks, changes of the picture, exports.
+def single_images(images: LabelledImages, purpose: str) -> ImageSet:
+    """The same images, for what is defined for one class an image only, which `purpose` names in the plural.
 
     Raises:
         CapsellaError: they are pairs.
     """
     if not isinstance(images, ImageSet):
-        raise CapsellaError("images: must each show one class for this, and those of the run show two")
+        raise CapsellaError(f"{purpose} are for images of one class each, and those of the run are pairs")
     return images

@@ -91,6 +91,11 @@ class Evaluation:
         """The activation of the predicted class, of a pair the weaker one: capsule lengths are not normalised."""
         return self.activations.topk(self.labels[0].numel(), 1).values[:, -1]
 
+    @property
+    def confidence_means(self) -> str:
+        """What `confidence` is, in words."""
+        return CONFIDENCE[self.labels[0].numel()]
+
     @cached_property
     def correct(self) -> Bool[Tensor, "n"]:
         """Whether each image was classified right, both classes of a pair."""
@@ -174,7 +179,7 @@ class Evaluation:
             "classes": [asdict(score) for score in self.per_class],
             "confusion": {"rows": "true", "columns": "predicted", "counts": self.confusion.tolist()},
             "calibration": {
-                "confidence": CONFIDENCE[self.labels[0].numel()],
+                "confidence": self.confidence_means,
                 "expected_calibration_error": curve.expected_error,
                 "bin_edges": curve.edges.tolist(),
                 "bin_counts": curve.counts.tolist(),

@@ -23,7 +23,7 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
     confusion = _confusion_matrix(evaluation) if narrow else _commonest_confusions(evaluation)
     calibration = Text(
         f"expected calibration error {evaluation.calibration.expected_error:.4f} "
-        f"({len(evaluation.calibration.counts)} bins; confidence is the largest class activation)"
+        f"({len(evaluation.calibration.counts)} bins; confidence is {evaluation.confidence_means})"
     )
     notes = [Text(f"note: {note}") for note in evaluation.notes()]
     return Group(headline, Text("\neach class"), _scores(evaluation), confusion, calibration, *notes)

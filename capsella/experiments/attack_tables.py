@@ -86,7 +86,7 @@ class AttackTable:
         if not path.exists():
             console.print(f"attacks on {', '.join(self.networks)}, seed {seed}")
             splits = load_data(self.rows[0].recipe.data)
-            images = single_images(splits.test)
+            images = single_images(splits.test, "attacks")
             models = {name: load_run(run.folder(folder, seed)).model for name, run in self.networks.items()}
             under_attack = attack_networks(models, images, options, progress=console.is_terminal)
             networks = {name: result.to_dict() for name, result in under_attack.items()}

@@ -35,7 +35,7 @@ def draw_votes(model: ImageClassifier, images: LabelledImages) -> Drawn:
 
     The paper shows a truck and a human, both right, and an airplane taken for a car.
     """
-    images = single_images(images)
+    images = single_images(images, "figures of votes")
     evaluation = evaluate(model, images)
     picked = pick_examples(evaluation, RIGHT, WRONG)
     pixels = images.images[picked].float() / 255

@@ -4,6 +4,7 @@
 """
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.experiments.latency_table import latency_section
 from capsella.experiments.tables import hardware, markdown_row
+from capsella.training import Recipe
+from capsella.training.command import command
 
 HEADER = """# Results
 
-Generated from the JSON files in `results/` by `make results`; each file holds the command, commit, seed, hardware,
-versions and the complete recipe of its row. The epoch is chosen on validation images; the test images are used once.
+Generated from the JSON files in `results/` by `make results`; each file holds the commit, seed, hardware, versions and
+the complete recipe of its row. The command is made of that recipe today: it names all that its registered recipe has
+changed in since. The epoch is chosen on validation images; the test images are used once.
 Speeds are the median over epochs of a training that may have shared its processor.
 
 | result | command | test error % | 95 % interval | best epoch | images/s | peak memory MiB | hardware |
@@ -57,7 +61,7 @@ def _row(name: str, values: dict[str, Any]) -> str:
     low, high = test["error_interval_95_percent"]
     return markdown_row(
         name,
-        f"`{values['command']}`",
+        f"`{_command(values)}`",
         f"{test['error_percent']:.2f}",
         f"{low:.2f}–{high:.2f}",
         f"{training['best']['epoch']} of {training['epochs']}",
@@ -65,6 +69,14 @@ def _row(name: str, values: dict[str, Any]) -> str:
         f"{training['peak_memory_mib']:.0f}",
         hardware(environment),
     )
+
+
+def _command(values: dict[str, Any]) -> str:
+    """What trains the recipe of a result today: a flag for all that its registered recipe has changed in since."""
+    words = shlex.split(values["command"])
+    if words[:2] != ["capsella", "train"]:
+        return str(values["command"])
+    return command(words[2], Recipe.from_dict(values["recipe"]))
 
 
 def _section(name: str, values: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ def figure_5(budget: BudgetName) -> RunFigure:
 
 def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Drawn:
     """Figure 3. Right ones are not chosen for their looks; wrong ones are the most confident."""
-    few = single_images(images).subset(torch.arange(min(len(images), LOOKED_AT)))
+    few = single_images(images, "figures 3 and 4").subset(torch.arange(min(len(images), LOOKED_AT)))
     evaluation = evaluate(model, few)
     picked = pick_examples(evaluation)
     part = reconstruct(model, few.images[picked].float() / 255, few.labels[picked])
@@ -52,7 +52,7 @@ def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
 
     The image of a class is the first test image of it that is classified right. A class without one has no row.
     """
-    few = single_images(images).subset(torch.arange(min(len(images), LOOKED_AT)))
+    few = single_images(images, "figures 3 and 4").subset(torch.arange(min(len(images), LOOKED_AT)))
     evaluation = evaluate(model, few)
     rows, elements, shown = [], [], []
     for label in range(min(TWEAKED, len(few.classes))):

@@ -138,26 +138,33 @@ def overlay_figure(
     images: Float[np.ndarray, "n 1 h w"],
     parts: Float[np.ndarray, "n 2 1 h w"],
     drawn: Float[np.ndarray, "n 2 1 h w"],
+    from_true: Float[np.ndarray, "n 2 1 h w"],
+    from_others: Float[np.ndarray, "n 2 1 h w"],
     true_names: Sequence[str],
     predicted_names: Sequence[str],
 ) -> Figure:
-    """Five rows, a column a pair: the input, its two images, the two reconstructions, together and each alone.
+    """Seven rows, a column a pair: the input, its two images, the two reconstructions, together and each alone.
 
-    The first image and its reconstruction are orange, the second blue (Sabour et al. 2017, Figure 5).
+    Below them the reconstructions from the two true classes, and from two that are neither true nor predicted. The
+    first image and its reconstruction are orange, the second blue (Sabour et al. 2017, Figure 5).
 
     Raises:
         ValueError: no images, or parts, reconstructions or names that do not fit them.
     """
     n = len(images)
-    if n == 0 or not n == len(parts) == len(drawn) == len(true_names) == len(predicted_names):
+    counts = [n, *(len(each) for each in (parts, drawn, from_true, from_others, true_names, predicted_names))]
+    if n == 0 or len(set(counts)) > 1:
         raise ValueError(
-            f"images, parts, reconstructions, names: must be as many of each, at least 1, got {n}, {len(parts)}, "
-            f"{len(drawn)}, {len(true_names)}, {len(predicted_names)}"
+            f"images, parts, reconstructions, names: must be as many of each, at least 1, got {str(counts)[1:-1]}"
         )
     first, second = drawn.copy(), drawn.copy()
     first[:, 1], second[:, 0] = 0, 0
-    rows = [images.transpose(0, 2, 3, 1), *(_two_colours(both) for both in (parts, drawn, first, second))]
-    titles = ("input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone")
+    pairs = (parts, drawn, first, second, from_true, from_others)
+    rows = [images.transpose(0, 2, 3, 1), *(_two_colours(both) for both in pairs)]
+    titles = (
+        "input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone",
+        "from the\ntrue classes", "from two\nothers",
+    )  # fmt: skip
     blocks = -(-n // COLUMNS)
     size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(images) + 0.5) * blocks)
     figure = Figure(figsize=size, layout="constrained")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from jaxtyping import Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -26,7 +26,10 @@ def pair_name(names: tuple[str, ...], classes: Integer[Tensor, "*k"]) -> str:
 def pairs_figure(
     model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, "picked"]
 ) -> Figure:
-    """The pairs at `picked`, beside what the capsules of the two predicted classes draw (Sabour et al. 2017, Fig. 5).
+    """The pairs at `picked`, beside what capsules draw (Sabour et al. 2017, Fig. 5).
+
+    Those of the two predicted classes, together and each alone; those of the two true ones; and, for control, those of
+    the two most active classes that are neither: a network that fits any class to any image draws the image there, too.
 
     Raises:
         ValueError: a model without a decoder.
@@ -34,16 +37,31 @@ def pairs_figure(
     check_decoder(model, "reconstructions")
     images, labels, _ = pairs.take(picked)
     predictions = evaluation.predictions[picked]
+    others, there = _others(evaluation.activations[picked], labels, predictions)
     with inference(model) as device:
         capsules = model.encode(images.float().to(device) / 255)
-        drawn = [model.decode(capsules, column.to(device)).float().cpu() for column in predictions.unbind(1)]
+        drawn, from_true, from_others = (
+            torch.stack([model.decode(capsules, column.to(device)).float().cpu() for column in classes.unbind(1)], 1)
+            for classes in (predictions, labels, others)
+        )
     return overlay_figure(
         images.numpy() / 255,
         pairs.parts(pairs.draw(picked)).numpy() / 255,
-        torch.stack(drawn, 1).numpy(),
+        drawn.numpy(),
+        from_true.numpy(),
+        (from_others * there[:, :, None, None, None]).numpy(),
         [pair_name(pairs.classes, both) for both in labels],
         [pair_name(pairs.classes, both) for both in predictions],
     )
+
+
+def _others(
+    activations: Float[Tensor, "n classes"], labels: Int64[Tensor, "n 2"], predictions: Int64[Tensor, "n 2"]
+) -> tuple[Int64[Tensor, "n 2"], Bool[Tensor, "n 2"]]:
+    """The two most active classes that are neither true nor predicted, and where there are as many."""
+    strength = activations.scatter(1, torch.cat([labels, predictions], 1), -torch.inf)
+    strongest = strength.topk(2, 1)
+    return strongest.indices, strongest.values > -torch.inf
 
 
 def explain_pairs(model: ImageClassifier, pairs: PairSet, out: Path) -> Path:

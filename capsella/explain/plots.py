@@ -74,7 +74,7 @@ def reliability_figure(curve: Calibration) -> Figure:
     upper.legend(loc="upper left")
     upper.set_title(f"expected calibration error {curve.expected_error:.3f}", fontsize=10)
     lower.bar(centres, curve.counts, width * 0.9, color=TRAIN)
-    lower.set(xlabel="confidence (largest class activation)", ylabel="images")
+    lower.set(xlabel="confidence", ylabel="images")
     return figure
 
 

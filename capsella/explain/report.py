@@ -38,7 +38,9 @@ MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 PAIRS = (
     "Top: pairs of test images, right ones (green: both classes found), then the most confident mistakes (red), if "
     "any. Below: the two images of the pair, the first orange and the second blue, and what the decoder draws from the "
-    "capsules of the two predicted classes, together and each alone. A found class has the colour of its image."
+    "capsules of the two predicted classes, together and each alone. A found class has the colour of its image. Last, "
+    "what it draws from the two true classes, and, as a check, from the two most active of all others: a network that "
+    "only fits classes to images would draw the image there, too."
 )
 NO_DECODER = "This model has no decoder, so no image can be made from what it found."
 
@@ -231,8 +233,8 @@ def _image(images: LabelledImages, index: int) -> Float[Tensor, "c h w"]:
 def _reliability(evaluation: Evaluation) -> Section:
     text = (
         "Images sorted by confidence: a point on the dashed line means that of the images with that confidence, this "
-        "share is right; below it the model is too sure of itself. The confidence is the largest class activation as "
-        "it stands. Capsule lengths do not sum to one over the classes, and the margin loss does not press them above "
+        f"share is right; below it the model is too sure of itself. The confidence is {evaluation.confidence_means}. "
+        "Capsule lengths do not sum to one over the classes, and the margin loss does not press them above "
         "0.9, so a capsule network that is hardly ever wrong lies above the line."
     )
     return Section("reliability", "Calibration", text, reliability_figure(evaluation.calibration))

@@ -67,7 +67,7 @@ def export_model(
     """
     _check(format, precision)
     path = Path(path)
-    train, test = map(single_images, (images.train, images.test))
+    train, test = (single_images(part, "exports") for part in (images.train, images.test))
     result: list[tuple[dict[str, Any], Parity]] = []
 
     def write(temporary: Path) -> None:

@@ -169,8 +169,10 @@ class Recipe:
         if self.stop_on not in ("validation", "test"):
             raise ValueError(f"stop_on: must be 'validation' or 'test', got {self.stop_on!r}")
         if self.data.is_paired and self.augment != AugmentOptions():
+            off = dataclasses.asdict(AugmentOptions())
+            on = {name: value for name, value in dataclasses.asdict(self.augment).items() if value != off[name]}
             raise ValueError(
-                f"augment: must be off for pairs, whose two images are shifted when they are drawn, got {self.augment}"
+                f"augment: must be off for pairs, whose two images are shifted when they are drawn, got {on}"
             )
         if self.data.is_paired and self.loss.name not in FOR_TWO_CLASSES:
             raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for pairs, got {self.loss.name}")

@@ -131,7 +131,7 @@ def test_a_wrong_checksum_is_an_error_and_leaves_no_file(root: Path, server: tup
 def test_no_mirror_is_an_error_that_lists_them(root: Path, server: tuple[str, Path, list[str]]):
     url, _, _ = server
     with pytest.raises(CapsellaError, match=rf"Tried:\n  {url}gone/a: 404.*\n  http://127\.0\.0\.1:9/a: "):
-        find_or_download("set/a", [url + "gone/a", "http://127.0.0.1:9/a"], f"md5:{'0' * 32}")
+        find_or_download("set/a", [url + "gone/a", "http://127.0.0.1:9/a"], f"md5:{'0' * 32}", "Or take b. ")
 
 
 def test_a_root_that_cannot_be_written(root: Path, server: tuple[str, Path, list[str]]):

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from capsella.data import (
     DataOptions,
@@ -206,6 +207,7 @@ def test_pairs_of_a_folder(tmp_path) -> None:
         ({"name": "multi", "of": "multi"}, "of: must name the source .* got 'multi'"),
         ({"name": "mnist", "test_pairs": 5}, "test_pairs: only for the source multimnist or multi, got 5"),
         ({"name": "mnist", "pair_shift": 2}, "pair_shift: only for the source multimnist or multi, got 2"),
+        ({"name": "mnist", "pair_invert": True}, "pair_invert: only for the source .* got it with 'mnist'"),
         ({"name": "multimnist", "train_pairs": 0}, "train_pairs: must be at least 1, got 0"),
         ({"name": "multimnist", "pair_shift": -1}, "pair_shift: must not be negative, got -1"),
         ({"name": "multi", "of": "folder"}, "path: must be given for the source 'folder'"),
@@ -215,6 +217,28 @@ def test_pairs_of_a_folder(tmp_path) -> None:
 def test_options_that_do_not_fit_are_refused(fields, message) -> None:
     with pytest.raises(ValueError, match=message):
         DataOptions(**fields)
+
+
+@pytest.mark.parametrize("bright", [True, False])
+def test_dark_images_on_a_bright_background_are_turned_over(tmp_path, bright) -> None:
+    """Sums of bright backgrounds are white: refused, unless they are turned over; and black ones are not to be."""
+    for number in range(9):
+        pixels = np.full((12, 12), 20, np.uint8)
+        pixels[4:8, 3 : 6 + number % 3] = 200
+        (tmp_path / "abc"[number % 3]).mkdir(exist_ok=True)
+        picture = Image.fromarray(255 - pixels if bright else pixels)
+        picture.save(tmp_path / "abc"[number % 3] / f"{number}.png")
+    shares = {"validation": 0.34, "test": 0.34}
+    wrong, right = (
+        DataOptions(name="multi", of="folder", path=tmp_path, pair_invert=invert, **shares)
+        for invert in (not bright, bright)
+    )
+    advice = "set pair_invert" if bright else "leave pair_invert out"
+    with pytest.raises(CapsellaError, match=f"must be light on black for pairs, got borders with .* 235 .*{advice}"):
+        load_data(wrong)
+    pairs = load_data(right).train
+    assert sorted(pairs.source.images.unique().tolist()) == [20, 200]
+    assert (pairs.take(torch.arange(20)).images == 0).any()  # the canvas
 
 
 def test_a_sheet_shows_a_pair_in_the_rows_of_both_classes() -> None:
@@ -229,8 +253,6 @@ def test_a_sheet_shows_a_pair_in_the_rows_of_both_classes() -> None:
 
 def test_what_is_for_one_class_an_image_refuses_pairs() -> None:
     source = make_source()
-    assert single_images(source) is source
-    with pytest.raises(
-        CapsellaError, match=r"images: must each show one class for this, and those of the run show two"
-    ):
-        single_images(PairSet(source, 20, shift=2))
+    assert single_images(source, "attacks") is source
+    with pytest.raises(CapsellaError, match="attacks are for images of one class each, and those of the run are pairs"):
+        single_images(PairSet(source, 20, shift=2), "attacks")

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import runpy
 import sys
@@ -13,14 +14,14 @@ from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.experiments import results, runs
 from capsella.experiments.results import HEADER, markdown
-from capsella.training import Recipe
+from capsella.training import Recipe, get_recipe
 
 ROOT = Path(capsella.__file__).parents[1]
 RESULT = {
     "command": "capsella train demo --epochs 3",
     "seed": 0,
     "environment": {"gpu": "none", "threads": 2, "cpu": "A processor"},
-    "recipe": {},
+    "recipe": dataclasses.replace(get_recipe("demo"), epochs=3).to_dict(),
     "test": {"images": 359, "errors": 7, "error_percent": 1.9499, "error_interval_95_percent": [0.9474, 3.9706]},
     "training": {"best": {"epoch": 2}, "epochs": 3, "images_per_second": 123.456, "peak_memory_mib": 800.4},
 }

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import capsella.explain.pairs
 from capsella.data import ImageSet, PairSet
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain import explain_pairs, pairs_figure, write_report
@@ -19,7 +20,7 @@ def pairs() -> PairSet:
 
 
 def shown(figure, row: int, column: int) -> np.ndarray:
-    """The picture in a cell; ten rows of six: two blocks of five."""
+    """The picture in a cell; rows of six, seven to a block."""
     return np.asarray(figure.axes[6 * row + column].get_images()[0].get_array())
 
 
@@ -28,7 +29,8 @@ def test_each_image_and_its_reconstruction_has_its_colour() -> None:
     parts[0, 0, 0, 0, 0], parts[0, 1, 0, 1, 1] = 1, 1
     parts[0, :, 0, 2, 2] = 1
     drawn[0, 0, 0, 0, 1], drawn[0, 1, 0, 1, 0] = 0.5, 0.5
-    figure = overlay_figure(parts.max(1), parts, drawn, ["3 + 8"], ["3 + 5"])
+    true, others = 0.5 * drawn[:, ::-1], np.flip(drawn, (3, 4))
+    figure = overlay_figure(parts.max(1), parts, drawn, true, others, ["3 + 8"], ["3 + 5"])
     assert shown(figure, 1, 0)[0, 0].tolist() == list(FIRST)
     assert shown(figure, 1, 0)[1, 1].tolist() == list(SECOND)
     assert shown(figure, 1, 0)[2, 2].tolist() == np.add(FIRST, SECOND).clip(0, 1).tolist()
@@ -37,9 +39,11 @@ def test_each_image_and_its_reconstruction_has_its_colour() -> None:
     assert shown(figure, 3, 0)[1, 0].tolist() == [0, 0, 0]
     assert shown(figure, 4, 0)[1, 0].tolist() == [0.5 * c for c in SECOND]
     assert shown(figure, 4, 0)[0, 1].tolist() == [0, 0, 0]
+    assert shown(figure, 5, 0)[0, 1].tolist() == [0.25 * c for c in SECOND]
+    assert shown(figure, 6, 0)[2, 1].tolist() == [0.5 * c for c in FIRST]
     assert figure.axes[0].get_title() == "3 + 5\nis 3 + 8"
-    with pytest.raises(ValueError, match="as many of each, at least 1, got 1, 1, 1, 2, 1"):
-        overlay_figure(parts.max(1), parts, drawn, ["a", "b"], ["a"])
+    with pytest.raises(ValueError, match="as many of each, at least 1, got 1, 1, 1, 1, 1, 2, 1"):
+        overlay_figure(parts.max(1), parts, drawn, true, others, ["a", "b"], ["a"])
 
 
 def test_reconstructions_are_those_of_the_predicted_capsules(capsnet, pairs) -> None:
@@ -56,10 +60,45 @@ def test_reconstructions_are_those_of_the_predicted_capsules(capsnet, pairs) -> 
     np.testing.assert_allclose(shown(figure, 0, 1), images[1, 0], atol=1e-6)
 
 
-def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path) -> None:
+def test_reconstructions_from_the_true_classes_and_from_others(capsnet) -> None:
+    digits = ImageSet(torch.randint(0, 256, (30, 1, SIZE, SIZE)).to(torch.uint8), torch.arange(30) % 3, NAMES)
+    pairs = PairSet(digits, 20, shift=0)
+    picked = torch.tensor([3, 5])
+    labels, images = pairs.labels[picked], pairs.take(picked).images.float() / 255
+    # The first is found; of the second, classes 0 and 1 are predicted whatever they are.
+    activations = torch.zeros(20, 3)
+    activations[3] = torch.nn.functional.one_hot(labels[0], 3).amax(0).float()
+    activations[5] = torch.tensor([0.9, 0.8, 0.1])
+    figure = pairs_figure(capsnet, pairs, Evaluation(activations, pairs.labels, NAMES), picked)
+    with torch.no_grad():
+        each = [capsnet(images, torch.full((2,), label)).reconstruction[:, 0] for label in range(3)]
+    colours = np.array([FIRST, SECOND])
+    for k in range(2):
+        expected = sum(each[labels[k, j]][k, ..., None] * colours[j] for j in (0, 1))
+        np.testing.assert_allclose(shown(figure, 5, k), expected.clip(0, 1), atol=1e-5)
+    # Of three classes one is neither: it has the first colour, and the second is left out.
+    (left,) = {0, 1, 2} - set(labels[0].tolist())
+    np.testing.assert_allclose(shown(figure, 6, 0), each[left][0, ..., None] * colours[0], atol=1e-5)
+    if set(labels[1].tolist()) != {0, 1}:  # then every class is true or predicted
+        assert not shown(figure, 6, 1).any()
+
+
+def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path, monkeypatch) -> None:
+    drawn = []
+
+    def draw(model, images, evaluation, picked):
+        drawn.append((evaluation.correct[picked], picked))
+        return pairs_figure(model, images, evaluation, picked)
+
+    monkeypatch.setattr(capsella.explain.pairs, "pairs_figure", draw)
     path = explain_pairs(capsnet, pairs, tmp_path / "out")
     assert path.name == "pairs.png"
     assert path.read_bytes().startswith(b"\x89PNG")
+    ((right, picked),) = drawn
+    evaluation = evaluate(capsnet, pairs)
+    assert picked[~right].tolist() == evaluation.mistakes()[:6].tolist()
+    assert right.sum() == min(6, evaluation.correct.sum())
+    assert (~right).any()
     with pytest.raises(ValueError, match="must have a decoder for reconstructions"):
         explain_pairs(cnn, pairs, tmp_path)
 

@@ -75,7 +75,7 @@ def test_an_epoch_of_draws() -> None:
 
 def test_what_pairs_do_not_go_with() -> None:
     recipe = get_recipe("sabour2017-multimnist")
-    with pytest.raises(ValueError, match="augment: must be off for pairs"):
+    with pytest.raises(ValueError, match=r"augment: must be off for pairs, .*got {.shift.: 1}"):
         dataclasses.replace(recipe, augment=AugmentOptions(shift=1))
     with pytest.raises(ValueError, match="loss: must be margin or sigmoid_cross_entropy for pairs, got spread"):
         dataclasses.replace(recipe, loss=LossOptions("spread"))

@@ -179,7 +179,7 @@ def _drawn(found: Findings) -> list[Section]:
     drawing = [one for one in found.measured if one.trained.candidate.decoder_parameters]
     drawing.sort(key=lambda one: (one is not found.champions[0], one.trained.validation_error))
     chosen = drawing[0] if drawing else found.champions[0]
-    model, images = chosen.model(), single_images(found.plan.splits.test)
+    model, images = chosen.model(), single_images(found.plan.splits.test, "comparisons")
     sections = [make(model, chosen.shipped, images) for make in (reconstruction_section, tweak_section)]
     return [Section(one.name, f"{one.title}: {chosen.name}", one.text, one.figure) for one in sections]
 

@@ -27,7 +27,7 @@ def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     begin(plan)
     networks, champions = Grid(plan, console).run()
     console.print("testing: accuracy, changed images, latency", markup=False)
-    images = single_images(plan.splits.test)
+    images = single_images(plan.splits.test, "comparisons")
     best = [champions["capsules"], champions["CNN"]]
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])

@@ -95,7 +95,12 @@ def accuracies(run: PlannedRun, folder: Path, strengths: Mapping[str, Sequence[f
     trained = load_run(folder)
     splits = load_data(trained.recipe.data)
     result = robustness(
-        {run.slug: trained.model}, single_images(splits.test), strengths, data=splits.name, seed=SEED, batch_size=32
+        {run.slug: trained.model},
+        single_images(splits.test, "tests of robustness"),
+        strengths,
+        data=splits.name,
+        seed=SEED,
+        batch_size=32,
     )
     write_json(path, {"strengths": asked, **result.to_dict()})
     return list(result.to_dict()["points"])

@@ -46,7 +46,7 @@ class PerturbationFigure(FromRuns):
         planned = self.runs.with_decoder(self.network, True)
         result = finish_runs([planned], seeds, folder, console)[planned.slug][0]
         model = load_run(planned.folder(folder, seeds[0])).model
-        test = single_images(load_data(planned.recipe.data).test)
+        test = single_images(load_data(planned.recipe.data).test, "figures of changed capsules")
         image, target = test.images[0].float() / 255, int(test.labels[0])
         candidates = largest_elements(model, image, target, CANDIDATES)
         effects = effect(dimension_tweaks(model, image, target, (-self.most, self.most), candidates))
