@@ -1,16 +1,18 @@
 """`capsella evaluate`."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
-from capsella.data import load_data
+from capsella.data import DataOptions, LabelledImages, load_data
+from capsella.errors import CapsellaError
 from capsella.evaluation import evaluate
 from capsella.files import write_json
+from capsella.models import ImageClassifier
 from capsella.training import load_run
 
 
@@ -22,21 +24,40 @@ class Evaluate:
     """Folder of the run."""
     split: Literal["test", "validation", "train"] = "test"
     """Which of its images."""
+    data: str | None = None
+    """Another source with the same classes, as in affnist-like for a run on mnist40."""
+    test_pairs: int | None = None
+    """Of a run on pairs: test on this many instead; the first are the same."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """Where the JSON goes; default: SPLIT.json in the run's folder."""
+    """Where the JSON goes; default: SPLIT.json in the run's folder, DATA-SPLIT.json for another source and
+    SPLIT-pairsN.json for another number of pairs."""
+
+
+def _data(options: Evaluate, data: DataOptions) -> DataOptions:
+    """The run's own images, or those that are asked for instead."""
+    return replace(data, name=options.data or data.name, test_pairs=options.test_pairs or data.test_pairs)
+
+
+def _form(images: LabelledImages | ImageClassifier) -> str:
+    height, width = images.image_size
+    return f"{', '.join(images.classes)} at {height}×{width}×{images.channels}"
 
 
 def run(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
     trained = load_run(options.run)
-    images = load_data(trained.recipe.data).named()[options.split]
+    images = load_data(_data(options, trained.recipe.data)).named()[options.split]
+    if (found := _form(images)) != (wanted := _form(trained.model)):
+        raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
     evaluation = evaluate(trained.model, images, options.batch_size, progress=True)
-    out = options.out or options.run / f"{options.split}.json"
+    source = "" if options.data is None else f"{options.data}-"
+    pairs = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
+    out = options.out or options.run / f"{source}{options.split}{pairs}.json"
     write_json(out, evaluation.to_dict())
     if options.json:
         print(json.dumps(evaluation.to_dict(), indent=2))

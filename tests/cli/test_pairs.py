@@ -28,6 +28,10 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
     answer = cli("evaluate", run_on_pairs, "--json")
     assert json.loads(answer.out)["errors"] == written["test"]["errors"]
 
+    answer = cli("evaluate", run_on_pairs, "--test-pairs", 7)
+    assert answer.code == 0, answer.err
+    assert json.loads((run_on_pairs / "test-pairs7.json").read_text())["images"] == 7
+
     answer = cli("explain", run_on_pairs)
     assert answer.out.strip() == str(run_on_pairs / "explain" / "pairs.png")
     with Image.open(run_on_pairs / "explain" / "pairs.png") as picture:
@@ -39,6 +43,20 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
     row = next(csv.DictReader(answer.out.splitlines()))
     strongest = sorted("0123456789", key=lambda name: -float(row[name]))[:2]
     assert row["class"] == " + ".join(strongest)
+
+
+def test_a_run_meets_images_of_another_source(cli, tmp_path) -> None:
+    folder = tmp_path / "run"
+    short = ("--epochs", "1", "--size", "17", "--per-class", "2", "--test-per-class", "3", "--accelerator", "cpu")
+    assert cli("train", "demo", *short, "--out", folder).code == 0
+    answer = cli("evaluate", folder, "--data", "digits")
+    assert answer.code == 0, answer.err
+    own, other = (json.loads((folder / f"{name}.json").read_text()) for name in ("test", "digits-test"))
+    assert other == own
+    answer = cli("evaluate", folder, "--data", "toys")
+    assert answer.code == 1
+    assert "data: must have the classes, size and channels of the run, 0, 1, 2" in answer.err
+    assert not (folder / "toys-test.json").exists()
 
 
 def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:

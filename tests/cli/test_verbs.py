@@ -45,6 +45,11 @@ class TestEvaluate:
         assert answer.code == 1
         assert f"{images}: no such folder" in answer.err
 
+    def test_images_of_another_source(self, cli, trained, images):
+        answer = cli("evaluate", trained, "--data", "digits")
+        assert answer.code == 1
+        assert "path: only for the source folder or npz" in answer.err
+
     def test_a_batch_size_of_zero(self, cli, trained):
         assert "batch_size: must be at least 1, got 0" in cli("evaluate", trained, "--batch-size", 0).err
 
