@@ -70,8 +70,7 @@ class CapsuleConv2d(nn.Module):
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         children = math.prod(self.geometry.kernel) * types_in
-        learned = routing.parameter_shapes(types_out, pose_out, children)
-        self.routing_parameters = nn.ParameterDict({name: torch.zeros(shape) for name, shape in learned.items()})
+        self.routing_parameters = nn.ParameterDict(routing.first_parameters(types_out, pose_out, children))
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""

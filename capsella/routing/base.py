@@ -4,6 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,6 +41,11 @@ class Routing(ABC):
         `types`: parent types; `pose`: a parent's pose elements; `children`: all those in a window.
         """
         return {}
+
+    def first_parameters(self, types: int, pose: int, children: int) -> dict[str, Tensor]:
+        """What training starts from, for each of `parameter_shapes`: zeros, if nothing else is said."""
+        shapes = self.parameter_shapes(types, pose, children)
+        return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
     @abstractmethod
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:

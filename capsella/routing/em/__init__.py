@@ -68,16 +68,23 @@ class EMRouting(EMSettings, Routing):
     competition: Literal["all", "types"] = "all"
     """Who competes for a child of a convolution: every type at every position whose window holds it (the paper), or the
     types at one position, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
+    beta_a_scale: float | None = None
+    """None learns β_a itself, from 0. A number s learns b in β_a = s·b, from −1 (authors' code: 5,000, from −½ and, in
+    the class capsules, −1). Costs are hundreds, and Adam moves a parameter by a learning rate a step: without a scale
+    β_a stays 0, a parent without data is half active, and where votes agree from the start, as over a black background,
+    every parent is fully active and the logistic flat."""
     backend: Backend = "auto"
     """Which implementation runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.beta_a_scale is not None and not self.beta_a_scale > 0:
+            raise ValueError(f"beta_a_scale: must be above 0 or None, got {self.beta_a_scale}")
         if self.competition not in ("all", "types"):
             raise ValueError(f"competition: must be 'all' or 'types', got {self.competition!r}")
 
     def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
-        """β_u and β_a, one of each per parent type.
+        """β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.
 
         Raises:
             ValueError: standardised costs of two types, or one: only their order would be left, without a gradient.
@@ -89,9 +96,20 @@ class EMRouting(EMSettings, Routing):
             )
         return {"beta_u": (types,), "beta_a": (types,)}
 
+    def first_parameters(self, types: int, pose: int, children: int) -> dict[str, Tensor]:
+        """Zeros; −1 for a β_a with a scale."""
+        first = super().first_parameters(types, pose, children)
+        return first if self.beta_a_scale is None else {**first, "beta_a": -torch.ones(types)}
+
+    def _betas(self, parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """β_u and β_a, from what a layer has learned."""
+        scale = 1.0 if self.beta_a_scale is None else self.beta_a_scale
+        return parameters["beta_u"], scale * parameters["beta_a"]
+
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
         """`em_routing`: all parents of these votes compete."""
-        return _route(votes, activations, parameters["beta_u"], parameters["beta_a"], self, self.backend)
+        beta_u, beta_a = self._betas(parameters)
+        return _route(votes, activations, beta_u, beta_a, self, self.backend)
 
     def capsule_conv(
         self,
@@ -103,7 +121,7 @@ class EMRouting(EMSettings, Routing):
         **parameters: Tensor,
     ) -> Capsules:
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
-        beta_u, beta_a = parameters["beta_u"], parameters["beta_a"]
+        beta_u, beta_a = self._betas(parameters)
         everywhere = self.competition == "all"
         backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), poses, weight, vote_offset)
         if backend == "native":
