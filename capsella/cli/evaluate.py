@@ -13,6 +13,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import evaluate
 from capsella.files import write_json
 from capsella.models import ImageClassifier
+from capsella.models.multi_crop import MultiCrop
 from capsella.training import load_run
 
 
@@ -28,13 +29,16 @@ class Evaluate:
     """Another source with the same classes, as in affnist-like for a run on mnist40."""
     test_pairs: int | None = None
     """Of a run on pairs: test on this many instead; the first are the same."""
+    crops: bool = False
+    """Average the activations over thirteen cuts around the centre (Hinton et al. 2018, "multiple crops"): a figure of
+    its own, of networks that cut their images."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """Where the JSON goes; default: SPLIT.json in the run's folder, DATA-SPLIT.json for another source and
-    SPLIT-pairsN.json for another number of pairs."""
+    """Where the JSON goes; default: SPLIT.json in the run's folder, DATA-SPLIT.json for another source,
+    SPLIT-pairsN.json for another number of pairs, SPLIT-crops.json for several cuts."""
 
 
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
@@ -54,10 +58,12 @@ def run(arguments: list[str]) -> None:
     images = load_data(_data(options, trained.recipe.data)).named()[options.split]
     if (found := _form(images)) != (wanted := _form(trained.model)):
         raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
-    evaluation = evaluate(trained.model, images, options.batch_size, progress=True)
+    model = MultiCrop(trained.model).eval() if options.crops else trained.model
+    evaluation = evaluate(model, images, options.batch_size, progress=True)
     source = "" if options.data is None else f"{options.data}-"
-    pairs = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
-    out = options.out or options.run / f"{source}{options.split}{pairs}.json"
+    asked = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
+    crops = "-crops" if options.crops else ""
+    out = options.out or options.run / f"{source}{options.split}{asked}{crops}.json"
     write_json(out, evaluation.to_dict())
     if options.json:
         print(json.dumps(evaluation.to_dict(), indent=2))

@@ -1,8 +1,13 @@
 """Command-line flags of a recipe: every field, by its full name or by the end of it that is unique."""
 
-from typing import Any
+import inspect
+from dataclasses import replace
+from typing import Any, get_args
+
+import tyro
 
 from capsella.errors import unknown_name
+from capsella.models import model_function
 from capsella.training import Recipe
 from capsella.training.command import complete, leaves, with_network, with_routing
 
@@ -23,7 +28,22 @@ def prepare(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
     recipe = complete(recipe)
     if routing is not None:
         recipe = with_routing(recipe, routing)
-    return recipe, _full_names(words, leaves(recipe))
+    return _with_optional(recipe, _full_names(words, leaves(recipe)))
+
+
+def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
+    """The recipe with those options of its network that may be None, and the other words.
+
+    The command line's own parser takes the type of a network's option from its value, and None has but one.
+    """
+    model = dict(recipe.model)
+    for name, parameter in inspect.signature(model_function(model["name"])).parameters.items():
+        if name in model and type(None) in get_args(parameter.annotation):
+            flag = f"--model.{name.replace('_', '-')}"
+            value, words = _take(words, flag, f"--model.{name}")
+            if value is not None:
+                model[name] = tyro.cli(parameter.annotation, args=[value], prog=f"capsella train {flag}")
+    return replace(recipe, model=model), words
 
 
 def _take(words: list[str], *names: str) -> tuple[str | None, list[str]]:

@@ -92,8 +92,11 @@ class UnderAttack:
 
     @property
     def is_masked(self) -> bool:
-        """Whether the attacks' gradients cannot be trusted: the curves then say nothing of the network."""
-        return self.at_full_reach > 0
+        """Whether the attacks' gradients cannot be trusted: the curves then say nothing of the network.
+
+        An image without any gradient is a sign of its own: at ε = 1 random starts alone may fool a network.
+        """
+        return self.at_full_reach > 0 or self.without_gradient > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
@@ -236,7 +239,8 @@ def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
     for name, result in results.items():
         verdict = "MASKED: the curves overstate this network" if result.is_masked else "not masked"
         notes.append(
-            f"{name}: PGD at ε = 1 leaves {result.at_full_reach:.1f} % right (0 where nothing is masked): {verdict}; "
-            f"{result.zero_gradient:.1f} % of the gradient is exactly 0, all of it for {result.without_gradient} images"
+            f"{name}: {verdict}. PGD at ε = 1 leaves {result.at_full_reach:.1f} % right, and {result.without_gradient} "
+            "images have no gradient (both 0 where nothing is masked); "
+            f"{result.zero_gradient:.1f} % of all gradients is exactly 0"
         )
     return notes

@@ -111,7 +111,8 @@ class AttackTable:
         masked = [
             name
             for name in self.networks
-            if any(attack["networks"][name]["pgd_accuracy_at_epsilon_1_percent"] > 0 for attack in attacks)
+            for attacked in [[attack["networks"][name] for attack in attacks]]
+            if any(one["pgd_accuracy_at_epsilon_1_percent"] > 0 or one["images_without_gradient"] for one in attacked)
         ]
         first = results[self.rows[0].slug][0]
         stop = first["training"]["stopped"]

@@ -19,7 +19,8 @@ HEADER = """# Results
 
 Generated from the JSON files in `results/` by `make results`; each file holds the commit, seed, hardware, versions and
 the complete recipe of its row. The command is made of that recipe today: it names all that its registered recipe has
-changed in since. The epoch is chosen on validation images; the test images are used once.
+changed in since. The epoch is chosen on validation images, and test images are used once, but for the tables that stop
+networks on test images and say so (affNIST, novel viewpoints, attacks).
 Speeds are the median over epochs of a training that may have shared its processor.
 
 | result | command | test error % | 95 % interval | best epoch | images/s | peak memory MiB | hardware |

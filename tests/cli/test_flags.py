@@ -39,6 +39,17 @@ def test_the_end_of_a_name_is_enough_where_it_is_unique():
     assert parsed("--no-flip", "images-capsnet").augment.flip is False
 
 
+def test_options_of_a_network_that_may_be_none():
+    cut = parsed("--model hinton2018_cnn --crop 12 --size 20")
+    assert cut.model["crop"] == 12
+    assert parsed("--model=hinton2018_cnn --model.crop=12").model["crop"] == 12
+    assert parsed("--model.crop None", "hinton2018-smallnorb").model["crop"] is None
+    assert parsed("--class-weight-sd 0.5", "mazzia2021-mnist").model["class_weight_sd"] == 0.5
+    assert parse(command("demo", cut)).recipe == cut
+    with pytest.raises(SystemExit):
+        parsed("--model.crop large", "hinton2018-smallnorb")
+
+
 def test_flags_that_are_no_fields_of_the_recipe():
     options = parse("capsella train demo --out my/run --seeds 3 --seed 5")
     assert (options.out, options.seeds, options.recipe.seed) == (Path("my/run"), 3, 5)

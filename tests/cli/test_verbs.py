@@ -50,6 +50,18 @@ class TestEvaluate:
         assert answer.code == 1
         assert "path: only for the source folder or npz" in answer.err
 
+    def test_several_cuts(self, cli, trained, tmp_path):
+        folder = tmp_path / "cuts"
+        network = ("--model", "hinton2018_cnn", "--model.crop", "12", "--size", "20")
+        short = ("--per-class", "2", "--epochs", "1", "--test-per-class", "5", "--accelerator", "cpu")
+        assert cli("train", "demo", *network, *short, "--out", folder).code == 0
+        answer = cli("evaluate", folder, "--crops")
+        assert answer.code == 0, answer.err
+        one, several = (json.loads((folder / f"{name}.json").read_text()) for name in ("test", "test-crops"))
+        assert one["images"] == several["images"] == 50
+        assert one["calibration"] != several["calibration"]
+        assert "model: must be created with a crop for multiple crops" in cli("evaluate", trained, "--crops").err
+
     def test_a_batch_size_of_zero(self, cli, trained):
         assert "batch_size: must be at least 1, got 0" in cli("evaluate", trained, "--batch-size", 0).err
 
