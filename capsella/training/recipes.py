@@ -144,8 +144,9 @@ HINTON_SMALLNORB = Recipe(
 HINTON_SMALLNORB_SMALL = replace(
     HINTON_SMALLNORB, model={**HINTON_SMALLNORB.model, "name": "hinton2018_matrix_capsnet_small"}
 )
-# Ours, for an hour on two cores: a β_a that can be learned, two iterations, three times the rate, which falls over half a cosine, averaged
-# weights, and both cameras (LOG.md, 2026-11-22). All five toys train; the few images held out watch over the training.
+# Ours, for an hour on two cores: a β_a that can be learned, two iterations, three times the rate, which falls over half
+# a cosine, averaged weights, and both cameras (LOG.md, 2026-11-22). All five toys train; the few images held out watch
+# over the training.
 MATRIX_BEST = replace(
     HINTON_SMALLNORB_SMALL,
     model={**HINTON_SMALLNORB_SMALL.model, "routing": EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=2500.0)},

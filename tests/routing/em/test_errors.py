@@ -46,6 +46,11 @@ def test_competition() -> None:
         routing_from_dict({"name": "em", "competition": "none"})
 
 
+def test_beta_a_scale() -> None:
+    with pytest.raises(ValueError, match="beta_a_scale: must be above 0 or None, got 0"):
+        EMRouting(beta_a_scale=0)
+
+
 @pytest.mark.parametrize(("p", "d"), [(8, 8), (16, 9), (1, 4)])
 def test_matrix_poses_must_be_square(p: int, d: int) -> None:
     message = r"pose: matrix poses must have the same square number of elements .* in children and parents, got "

@@ -107,3 +107,39 @@ def test_recording_keeps_every_iteration() -> None:
     assert torch.equal(trace.poses[-1], routed.poses)
     for poses, distances in zip(trace.poses, trace.distances, strict=True):
         torch.testing.assert_close(distances, (votes - poses[:, None]).norm(dim=3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_scaled_beta_a_is_the_product(backend: str) -> None:
+    """What a layer learns as b is s·b to the procedure, in every backend, gradients included."""
+    poses, a = torch.randn(2, 4, 6, 2, 16), torch.rand(2, 4, 6, 2)
+    weight, b, geometry = torch.randn(2, 3, 2, 3, 4, 4), torch.randn(3), Geometry((2, 3), matrix=True)
+    scaled, plain = b.clone().requires_grad_(), (300 * b).requires_grad_()
+    with torch.no_grad():
+        beta_u = torch.randn(3)
+    results = [
+        EMRouting(beta_a_scale=scale, backend=backend).capsule_conv(poses, a, weight, geometry, beta_u=beta_u, beta_a=x)
+        for scale, x in ((300.0, scaled), (None, plain))
+    ]
+    torch.testing.assert_close(*results)
+    for result in results:
+        result.activations.square().sum().backward()
+    torch.testing.assert_close(scaled.grad, 300 * plain.grad)
+
+
+def test_what_a_scale_of_beta_a_is_for() -> None:
+    """Without data a parent is half active, and training cannot move that; with a scale it is off, and it can."""
+    for scale, active, moves in ((None, 0.5, False), (2500.0, 0.08, True)):
+        torch.manual_seed(0)
+        routing = EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=scale)
+        layer = CapsuleConv2d(2, 16, 3, 16, 2, pose="matrix", routing=routing)
+        poses, nothing = torch.randn(2, 4, 4, 2, 16), torch.zeros(2, 4, 4, 2)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=3e-3)
+        before = layer(Capsules(poses, nothing)).activations.detach()
+        assert before.max().item() == pytest.approx(active, abs=0.01)
+        for _ in range(10):
+            optimizer.zero_grad()
+            (-layer(Capsules(poses, nothing)).activations.sum()).backward()
+            optimizer.step()
+        risen = (layer(Capsules(poses, nothing)).activations - before).min().item()
+        assert (risen > 0.004) == moves
