@@ -163,8 +163,12 @@ HINTON_SMALLNORB_CNN = replace(
 )
 # §6 gives an error of 0.44 % for MNIST and 11.9 % for CIFAR-10, and next to nothing of how these networks were trained.
 # Here: as on smallNORB, on whole images, shifted as for CapsNet; brightness and contrast change for photographs alone.
+# Without a β_a that can be learned, digits on black stay at chance (LOG.md, 2026-11-22).
 HINTON_MNIST = Recipe(
-    model={"name": "hinton2018_matrix_capsnet", "routing": EMRouting(iterations=3, cost_scale=100.0)},
+    model={
+        "name": "hinton2018_matrix_capsnet",
+        "routing": EMRouting(iterations=3, cost_scale=100.0, beta_a_scale=2500.0),
+    },
     data=DataOptions(name="mnist"),
     augment=AugmentOptions(shift=2),
     loss=HINTON_SMALLNORB.loss,
