@@ -117,21 +117,9 @@ def reconstruction_figure(
             f"images, reconstructions, names: must be as many of each, at least 1, got {n}, {len(from_true)}, "
             f"{len(from_predicted)}, {len(true_names)}, {len(predicted_names)}"
         )
-    blocks = -(-n // COLUMNS)
-    size = (CELL * COLUMNS + 1, (3 * CELL * _aspect(images) + 0.5) * blocks)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(3 * blocks, COLUMNS, squeeze=False).reshape(blocks, 3, COLUMNS)
-    for axes in grid.transpose(0, 2, 1).reshape(-1, 3)[n:].ravel():
-        axes.set_axis_off()
-    for index in range(n):
-        column = grid[index // COLUMNS, :, index % COLUMNS]
-        for axes, pictures in zip(column, (images, from_true, from_predicted), strict=True):
-            show(axes, _channels_last(pictures[index]))
-        _verdict(column[0], true_names[index], predicted_names[index], "")
-    for row, title in enumerate(("input", "from the\ntrue class", "from the\npredicted one")):
-        for axes in grid[:, row, 0]:
-            axes.set_ylabel(title, rotation=0, ha="right", va="center")
-    return figure
+    rows = [np.clip(pictures, 0, 1).transpose(0, 2, 3, 1) for pictures in (images, from_true, from_predicted)]
+    titles = ("input", "from the\ntrue class", "from the\npredicted one")
+    return _columns(rows, titles, true_names, predicted_names)
 
 
 def overlay_figure(
@@ -165,8 +153,19 @@ def overlay_figure(
         "input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone",
         "from the\ntrue classes", "from two\nothers",
     )  # fmt: skip
+    return _columns(rows, titles, true_names, predicted_names)
+
+
+def _columns(
+    rows: Sequence[Float[np.ndarray, "n h w c"]],
+    titles: Sequence[str],
+    true_names: Sequence[str],
+    predicted_names: Sequence[str],
+) -> Figure:
+    """A column an image, with its verdict on top, and a row a way to draw it, with its title; in blocks of six."""
+    n = len(rows[0])
     blocks = -(-n // COLUMNS)
-    size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(images) + 0.5) * blocks)
+    size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(rows[0].transpose(0, 3, 1, 2)) + 0.5) * blocks)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(rows) * blocks, COLUMNS, squeeze=False).reshape(blocks, len(rows), COLUMNS)
     for axes in grid.transpose(0, 2, 1).reshape(-1, len(rows))[n:].ravel():
