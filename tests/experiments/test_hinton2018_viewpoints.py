@@ -73,8 +73,12 @@ def tiny(row):
 
 @pytest.mark.usefixtures("few_toys")
 def test_a_table_from_its_runs(tmp_path, monkeypatch):
-    table = viewpoints("small").on("toys")
-    table = dataclasses.replace(table, rows=tuple(tiny(row) for row in table.rows))
+    published, table = viewpoints("small"), viewpoints("small").on("toys")
+    assert {row.paper for row in table.rows} == {None}  # the paper has no such toys
+    rows = [
+        dataclasses.replace(tiny(row), paper=one.paper) for row, one in zip(table.rows, published.rows, strict=True)
+    ]
+    table = dataclasses.replace(table, rows=tuple(rows))
     values = table.run(tmp_path, (0,), "capsella table …", QUIET)
     assert json.loads(table.path(tmp_path).read_text()) == values
     cells = [row["cells"][:2] for row in values["rows"]]
