@@ -43,7 +43,8 @@ class Evaluate:
 
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
     """The run's own images, or those that are asked for instead."""
-    return replace(data, name=options.data or data.name, test_pairs=options.test_pairs or data.test_pairs)
+    name = data.name if options.data is None else options.data
+    return replace(data, name=name, test_pairs=data.test_pairs if options.test_pairs is None else options.test_pairs)
 
 
 def _form(images: LabelledImages | ImageClassifier) -> str:
