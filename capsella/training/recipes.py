@@ -163,7 +163,8 @@ HINTON_SMALLNORB_CNN = replace(
 )
 # §6 gives an error of 0.44 % for MNIST and 11.9 % for CIFAR-10, and next to nothing of how these networks were trained.
 # Here: as on smallNORB, on whole images, shifted as for CapsNet; brightness and contrast change for photographs alone.
-# Without a β_a that can be learned, digits on black stay at chance (LOG.md, 2026-11-22).
+# Without a β_a that can be learned, the small network with two iterations stays at chance on digits (LOG.md,
+# 2026-11-22); at full length neither was measured.
 HINTON_MNIST = Recipe(
     model={
         "name": "hinton2018_matrix_capsnet",
