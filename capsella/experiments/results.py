@@ -23,7 +23,7 @@ changed in since. The epoch is chosen on validation images, and test images are 
 networks on test images and say so (affNIST, novel viewpoints, attacks).
 Speeds are the median over epochs of a training that may have shared its processor.
 
-| result | command | test error % | 95 % interval | best epoch | images/s | peak memory MiB | hardware |
+| result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
 |---|---|---:|---:|---:|---:|---:|---|
 """
 

@@ -21,7 +21,7 @@ class Progress:
     """How far a training has come.
 
     epoch: complete epochs. batch: complete batches of the next one. step: optimizer steps in all.
-    history: one row of metrics a complete epoch. best: the row of the best epoch by validation.
+    history: one row of metrics a complete epoch. best: the row of the epoch whose weights are kept.
     sums: what has been added up over the epoch in progress.
     """
 

@@ -39,7 +39,7 @@ class TrainingDivergedError(CapsellaError):
 
 
 def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Console | None = None) -> Run:
-    """Train a new run into `folder` and return it with its best weights by validation.
+    """Train a new run into `folder` and return it with the weights that the recipe keeps.
 
     Raises:
         CapsellaError: a run is in `folder` already; data is missing or broken; the disk is full.
@@ -191,7 +191,7 @@ class Trainer:
             )
 
     def _finish_epoch(self) -> Row:
-        """Validate, keep the best weights, write metrics and checkpoint."""
+        """Validate, keep the weights where they are to be kept, write metrics and checkpoint."""
         progress, sums = self.progress, self._sums_over_devices()
         self.judged.eval()
         validation_loss, validation_error = self._validate(self.splits.validation)
@@ -218,7 +218,7 @@ class Trainer:
             row["test_error"] = self._validate(self.splits.test)[1]
         progress.history.append(row)
         progress.batch, progress.sums = 0, {}
-        if self._is_better(row):
+        if self._is_to_keep(row):
             progress.best = row
             if self._is_first:
                 self.judged.save_pretrained(self.folder)
@@ -244,12 +244,13 @@ class Trainer:
             for name, value in added.items()
         }
 
-    def _is_better(self, row: Row) -> bool:
-        """Lower validation error; at the same error, lower validation loss; and where training stops at an error."""
+    def _is_to_keep(self, row: Row) -> bool:
+        """Lower validation error; at the same error, lower validation loss; or `keep`, or where training stops."""
         best = self.progress.best
         keys = ("validation_error", "validation_loss")
         return (
             best is None
+            or self.recipe.keep == "last"
             or reaches(self.recipe, row)
             or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
         )
@@ -272,7 +273,7 @@ class Trainer:
             save_checkpoint(self.folder / "last.ckpt", self.model, self.optimizer, self.progress, self.average)
 
     def _write_summary(self) -> None:
-        """summary.json: where the best epoch was, and the cost: seconds of training without validation, memory."""
+        """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory."""
         history = self.progress.history
         speeds = sorted(row["images_per_second"] for row in history)
         summary = {

@@ -131,6 +131,9 @@ class Recipe:
     sets so large that one wants to validate more often than after each pass."""
     batch_size: int = 128
     """Images a step, over all devices together."""
+    keep: Literal["best", "last"] = "best"
+    """The weights of which epoch: the one with the lowest validation error and, at an equal error, the lowest loss; or
+    the last one, which suits a learning rate that falls to nothing, and few validation images."""
     patience: int | None = None
     """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
     stop_at_error: float | None = None
@@ -164,6 +167,10 @@ class Recipe:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: must be at least 1, got {number}")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"keep: must be 'best' or 'last', got {self.keep!r}")
+        if self.keep == "last" and self.patience is not None:
+            raise ValueError(f"patience: must be None where the last epoch is kept, got {self.patience}")
         if self.stop_at_error is not None and not 0 <= self.stop_at_error <= 100:
             raise ValueError(f"stop_at_error: must be from 0 to 100 per cent, got {self.stop_at_error}")
         if self.stop_on not in ("validation", "test"):

@@ -98,6 +98,7 @@ MNIST_BEST = replace(
     optimizer=OptimizerOptions(learning_rate=4e-3, schedule="cosine", warmup_steps=500, ema=0.999),
     epochs=20,
     batch_size=32,
+    keep="last",
 )
 # Small sets of colour images: mirrors leave a cell what it is. Bright images drive the class capsules' lengths to 1 at
 # the paper's learning rate, where the margin loss has no gradient: training then stays at chance (LOG.md, 2026-11-20).
@@ -154,6 +155,7 @@ MATRIX_BEST = replace(
     optimizer=OptimizerOptions(3e-3, schedule="cosine", warmup_steps=300, gradient_clip=10.0, ema=0.999),
     epochs=20,
     batch_size=32,
+    keep="last",
 )
 # The same crops and changes of brightness and contrast for the paper's baseline.
 HINTON_SMALLNORB_CNN = replace(

@@ -16,7 +16,7 @@ from capsella.training.recipe import Recipe
 class Run:
     """A trained run: config.json, metrics.csv, summary.json, TensorBoard events, model.json and model.safetensors.
 
-    model: the network with the weights of the best epoch by validation, in evaluation mode.
+    model: the network with the weights of the epoch that the recipe keeps, in evaluation mode.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ def read_config(folder: str | Path) -> tuple[str, Recipe, dict[str, Any]]:
 
 
 def load_run(folder: str | Path) -> Run:
-    """A run with its best weights.
+    """A run with the weights that were kept.
 
     Raises:
         CapsellaError: not a run folder, or one that is only half written (says what is missing).

@@ -127,7 +127,7 @@ class TestOptimizer:
         assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(LR * 0.5**6)  # of the seventh step
 
 
-class TestBestEpoch:
+class TestKeptEpoch:
     """Validation results are scripted; the training is real."""
 
     @pytest.fixture
@@ -139,20 +139,25 @@ class TestBestEpoch:
 
         return run
 
-    def best_epoch(self, run):
+    def kept_epoch(self, run):
         return json.loads((run.folder / "summary.json").read_text())["best"]["epoch"]
 
     def test_the_weights_are_those_of_the_best_epoch_and_patience_ends_the_run(self, scripted, last_checkpoint):
         run = scripted([(1, 50), (1, 20), (1, 30), (0.5, 40), (0.1, 10)], epochs=10, patience=2)
         assert [row["epoch"] for row in rows(run.folder)] == ["1", "2", "3", "4"]
-        assert self.best_epoch(run) == 2
+        assert self.kept_epoch(run) == 2
         two = scripted([(1, 50), (1, 20)], "two", epochs=2)
         assert same(weights(run.folder), last_checkpoint(two.folder)["model"])
         assert same(run.model.state_dict(), weights(run.folder))
         assert not same(weights(run.folder), last_checkpoint(run.folder)["model"])
 
     def test_at_an_equal_error_the_lower_loss_is_better(self, scripted):
-        assert self.best_epoch(scripted([(0.5, 20), (0.4, 20), (0.4, 20), (0.1, 21)], epochs=4)) == 2
+        assert self.kept_epoch(scripted([(0.5, 20), (0.4, 20), (0.4, 20), (0.1, 21)], epochs=4)) == 2
+
+    def test_the_last_epoch_is_kept_where_the_recipe_says_so(self, scripted, last_checkpoint):
+        run = scripted([(1, 10), (1, 20), (1, 30)], epochs=3, keep="last")
+        assert self.kept_epoch(run) == 3
+        assert same(weights(run.folder), last_checkpoint(run.folder)["model"])
 
     def test_without_patience_all_epochs_run(self, scripted):
         assert len(rows(scripted([(1, 10)] + 3 * [(1, 20)], epochs=4).folder)) == 4

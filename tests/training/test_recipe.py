@@ -64,6 +64,8 @@ def test_an_unknown_recipe_suggests_the_nearest():
         ({"batch_size": 0}, "batch_size: must be at least 1, got 0"),
         ({"devices": 0}, "devices: must be at least 1, got 0"),
         ({"patience": 0}, "patience: must be at least 1, got 0"),
+        ({"keep": "first"}, "keep: must be 'best' or 'last', got 'first'"),
+        ({"keep": "last", "patience": 3}, "patience: must be None where the last epoch is kept, got 3"),
         ({"batch_size": 10, "devices": 4}, "batch_size: must be a multiple of devices = 4, got 10"),
         ({"seed": -1}, "seed: must be from 0 to 4194303, got -1"),
         ({"seed": 4194304}, "seed: must be from 0 to 4194303, got 4194304"),
