@@ -23,8 +23,9 @@ from capsella.training.spread import Spread
 USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train --resume RUN
 
-Trains a recipe, choosing the epoch by its validation images, then evaluates it once on the test images and writes
-report.html. Any field of the recipe can be overridden: `capsella train RECIPE --help` lists them.
+Trains a recipe, keeps the epoch that its validation images choose (with --keep last, the last), evaluates that once on
+the test images and writes report.html. Any field of the recipe can be overridden: `capsella train RECIPE --help` lists
+them.
 
 On images of your own, one sub-folder a class: capsella train images-capsnet --data.path FOLDER
 """
