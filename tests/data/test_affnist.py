@@ -41,10 +41,11 @@ def root(tmp_path, monkeypatch):
 
 
 def write_published(root, images, labels, name="test.mat"):
-    (root / "affnist").mkdir()
+    path = root / "affnist" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = {"image": images.reshape(len(images), -1).T, "label_int": labels[None]}
-    savemat(root / "affnist" / name, {"affNISTdata": data}, do_compression=True)
-    return root / "affnist" / name
+    savemat(path, {"affNISTdata": data}, do_compression=True)
+    return path
 
 
 def corner(image):
@@ -136,7 +137,25 @@ def test_the_published_file(root, zipped):
     assert np.array_equal(test.images[:, 0].numpy(), images)
     assert test.labels.tolist() == labels.tolist()
     (row,) = [row for row in source_table() if row.name == "affnist"]
-    assert "1 of 2 files" in row.found
+    assert "1 of 34 files" in row.found
+
+
+def test_the_published_batches(root):
+    images = np.random.default_rng(0).integers(0, 256, (64, 40, 40), dtype=np.uint8)
+    labels = np.arange(64, dtype=np.uint8) % 10
+    for number in range(32):
+        of_batch = slice(2 * number, 2 * number + 2)
+        path = write_published(root, images[of_batch], labels[of_batch], f"test_batches/{number + 1}.mat")
+    test = load_data(replace(OPTIONS, name="affnist")).test
+    assert np.array_equal(test.images[:, 0].numpy(), images)
+    assert test.labels.tolist() == labels.tolist()
+    path.write_bytes(b"half a file")
+    with pytest.raises(CapsellaError, match=r"32.mat: is not affNIST's 32.mat .*copy it again"):
+        load_data(replace(OPTIONS, name="affnist"))
+    path.unlink()
+    path.with_name("10.mat").unlink()
+    with pytest.raises(CapsellaError, match=r"test_batches: must hold all 32 batches, lacks 10.mat, 32.mat$"):
+        load_data(replace(OPTIONS, name="affnist"))
 
 
 def test_a_broken_published_file(root):
