@@ -19,7 +19,8 @@ HEADER = """# Results
 
 Generated from the JSON files in `results/` by `make results`; each file holds the commit, seed, hardware, versions and
 the complete recipe of its row. The command is made of that recipe today: it names all that its registered recipe has
-changed in since. The epoch is chosen on validation images, and test images are used once, but for the tables that stop
+changed in since. The epoch is chosen on validation images or, with --keep last, is the last; rows that differ in this
+alone are of one training. Test images are used once otherwise, but for the tables that stop their
 networks on test images and say so (affNIST, novel viewpoints, attacks).
 Speeds are the median over epochs of a training that may have shared its processor.
 
