@@ -12,7 +12,7 @@ from capsella.data import load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.experiments.plan import PlannedRun, Results, finish_runs
-from capsella.experiments.tables import hardware, mean_cell, seeds_phrase, table_values
+from capsella.experiments.tables import hardware_of, mean_cell, seeds_phrase, table_values
 from capsella.files import write_json
 from capsella.training import load_run
 
@@ -114,13 +114,12 @@ class AttackTable:
             for attacked in [[attack["networks"][name] for attack in attacks]]
             if any(one["pgd_accuracy_at_epsilon_1_percent"] > 0 or one["images_without_gradient"] for one in attacked)
         ]
-        first = results[self.rows[0].slug][0]
-        stop = first["training"]["stopped"]
+        stop = results[self.rows[0].slug][0]["training"]["stopped"]
         return (
             f"Stopped at {stop['at_error']:g} % {stop['on']} error or less"
             f"{''.join(f'; {text}' for text in missed)}. Attacked: {attacks[0]['images']} test images of "
             f"{attacks[0]['data']}, at most ε away a pixel. Masked gradients: {', '.join(masked) or 'none'}. "
-            f"{seeds_phrase(len(attacks)).capitalize()}; {hardware(first['environment'])}."
+            f"{seeds_phrase(len(attacks)).capitalize()}; {hardware_of(results)}."
         )
 
     def _clean(self, attacks: list[dict[str, Any]], results: Results) -> dict[str, Any]:

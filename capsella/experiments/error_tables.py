@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, load_data
 from capsella.experiments.runs import evaluated_again, result_of
-from capsella.experiments.tables import check_seeds, hardware, mean_cell, seeds_phrase, table_values
+from capsella.experiments.tables import check_seeds, hardware_of, mean_cell, seeds_phrase, table_values
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.training import Recipe
@@ -164,13 +164,11 @@ class ErrorTable:
             CapsellaError: a run of another recipe is in the folder.
         """
         runs = self._runs(folder, seeds, console)
-        first = runs[self.rows[0].slug][0]
         tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run, *_ in runs.values()))
         values = table_values(
             title=self.title,
             note=self.note,
-            measured=f"Test error on {' and '.join(tested)}; {seeds_phrase(len(seeds))}; "
-            f"{hardware(first['environment'])}.",
+            measured=f"Test error on {' and '.join(tested)}; {seeds_phrase(len(seeds))}; {hardware_of(runs)}.",
             command=command,
             labels=self.columns,
             columns=MEASURED,

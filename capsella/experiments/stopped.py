@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, load_data
 from capsella.experiments.runs import evaluated_again, result_of
-from capsella.experiments.tables import check_seeds, hardware, mean_cell, seeds_phrase, table_values
+from capsella.experiments.tables import check_seeds, hardware_of, mean_cell, seeds_phrase, table_values
 from capsella.files import write_json
 from capsella.training import Recipe
 
@@ -176,7 +176,7 @@ class StoppedTable:
             for on in self.errors_on
         ]
         seeds = seeds_phrase(len(runs[self.rows[0].slug]))
-        return "; ".join([*sets, seeds, hardware(first[0]["environment"])]) + "."
+        return "; ".join([*sets, seeds, hardware_of(runs)]) + "."
 
     def _row_values(self, row: StoppedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
         stops = [run["training"]["stopped"] for run in runs]

@@ -4,7 +4,7 @@ A kind of table is a class with what `PublishedTable` names (`ErrorTable` is one
 Figures are the same with a picture: figures.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -102,11 +102,17 @@ def draw_table(values: dict[str, Any]) -> Table:
     return table
 
 
+def hardware_of(results: Mapping[str, Sequence[dict[str, Any]]]) -> str:
+    """The processors on which runs, by row or name, were trained, each once."""
+    return " and ".join(dict.fromkeys(hardware(run["environment"]) for runs in results.values() for run in runs))
+
+
 def hardware(environment: dict[str, Any]) -> str:
     """The processor that a run or a measurement names, in a few words."""
     if environment["gpu"] != "none":
         return str(environment["gpu"])
-    return f"{environment['threads']} threads, {environment['cpu']}"
+    threads = environment["threads"]
+    return f"{threads} thread{'s' if threads > 1 else ''}, {environment['cpu']}"
 
 
 def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:

@@ -13,7 +13,7 @@ from capsella.experiments import runs
 from capsella.experiments.error_tables import Budget, ErrorTable, Row, error_cells
 from capsella.experiments.published import TABLES
 from capsella.experiments.results import markdown
-from capsella.experiments.tables import table_values
+from capsella.experiments.tables import hardware_of, table_values
 from capsella.losses import LossOptions
 from capsella.routing import EMRouting
 from capsella.training import RECIPES, Recipe
@@ -103,6 +103,14 @@ def test_a_cell_for_every_head():
     texts = {"title": "t", "note": "", "measured": "", "command": "c"}
     with pytest.raises(ValueError, match=r"cells: must be 2, one for each of \['a', 'b'\], got \['1'\]"):
         table_values(**texts, labels=["a"], columns=["b"], rows=[{"cells": ["1"]}])
+
+
+def test_every_processor_is_named_once():
+    def run(gpu, cpu, threads):
+        return {"environment": {"gpu": gpu, "cpu": cpu, "threads": threads}}
+
+    one, two, gpu = run("none", "abacus", 1), run("none", "slide rule", 2), run("loom", "abacus", 1)
+    assert hardware_of({"a": [one, two], "b": [one, gpu]}) == "1 thread, abacus and 2 threads, slide rule and loom"
 
 
 def test_a_missing_source_is_found_before_the_first_training(tmp_path):

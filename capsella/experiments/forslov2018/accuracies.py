@@ -12,7 +12,7 @@ from capsella.experiments.forslov2018.paper import ACCURACY, NETWORKS, SETS
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.forslov2018.supply import Supply, find_supply
 from capsella.experiments.plan import Results, finish_runs
-from capsella.experiments.tables import BudgetName, hardware, table_values
+from capsella.experiments.tables import BudgetName, hardware_of, table_values
 from capsella.files import write_json
 
 
@@ -37,7 +37,7 @@ class AccuracyTable(FromRuns):
             title=self.title,
             note=f"{self.runs.describe()} {supply.sentences()}",
             measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; {over_seeds(seeds)}; "
-            f"{hardware(every[0]['environment'])}.",
+            f"{hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=[f"{name} {whose}" for name in supply.sets for whose in ("paper", "ours")],

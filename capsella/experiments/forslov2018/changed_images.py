@@ -15,7 +15,7 @@ from capsella.experiments.forslov2018.paper import ACCURACY, NETWORKS, ROBUSTNES
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.forslov2018.supply import find_supply
 from capsella.experiments.plan import PlannedRun, finish_runs
-from capsella.experiments.tables import BudgetName, hardware, table_values
+from capsella.experiments.tables import BudgetName, hardware_of, table_values
 from capsella.files import write_json
 from capsella.training import load_run
 
@@ -55,7 +55,7 @@ class RobustnessTable(FromRuns):
             title=self.title,
             note=self._note(name, supply.classes),
             measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested([first])}; {over_seeds(seeds)}; "
-            f"{hardware(first['environment'])}.",
+            f"{hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=[

@@ -16,7 +16,7 @@ from capsella.experiments.forslov2018.paper import FAMILIES, NETWORKS, family
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.forslov2018.supply import find_supply
 from capsella.experiments.plan import PlannedRun, Results, finish_runs
-from capsella.experiments.tables import BudgetName, hardware
+from capsella.experiments.tables import BudgetName, hardware_of
 from capsella.explain.panels import Panel, Series
 from capsella.explain.plots import read_metrics
 
@@ -41,7 +41,7 @@ class CurveFigure(FromRuns):
         **more: Any,
     ) -> dict[str, Any]:
         first = next(iter(results.values()))[0]
-        measured = f"Validation accuracy on {first['data']}; {over_seeds(seeds)}; {hardware(first['environment'])}."
+        measured = f"Validation accuracy on {first['data']}; {over_seeds(seeds)}; {hardware_of(results)}."
         return write_panels(
             self.path(folder),
             panels,

@@ -23,7 +23,7 @@ from capsella.experiments.forslov2018.paper import (
 from capsella.experiments.forslov2018.runs import ThesisRuns
 from capsella.experiments.forslov2018.supply import find_supply
 from capsella.experiments.plan import PlannedRun, Results, finish_runs
-from capsella.experiments.tables import BudgetName, hardware
+from capsella.experiments.tables import BudgetName, hardware_of
 from capsella.explain.panels import Panel, Series
 from capsella.routing import EMRouting
 from capsella.training.command import complete
@@ -60,7 +60,7 @@ class TrendFigure(FromRuns):
             title=self.title,
             note=f"{self.runs.describe()} {note}",
             measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {over_seeds(seeds)}; "
-            f"{hardware(every[0]['environment'])}.",
+            f"{hardware_of(results)}.",
             command=command,
             runs=results,
         )
