@@ -236,6 +236,9 @@ RECIPES.update(
         "hinton2018-smallnorb-small": HINTON_SMALLNORB_SMALL,
         "hinton2018-smallnorb-cnn": HINTON_SMALLNORB_CNN,
         "matrix-capsnet-smallnorb-best": MATRIX_BEST,
+        "matrix-capsnet-smallnorb-best-310k": replace(
+            MATRIX_BEST, model={**MATRIX_BEST.model, "name": HINTON_SMALLNORB.model["name"]}
+        ),
         "hinton2018-mnist": HINTON_MNIST,
         "hinton2018-cifar10": HINTON_CIFAR10,
         "hinton2018-fashion-mnist": replace(HINTON_MNIST, data=DataOptions(name="fashion-mnist")),
