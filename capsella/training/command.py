@@ -38,9 +38,11 @@ def command(name: str, recipe: Recipe) -> str:
 
 
 def with_network(recipe: Recipe, name: str) -> Recipe:
-    """The recipe with another network at its defaults: a CNN brings cross-entropy, capsules after a CNN margin loss.
+    """The recipe with another network: a CNN brings cross-entropy, capsules after a CNN margin loss.
 
-    For pairs, whose images have two classes, the cross-entropy is the sigmoid one.
+    A network with the same options and the same kind of routing, as the large one of a small one, takes them as the
+    recipe has them; any other its own defaults. For pairs, whose images have two classes, the cross-entropy is the
+    sigmoid one.
 
     Raises:
         ValueError: no network is registered under `name`.
@@ -94,12 +96,17 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def network_options(model: dict[str, Any], network: str | None = None) -> dict[str, Any]:
-    """The options in `model` and the defaults of the others; those of another network where one is named."""
-    name = model["name"] if network is None else network
-    defaults = {
-        key: parameter.default
-        for key, parameter in inspect.signature(model_function(name)).parameters.items()
-        if key not in FROM_DATA
-    }
+    """The options in `model` and the defaults of the others; or of another network, see `with_network`."""
+    defaults = _default_options(model["name"])
+    if network is not None:
+        others = _default_options(network)
+        if others.keys() != defaults.keys() or type(others.get("routing")) is not type(defaults.get("routing")):
+            return {"name": network, **others}
+        defaults = others
     given = {key: value for key, value in model.items() if key in defaults}
-    return {"name": name, **defaults, **(given if network is None or network == model["name"] else {})}
+    return {"name": network or model["name"], **defaults, **given}
+
+
+def _default_options(network: str) -> dict[str, Any]:
+    parameters = inspect.signature(model_function(network)).parameters
+    return {key: parameter.default for key, parameter in parameters.items() if key not in FROM_DATA}

@@ -80,6 +80,15 @@ def test_another_network_brings_its_options_and_its_loss():
     assert parsed("--model sabour2017_capsnet --loss.name spread").loss.name == "spread"
 
 
+def test_a_network_of_the_same_options_takes_them_as_the_recipe_has_them():
+    small = complete(get_recipe("matrix-capsnet-smallnorb-best")).model
+    large = parsed("--model hinton2018_matrix_capsnet", "matrix-capsnet-smallnorb-best").model
+    assert large == {**small, "name": "hinton2018_matrix_capsnet"}
+    assert (large["routing"].iterations, large["crop"]) == (2, 32)
+    emnet = parsed("--model forslov2018_emnet1_init1", "matrix-capsnet-smallnorb-best").model
+    assert emnet["routing"].iterations == 3
+
+
 def test_another_routing_brings_its_options():
     assert parsed("--routing uniform").model["routing"] == UniformRouting()
     assert parsed("--model.routing=uniform").model["routing"] == UniformRouting()
