@@ -29,6 +29,8 @@ class Evaluate:
     """Another source with the same classes, as in affnist-like for a run on mnist40."""
     test_pairs: int | None = None
     """Of a run on pairs: test on this many instead; the first are the same."""
+    test_per_class: int | Literal["all"] | None = None
+    """Test on this many images a class, or on all, where the recipe takes another number."""
     crops: bool = False
     """Average the activations over thirteen cuts around the centre (Hinton et al. 2018, "multiple crops"): a figure of
     its own, of networks that cut their images."""
@@ -38,13 +40,20 @@ class Evaluate:
     """Print JSON instead of the table."""
     out: Path | None = None
     """Where the JSON goes; default: SPLIT.json in the run's folder, DATA-SPLIT.json for another source,
-    SPLIT-pairsN.json for another number of pairs, SPLIT-crops.json for several cuts."""
+    SPLIT-pairsN.json for another number of pairs, SPLIT-per-classN.json of images,
+    SPLIT-crops.json for several cuts."""
+
+    def __post_init__(self) -> None:
+        if self.test_per_class is not None and self.split != "test":
+            raise ValueError(f"test_per_class: only for the split test, got {self.test_per_class} with {self.split}")
 
 
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
     """The run's own images, or those that are asked for instead."""
     name = data.name if options.data is None else options.data
-    return replace(data, name=name, test_pairs=data.test_pairs if options.test_pairs is None else options.test_pairs)
+    pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
+    images = data.test_per_class if options.test_per_class is None else options.test_per_class
+    return replace(data, name=name, test_pairs=pairs, test_per_class=None if images == "all" else images)
 
 
 def _form(images: LabelledImages | ImageClassifier) -> str:
@@ -63,6 +72,7 @@ def run(arguments: list[str]) -> None:
     evaluation = evaluate(model, images, options.batch_size, progress=True)
     source = "" if options.data is None else f"{options.data}-"
     asked = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
+    asked += "" if options.test_per_class is None else f"-per-class{options.test_per_class}"
     crops = "-crops" if options.crops else ""
     out = options.out or options.run / f"{source}{options.split}{asked}{crops}.json"
     write_json(out, evaluation.to_dict())

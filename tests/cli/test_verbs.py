@@ -38,6 +38,18 @@ class TestEvaluate:
         assert json.loads((tmp_path / "t.json").read_text())["images"] == 24
         assert not (trained / "train.json").exists()
 
+    def test_another_number_of_test_images(self, cli, trained):
+        def images(*words: object) -> int:
+            answer = cli("evaluate", trained, "--json", *words)
+            assert answer.code == 0, answer.err
+            return int(json.loads(answer.out)["images"])
+
+        assert (images("--test-per-class", 1), images("--test-per-class", "all")) == (3, 6)
+        assert json.loads((trained / "test-per-class1.json").read_text())["images"] == 3
+        assert "test_per_class: must be at least 1, got 0" in cli("evaluate", trained, "--test-per-class", 0).err
+        answer = cli("evaluate", trained, "--split", "train", "--test-per-class", 1)
+        assert "test_per_class: only for the split test, got 1 with train" in answer.err
+
     def test_images_that_have_moved_since(self, cli, trained, images):
         hidden = images.rename(images.with_name("elsewhere"))
         answer = cli("evaluate", trained)
