@@ -35,9 +35,15 @@ VERBS = {
     "info": "versions, hardware, and which routing backend runs",
 }
 
+# How often a thread that waits for others looks, before it sleeps: by default 300,000 times in libgomp, milliseconds
+# for which it keeps the core from the very thread it waits for where another program is at work (LOG.md, 2026-11-22).
+SPINS = "10000"
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `capsella` with `arguments` (without the program's name; default: the command line's)."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when PyTorch is imported, by a verb
     words = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True, highlight=False)
     # Advice of the training framework to its own users; ours have other flags.

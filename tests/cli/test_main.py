@@ -1,5 +1,7 @@
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -138,3 +140,17 @@ def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch, verb):
         answer = cli(verb)
         assert answer.err == ""
         print("more", flush=True)  # what is left to say goes nowhere
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+)
+def test_waiting_threads_soon_sleep_unless_the_user_has_a_wish(given, spins):
+    shown = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        shown.pop(name, None)
+    words = [sys.executable, "-m", "capsella", "info"]
+    answer = subprocess.run(words, env={**shown, **given}, check=True, capture_output=True, text=True)
+    if "GOMP_SPINCOUNT" not in answer.stderr:
+        pytest.skip("PyTorch's OpenMP is not libgomp")
+    assert f"GOMP_SPINCOUNT = '{spins}'" in answer.stderr
