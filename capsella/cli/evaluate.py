@@ -30,7 +30,7 @@ class Evaluate:
     test_pairs: int | None = None
     """Of a run on pairs: test on this many instead; the first are the same."""
     test_per_class: int | Literal["all"] | None = None
-    """Test on this many images a class, or on all, where the recipe takes another number."""
+    """Test on at most this many images a class, or on all, where the recipe takes another number. Not for pairs."""
     crops: bool = False
     """Average the activations over thirteen cuts around the centre (Hinton et al. 2018, "multiple crops"): a figure of
     its own, of networks that cut their images."""
@@ -40,7 +40,7 @@ class Evaluate:
     """Print JSON instead of the table."""
     out: Path | None = None
     """Where the JSON goes; default: SPLIT.json in the run's folder, DATA-SPLIT.json for another source,
-    SPLIT-pairsN.json for another number of pairs, SPLIT-per-classN.json of images,
+    SPLIT-pairsN.json for another number of pairs, SPLIT-per-classN.json for another number of images (N may be "all"),
     SPLIT-crops.json for several cuts."""
 
     def __post_init__(self) -> None:
@@ -50,6 +50,8 @@ class Evaluate:
 
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
     """The run's own images, or those that are asked for instead."""
+    if options.test_per_class is not None and data.is_paired:
+        raise ValueError("test_per_class: not for a run on pairs; test_pairs says how many of them")
     name = data.name if options.data is None else options.data
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class

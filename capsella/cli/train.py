@@ -25,7 +25,8 @@ USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALU
 
 Trains a recipe, keeps the epoch that its validation images choose (with --keep last, the last), evaluates that once on
 the test images and writes report.html. Any field of the recipe can be overridden: `capsella train RECIPE --help` lists
-them.
+them. --model NAME takes another network: where it has the very options of the recipe's, as the recipe sets them, else
+at its defaults (`capsella models NAME`), crops and changes of brightness included.
 
 On images of your own, one sub-folder a class: capsella train images-capsnet --data.path FOLDER
 """

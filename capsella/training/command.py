@@ -25,7 +25,7 @@ def command(name: str, recipe: Recipe) -> str:
     usual, recipe = get_recipe(name), complete(recipe)
     network, routing = recipe.model["name"], recipe.model.get("routing")
     words = [f"capsella train {name}"]
-    # These two bring defaults of their own, against which the other flags are told.
+    # A routing, and a network of other options, bring defaults of their own, against which the other flags are told.
     if network != usual.model["name"]:
         usual = with_network(usual, network)
         words.append(f"--model {network}")
@@ -40,9 +40,9 @@ def command(name: str, recipe: Recipe) -> str:
 def with_network(recipe: Recipe, name: str) -> Recipe:
     """The recipe with another network: a CNN brings cross-entropy, capsules after a CNN margin loss.
 
-    A network with the same options and the same kind of routing, as the large one of a small one, takes them as the
-    recipe has them; any other its own defaults. For pairs, whose images have two classes, the cross-entropy is the
-    sigmoid one.
+    A network whose options have the same names and whose own routing is of the same kind, as the large one of a small
+    one, takes them as the recipe has them; any other takes its defaults. For pairs, whose images have two classes, the
+    cross-entropy is the sigmoid one.
 
     Raises:
         ValueError: no network is registered under `name`.

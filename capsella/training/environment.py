@@ -21,6 +21,7 @@ def environment() -> dict[str, str | int]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
+        "spins": os.environ.get("GOMP_SPINCOUNT", "default"),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "system": platform.system(),
     }

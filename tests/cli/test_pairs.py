@@ -32,6 +32,7 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
     assert answer.code == 0, answer.err
     assert json.loads((run_on_pairs / "test-pairs7.json").read_text())["images"] == 7
     assert "test_pairs: must be at least 1, got 0" in cli("evaluate", run_on_pairs, "--test-pairs", 0).err
+    assert "test_per_class: not for a run on pairs" in cli("evaluate", run_on_pairs, "--test-per-class", 1).err
 
     answer = cli("explain", run_on_pairs)
     assert answer.out.strip() == str(run_on_pairs / "explain" / "pairs.png")

@@ -38,16 +38,22 @@ class TestEvaluate:
         assert json.loads((tmp_path / "t.json").read_text())["images"] == 24
         assert not (trained / "train.json").exists()
 
-    def test_another_number_of_test_images(self, cli, trained):
+    def test_another_number_of_test_images(self, cli, trained, tmp_path):
+        run = shutil.copytree(trained, tmp_path / "run")
+
         def images(*words: object) -> int:
-            answer = cli("evaluate", trained, "--json", *words)
+            answer = cli("evaluate", run, "--json", *words)
             assert answer.code == 0, answer.err
             return int(json.loads(answer.out)["images"])
 
-        assert (images("--test-per-class", 1), images("--test-per-class", "all")) == (3, 6)
-        assert json.loads((trained / "test-per-class1.json").read_text())["images"] == 3
-        assert "test_per_class: must be at least 1, got 0" in cli("evaluate", trained, "--test-per-class", 0).err
-        answer = cli("evaluate", trained, "--split", "train", "--test-per-class", 1)
+        assert images("--test-per-class", 1) == 3
+        assert json.loads((run / "test-per-class1.json").read_text())["images"] == 3
+        config = json.loads((run / "config.json").read_text())
+        config["recipe"]["data"]["test_per_class"] = 1
+        (run / "config.json").write_text(json.dumps(config))
+        assert (images(), images("--test-per-class", "all")) == (3, 6)
+        assert "test_per_class: must be at least 1, got 0" in cli("evaluate", run, "--test-per-class", 0).err
+        answer = cli("evaluate", run, "--split", "train", "--test-per-class", 1)
         assert "test_per_class: only for the split test, got 1 with train" in answer.err
 
     def test_images_that_have_moved_since(self, cli, trained, images):
