@@ -95,12 +95,15 @@ def results(
 
 
 def assert_as_exact_as_eager(name: str, tensors: dict[str, Tensor], **options: Any) -> None:
-    """Not further from eager in float64 than four times as far as eager in float32 is, or than a few roundings."""
+    """Not further from eager in float64 than eight times as far as eager in float32 is, or than a few roundings.
+
+    Eight: eager's own distance is a matter of luck where sums cancel, and of the processor that PyTorch finds.
+    """
     expected = results(name, tensors, "eager", torch.float64, **options)
     eager = results(name, tensors, "eager", **options)
     native = results(name, tensors, **options)
     for ours, theirs, exact in zip(native, eager, expected, strict=True):
-        allowed = 4 * (theirs - exact).abs().max() + 8 * EPSILON * exact.abs().max()
+        allowed = 8 * (theirs - exact).abs().max() + 8 * EPSILON * exact.abs().max()
         assert (ours - exact).abs().max() <= allowed
 
 
