@@ -29,8 +29,8 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 results: .venv/installed
-	$(BIN)/python -m capsella.experiments.results results > docs/results.md
-	$(BIN)/python -m benchmarks.tables results/speed > docs/speed.md
+	$(BIN)/python -m tools.results results > docs/results.md
+	$(BIN)/python -m tools.speed results/speed > docs/speed.md
 
 # BENCH="em- --compile --json em.json": which, and how; --help tells.
 bench: .venv/installed

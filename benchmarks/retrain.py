@@ -23,7 +23,8 @@ from capsella.data import batches, load_data
 from capsella.files import write_json
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier, create_model
-from capsella.training import Recipe, get_recipe
+from capsella.papers import get_recipe
+from capsella.training import Recipe
 from capsella.training.augment import Augment
 from capsella.training.environment import environment
 

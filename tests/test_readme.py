@@ -24,7 +24,7 @@ from capsella.cli import (
     time,
     train,
 )
-from capsella.experiments.published import FIGURES, TABLES
+from capsella.papers.published import FIGURES, TABLES
 
 ROOT = Path(capsella.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from capsella.experiments.compare import ComparisonOptions, Plan, compare, make_plan
-from capsella.experiments.compare.grid import duration
-from capsella.experiments.compare.report import as_text
+from capsella.compare import ComparisonOptions, Plan, compare, make_plan
+from capsella.compare.grid import duration
+from capsella.compare.report import as_text
 
 
 def run(arguments: list[str]) -> None:

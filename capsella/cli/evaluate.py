@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, LabelledImages, load_data
 from capsella.errors import CapsellaError
-from capsella.evaluation import evaluate
+from capsella.evaluation import evaluate, evaluation_table
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.models.multi_crop import MultiCrop
@@ -82,5 +82,5 @@ def run(arguments: list[str]) -> None:
         print(json.dumps(evaluation.to_dict(), indent=2))
     else:
         console = Console(highlight=False)
-        console.print(evaluation.table())
+        console.print(evaluation_table(evaluation))
         console.print(f"written to {out}", soft_wrap=True, markup=False)

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from capsella.cli.published import read_call, usage
 from capsella.errors import unknown_name
-from capsella.experiments.published import FIGURES
-from capsella.experiments.tables import BudgetName
+from capsella.papers.kinds.table import BudgetName
+from capsella.papers.published import FIGURES
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from capsella.experiments.tables import BudgetName
+from capsella.papers.kinds.table import BudgetName
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import CapsellaError
-from capsella.evaluation import PERTURBATIONS, robustness
+from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.explain.plots import robustness_figure, write_png
 from capsella.files import write_json
 from capsella.training import Run, load_run
@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> None:
         raise ValueError("runs: must name at least one run's folder")
     runs = {name: load_run(folder) for name, folder in _names(options.runs).items()}
     data, images = _test_images(runs)
-    result = robustness(
+    result = measure_robustness(
         {name: trained.model for name, trained in runs.items()},
         images,
         {name: strengths for name in PERTURBATIONS if (strengths := getattr(options, name))},

@@ -1,7 +1,9 @@
 """What a trained model is worth: errors, robustness, what attacks leave of it, predictions for files, and times."""
 
-from capsella.evaluation.accuracy import ClassScore, Evaluation, evaluate
-from capsella.evaluation.adversarial import (
+from capsella.evaluation.accuracy.calibration import Calibration, calibration
+from capsella.evaluation.accuracy.evaluation import ClassScore, Evaluation, evaluate
+from capsella.evaluation.accuracy.table import evaluation_table
+from capsella.evaluation.attacks.networks import (
     AttackCurve,
     AttackOptions,
     UnderAttack,
@@ -9,15 +11,13 @@ from capsella.evaluation.adversarial import (
     attack_notes,
     attack_table,
 )
-from capsella.evaluation.calibration import Calibration, calibration
-from capsella.evaluation.listing import find_images, image_files
-from capsella.evaluation.perturbations import PERTURBATIONS, Perturbation
-from capsella.evaluation.prediction import Broken, Prediction, predict_files
-from capsella.evaluation.prediction_job import Written, predict_table
-from capsella.evaluation.prediction_tables import print_table, write_broken, write_table
-from capsella.evaluation.robustness import Robustness, RobustnessPoint, perturbed, robustness
-from capsella.evaluation.tables import evaluation_table
-from capsella.evaluation.timing import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
+from capsella.evaluation.prediction.files import Broken, Prediction, predict_files
+from capsella.evaluation.prediction.job import Written, predict_table
+from capsella.evaluation.prediction.listing import find_images, image_files
+from capsella.evaluation.prediction.tables import print_table, write_broken, write_table
+from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
+from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
+from capsella.evaluation.times.steps import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 
 __all__ = [
     "PERTURBATIONS",
@@ -46,11 +46,11 @@ __all__ = [
     "find_images",
     "image_files",
     "interleaved",
+    "measure_robustness",
     "perturbed",
     "predict_files",
     "predict_table",
     "print_table",
-    "robustness",
     "write_broken",
     "write_table",
 ]

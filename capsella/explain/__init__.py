@@ -3,9 +3,9 @@
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.images import explain_images
 from capsella.explain.pairs import explain_pairs, pairs_figure
-from capsella.explain.perturbation import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.reconstruction import Reconstructions, pick_examples, reconstruct
 from capsella.explain.report import write_report
+from capsella.explain.tweaks import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.vote_distances import (
     VoteDistances,
     class_vote_distances,

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data.pairs import PairSet
-from capsella.evaluation.accuracy import Evaluation, evaluate
+from capsella.evaluation.accuracy.evaluation import Evaluation, evaluate
 from capsella.evaluation.inference import check_decoder, inference
 from capsella.explain.image_grids import overlay_figure
 from capsella.explain.plots import write_png

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.evaluation.accuracy import Evaluation
+from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.inference import check_decoder, inference
 from capsella.models import ImageClassifier
 

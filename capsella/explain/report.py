@@ -13,12 +13,11 @@ from torch import Tensor
 
 from capsella.data.pairs import PairSet
 from capsella.data.splits import LabelledImages
-from capsella.evaluation.accuracy import Evaluation
-from capsella.evaluation.tables import percent
+from capsella.evaluation.accuracy.evaluation import Evaluation
+from capsella.evaluation.accuracy.table import percent
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.pairs import pair_name, pairs_figure
-from capsella.explain.perturbation import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.plots import (
     confusion_figure,
     entropy_figure,
@@ -29,6 +28,7 @@ from capsella.explain.plots import (
     write_png,
 )
 from capsella.explain.reconstruction import pick_examples, reconstruct
+from capsella.explain.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier

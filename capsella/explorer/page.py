@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from capsella.explain.perturbation import dial_range
+from capsella.explain.tweaks import dial_range
 from capsella.explorer import panels
 from capsella.explorer.compare_tab import compare_tab
 from capsella.explorer.input_column import Inputs, input_column

@@ -3,10 +3,10 @@
 import numpy as np
 
 from capsella.explain.image_grids import tweak_figure
-from capsella.explain.perturbation import offsets_across
 from capsella.explain.plots import entropy_figure
 from capsella.explain.routing_figures import GRAPH_NOTE, graph_figure, layer_figure
 from capsella.explain.routing_views import RoutedLayer, routed_layers, strongest_path
+from capsella.explain.tweaks import offsets_across
 from capsella.explain.vote_distances import vote_distances_figure
 from capsella.explorer.pictures import (
     animation,

@@ -4,11 +4,9 @@ from capsella.models import (  # noqa: F401  (importing them registers their mod
     capsnet,
     cnn,
     efficient_capsnet,
+    forslov2018,
     matrix_capsnet,
     resnet,
-    thesis_capsnet,
-    thesis_cnn,
-    thesis_emnet,
 )
 from capsella.models.base import CapsuleClassifier, ConvolutionalClassifier, ImageClassifier, count_parameters
 from capsella.models.multi_crop import MultiCrop

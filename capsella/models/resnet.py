@@ -4,9 +4,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.models.base import ConvolutionalClassifier
+from capsella.models.forslov2018.parts import CELLS
 from capsella.models.registry import register_model
 from capsella.models.shapes import grid_after
-from capsella.models.thesis_parts import CELLS
 
 PHOTOGRAPH = 64
 """Pixels on the shorter side from which on images are halved twice before the first block, as in ImageNet's form."""

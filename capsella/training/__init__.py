@@ -1,6 +1,5 @@
 """Recipes, the loop that trains them, and the run folders it leaves."""
 
-from capsella.training import recipes  # noqa: F401  (importing it registers the recipes)
 from capsella.training.devices import is_first_process
 from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.recipe import RECIPES, AugmentOptions, OptimizerOptions, Recipe, get_recipe

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from capsella.cli.flags import prepare
 from capsella.cli.train import Train
 from capsella.models import list_models
+from capsella.papers import RECIPES, get_recipe
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
-from capsella.training import RECIPES, get_recipe
 from capsella.training.command import command, complete, with_network, with_routing
 
 

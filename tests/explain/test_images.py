@@ -7,7 +7,7 @@ from capsella.errors import CapsellaError
 from capsella.explain import OFFSETS, dimension_tweaks, explain_images
 from capsella.explain.image_grids import mosaic
 from capsella.explain.images import image_figure, image_figures
-from capsella.explain.perturbation import dial_range, offsets_across
+from capsella.explain.tweaks import dial_range, offsets_across
 from capsella.models import create_model
 
 

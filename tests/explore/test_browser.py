@@ -21,7 +21,8 @@ from PIL import Image
 from rich.console import Console
 
 import capsella
-from capsella.training import get_recipe, train
+from capsella.papers import get_recipe
+from capsella.training import train
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytest.importorskip("gradio", reason="gradio is not installed: pip install 'capsella[explore]'")

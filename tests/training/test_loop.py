@@ -10,7 +10,8 @@ from capsella.data import load_data
 from capsella.errors import CapsellaError
 from capsella.losses import total_loss
 from capsella.models import create_model
-from capsella.training import AugmentOptions, OptimizerOptions, get_recipe, load_run
+from capsella.papers import get_recipe
+from capsella.training import AugmentOptions, OptimizerOptions, load_run
 from capsella.training.augment import Augment
 from capsella.training.loop import Trainer
 

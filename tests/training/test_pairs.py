@@ -9,7 +9,8 @@ from rich.console import Console
 from capsella.data import DataOptions, PairSet, epoch_order, load_data
 from capsella.evaluation import evaluate
 from capsella.losses import LossOptions, count_errors
-from capsella.training import AugmentOptions, Recipe, get_recipe, resume
+from capsella.papers import get_recipe
+from capsella.training import AugmentOptions, Recipe, resume
 from capsella.training.command import with_network
 from capsella.training.loop import Trainer
 

@@ -11,8 +11,9 @@ from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.models.registry import _MODELS
+from capsella.papers import RECIPES, get_recipe
 from capsella.routing import EMRouting, UniformRouting
-from capsella.training import RECIPES, AugmentOptions, OptimizerOptions, Recipe, get_recipe
+from capsella.training import AugmentOptions, OptimizerOptions, Recipe
 
 NETWORKS = dict(_MODELS)
 DIGITS = {"model": {"name": "sabour2017_capsnet"}, "data": DataOptions()}

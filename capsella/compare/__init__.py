@@ -1,0 +1,7 @@
+"""Capsule networks and CNNs on the same images of one's own, compared with what chance leaves of the difference."""
+
+from capsella.compare.options import ComparisonOptions
+from capsella.compare.plan import Plan, make_plan
+from capsella.compare.study import compare
+
+__all__ = ["ComparisonOptions", "Plan", "compare", "make_plan"]

@@ -1,0 +1,179 @@
+"""What the trained networks are worth on the test images, which are looked at here for the first time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from capsella.compare.grid import Trained
+from capsella.data import ImageSet
+from capsella.data.split_file import write_table
+from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
+from capsella.evaluation.inference import inference
+from capsella.evaluation.intervals import Interval, accuracy_interval
+from capsella.evaluation.times.latency import Latency, latencies
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.training import load_run
+
+MOST_CHANGED = 300
+"""Test images that are changed for the robustness, evenly spread: every run classifies each some 18 times."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A network of the comparison, tested: an evaluation by seed, and those of the runs on a share of the images.
+
+    changed: mean accuracy in per cent over the strengths of each change of the test images, by seed; empty where the
+    network is not the best of its kind.
+    """
+
+    trained: Trained
+    evaluations: dict[int, Evaluation]
+    by_share: dict[float, dict[int, Evaluation]]
+    latency: Latency
+    changed: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The registered network."""
+        return self.trained.candidate.network
+
+    @property
+    def hits(self) -> Bool[np.ndarray, "seeds images"]:
+        """Which test images each seed's network has right."""
+        return hits(self.evaluations)
+
+    @property
+    def accuracy(self) -> Interval:
+        """Mean over seeds, with its 95 % interval over seeds and test images."""
+        return accuracy_interval(self.hits)
+
+    @property
+    def shipped(self) -> Evaluation:
+        """Of the seed that validates best."""
+        return self.evaluations[self.trained.best_seed]
+
+    def model(self) -> ImageClassifier:
+        """The network of the seed that validates best."""
+        return load_run(self.trained.by_seed[self.trained.best_seed].folder).model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; errors and accuracies in per cent, intervals as shares."""
+        one, trained = self.trained.candidate, self.trained
+        return {
+            "network": one.network,
+            "family": one.family,
+            "parameters": one.parameters,
+            "decoder_parameters": one.decoder_parameters,
+            "recipe": one.recipe_name,
+            "learning_rate": trained.rate,
+            "validation_error_by_learning_rate": {
+                f"{rate:g}": run.error if np.isfinite(run.error) else "diverged" for rate, run in trained.tried.items()
+            },
+            "validation_error_percent": trained.validation_error,
+            "accuracy": self.accuracy.to_dict(),
+            "latency_ms": asdict(self.latency),
+            "shipped_seed": trained.best_seed,
+            "seeds": {
+                seed: {
+                    "run": trained.by_seed[seed].folder.name,
+                    "best_epoch": trained.by_seed[seed].epoch,
+                    "training_seconds": trained.by_seed[seed].seconds,
+                    "validation_error_percent": trained.by_seed[seed].error,
+                    "test": evaluation.to_dict(),
+                }
+                for seed, evaluation in self.evaluations.items()
+            },
+            "shares": {
+                f"{share:g}": {
+                    "accuracy": accuracy_interval(hits(evaluations)).to_dict(),
+                    "test_error_percent": {seed: one.error for seed, one in evaluations.items()},
+                }
+                for share, evaluations in self.by_share.items()
+            },
+            "accuracy_on_changed_images_percent": self.changed,
+        }
+
+
+def hits(evaluations: dict[int, Evaluation]) -> Bool[np.ndarray, "seeds images"]:
+    """A row a seed, a column an image: whether it is right."""
+    return np.stack([one.correct.numpy() for one in evaluations.values()])
+
+
+def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: ImageSet) -> list[Measured]:
+    """Test every network that trained to the end, with every seed; the champions on changed images too.
+
+    Raises:
+        CapsellaError: a run is gone or damaged.
+    """
+    whole = [one for one in networks if one.validation_error < float("inf")]
+    times = _latencies(whole, images)
+    return [
+        Measured(
+            one,
+            {seed: _evaluate(run.folder, images) for seed, run in one.by_seed.items()},
+            {
+                share: {seed: _evaluate(run.folder, images) for seed, run in runs.items() if np.isfinite(run.error)}
+                for share, runs in one.by_share.items()
+            },
+            times[one.candidate.network],
+            _changed(one, images) if one in champions else {},
+        )
+        for one in whole
+    ]
+
+
+def shipped_robustness(champions: Sequence[Measured], images: ImageSet, name: str) -> Robustness:
+    """The curves of the runs that would be shipped."""
+    models = {one.name: one.model() for one in champions}
+    return measure_robustness(models, _spread(images), data=name)
+
+
+def write_predictions(path: Path, measured: Sequence[Measured], images: ImageSet) -> None:
+    """A CSV row a test image: its file, its class, and what every network said with every seed."""
+    said = {
+        f"{one.name} seed {seed}": [images.classes[k] for k in evaluation.predictions.tolist()]
+        for one in measured
+        for seed, evaluation in one.evaluations.items()
+    }
+    files = images.files or tuple(map(str, range(len(images))))
+    truth = [images.classes[k] for k in images.labels.tolist()]
+    write_table(("file", "class", *said), zip(files, truth, *said.values(), strict=True), path)
+
+
+def _evaluate(folder: Path, images: ImageSet) -> Evaluation:
+    return evaluate(load_run(folder).model, images, batch_size=32)
+
+
+def _changed(one: Trained, images: ImageSet) -> dict[str, dict[int, float]]:
+    models = {str(seed): load_run(run.folder).model for seed, run in one.by_seed.items()}
+    result = measure_robustness(models, _spread(images), batch_size=32)
+    return {
+        change: {
+            int(seed): float(np.mean([point.accuracy for point in result.curve(seed, change) if point.strength > 0]))
+            for seed in models
+        }
+        for change in result.perturbations
+    }
+
+
+def _spread(images: ImageSet) -> ImageSet:
+    return images.subset(torch.linspace(0, len(images) - 1, min(MOST_CHANGED, len(images))).round().long())
+
+
+def _latencies(networks: Sequence[Trained], images: ImageSet) -> dict[str, Latency]:
+    """One image a call, from pixels to class activations; the decoder is not asked."""
+    pixels = images.images[:1].float() / 255
+    models = {one.candidate.network: load_run(one.by_seed[one.best_seed].folder).model for one in networks}
+
+    def step(model: ImageClassifier) -> object:
+        with inference(model):
+            return model.encode(pixels) if isinstance(model, CapsuleClassifier) else model(pixels)
+
+    for model in models.values():
+        step(model)
+    return latencies({name: lambda model=model: step(model) for name, model in models.items()}, calls=100)  # type: ignore[misc]

@@ -1,0 +1,129 @@
+"""The networks of a comparison: which are compared by default, and how each is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from capsella.data import Splits
+from capsella.errors import unknown_name
+from capsella.models import CapsuleClassifier, ImageClassifier, create_model, list_models
+from capsella.models.base import count_parameters
+from capsella.papers import RECIPES
+from capsella.training import Recipe
+from capsella.training.command import with_network
+
+Family = Literal["capsules", "CNN"]
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "capsules-small": ("sabour2017_capsnet", "hinton2018_matrix_capsnet_small", "mazzia2021_efficient_capsnet"),
+    "cnn-small": ("hinton2018_cnn", "he2016_resnet10"),
+    "capsules-thesis": ("forslov2018_capsnet1_init1", "forslov2018_emnet1_init1"),
+    "cnn-thesis": ("forslov2018_cnnnet3_init1", "he2016_resnet10"),
+}
+"""For small images the founding papers' networks and Efficient-CapsNet, and of the CNNs the second paper's (the first
+one's costs fifty times as much) and a small residual network. Of the thesis's, which enlarge images to 224×224, the
+best (Forslöv 2018, Table 3: EM-NET 1 and CAPSNET 1; CNN-NET 3), and the residual network: capsules must beat a CNN of
+today too."""
+GROUPS["thesis"] = GROUPS["capsules-thesis"] + GROUPS["cnn-thesis"]
+
+LARGE = 64
+"""Pixels on the shorter side from which on the networks of the thesis are the default."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network that is compared.
+
+    parameters: without the decoder, which is not shipped. recipe: of the network's own paper where it has one, its
+    data, changes of images, epochs and batches still to be set. recipe_name: as registered.
+    """
+
+    network: str
+    family: Family
+    parameters: int
+    decoder_parameters: int
+    recipe_name: str
+    recipe: Recipe
+
+
+def suited(image_size: tuple[int, int]) -> tuple[str, ...]:
+    """Capsule networks and CNNs for images of a size."""
+    return GROUPS["thesis"] if min(image_size) >= LARGE else GROUPS["capsules-small"] + GROUPS["cnn-small"]
+
+
+def names_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Registered names for groups, shell patterns and names.
+
+    Raises:
+        ValueError: a word is none of them; suggests the nearest.
+    """
+    names: dict[str, None] = {}
+    for word in words:
+        found = GROUPS.get(word) or tuple(list_models(word))
+        if not found:
+            raise unknown_name("models", word, (*GROUPS, *list_models()))
+        names |= dict.fromkeys(found)
+    return tuple(names)
+
+
+def candidates(names: Sequence[str], splits: Splits) -> list[Candidate]:
+    """The networks by their names, each made once without memory, so that one that does not fit is known at once.
+
+    Raises:
+        ValueError: a network that cannot take the images, or not at least one capsule network and one CNN.
+    """
+    found = []
+    for name in names:
+        recipe_name, recipe = recipe_of(name)
+        model = _outline(recipe, splits)
+        family: Family = "capsules" if isinstance(model, CapsuleClassifier) else "CNN"
+        decoder = getattr(model, "decoder", None)
+        drawing = 0 if decoder is None else count_parameters(decoder)
+        found.append(Candidate(name, family, count_parameters(model) - drawing, drawing, recipe_name, recipe))
+    if len({one.family for one in found}) < 2:
+        raise ValueError(
+            f"models: must have at least one capsule network and one CNN to compare, got {', '.join(names) or 'none'}"
+        )
+    return found
+
+
+def recipe_of(name: str) -> tuple[str, Recipe]:
+    """The registered recipe of a network, without its paper's images.
+
+    One for images of one's own where there is one, or else one called modern, which learns from few images, or else the
+    first. What concerns the paper's images is taken away: crops and changes of brightness, so that every network sees
+    the same pictures. The margin of the spread loss rises over the whole training, however short it is.
+
+    Raises:
+        ValueError: no network has the name.
+    """
+    fitting = {
+        key: recipe for key, recipe in RECIPES.items() if recipe.model["name"] == name and not recipe.data.is_paired
+    }
+    own = {key: recipe for key, recipe in fitting.items() if recipe.data.name == "folder"}
+    modern = {key: recipe for key, recipe in fitting.items() if key.endswith("-modern")}
+    if fitting:
+        key, recipe = next(iter((own or modern or fitting).items()))
+    else:
+        key = "images-capsnet"
+        recipe = with_network(RECIPES[key], name)
+    neutral = {"crop": None, "brightness": 0.0, "contrast": 0.0}
+    model = {option: neutral.get(option, value) for option, value in recipe.model.items()}
+    return key, replace(recipe, model=model, loss=replace(recipe.loss, spread_schedule="linear"))
+
+
+def _outline(recipe: Recipe, splits: Splits) -> ImageClassifier:
+    """The network for these images, on the device that has no memory."""
+    height, width = splits.image_size
+    try:
+        with torch.device("meta"):
+            return create_model(
+                **recipe.model, image_size=splits.image_size, channels=splits.channels, classes=splits.classes
+            )
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"models: {recipe.model['name']} must be able to take the images of {splits.name}, "
+            f"{height}×{width}×{splits.channels} in {len(splits.classes)} classes, but: {error}"
+        ) from error

@@ -1,0 +1,223 @@
+"""The plan of a comparison: one split, the networks, and as many epochs as the time allows; kept, so that it goes on.
+
+`plan.json` and `split.csv` in the folder of the comparison hold what was decided at its start.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capsella.compare.networks import LARGE, Candidate, candidates, names_of, suited
+from capsella.compare.options import RATES, ComparisonOptions
+from capsella.data import Splits, load_data
+from capsella.data.options import DataOptions
+from capsella.data.saving import save_split
+from capsella.data.split_file import UNUSED, SplitTable, read_split_file, write_table
+from capsella.errors import CapsellaError
+from capsella.evaluation import execution_times
+from capsella.files import write_json
+from capsella.models import create_model
+from capsella.training import Recipe
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds an image, as timed before the training: of a step of the training, and of the validation."""
+
+    training: float
+    validation: float
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is trained, on what, how long. costs: by network. epochs, batch_size: the same for every network."""
+
+    options: ComparisonOptions
+    splits: Splits
+    candidates: tuple[Candidate, ...]
+    costs: dict[str, Cost]
+    epochs: int
+    batch_size: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs and the report go."""
+        return self.options.output
+
+    @property
+    def runs_each(self) -> int:
+        """Runs of each network: every learning rate with the first seed, and the best one with the others."""
+        return len(RATES[self.options.rates]) + len(self.options.seeds) - 1
+
+    def seconds(self, network: str, epochs: int | None = None) -> float:
+        """Estimated for one run; one on a share of the images takes as many steps, and so as long."""
+        cost = self.costs[network]
+        images = cost.training * len(self.splits.train) + cost.validation * len(self.splits.validation)
+        return images * (self.epochs if epochs is None else epochs)
+
+    def total_seconds(self, epochs: int | None = None) -> float:
+        """Estimated for all runs; which networks the data-size curve is of is not known yet: the mean of each kind."""
+        total = sum(self.runs_each * self.seconds(one.network, epochs) for one in self.candidates)
+        for family in ("capsules", "CNN"):
+            each = [self.seconds(one.network, epochs) for one in self.candidates if one.family == family]
+            total += len(self.options.shares) * len(self.options.seeds) * sum(each) / len(each)
+        return total
+
+    def data(self, share: float = 1.0) -> DataOptions:
+        """The images with the split of this comparison, or with a share of its training images."""
+        given = self.options
+        file = self.folder / ("split.csv" if share == 1 else f"split-{share:g}.csv")
+        return DataOptions(
+            name="folder",
+            path=given.folder,
+            size=given.size,
+            channels=given.channels,
+            split_file=file,
+            group=given.group,
+            skip_broken=given.skip_broken,
+        )
+
+    def recipe(self, one: Candidate, rate: float, seed: int, share: float = 1.0) -> Recipe:
+        """What one run trains; on a share of the images, with as many steps as on all."""
+        given = self.options
+        return replace(
+            one.recipe,
+            data=self.data(share),
+            augment=given.augment,
+            optimizer=replace(one.recipe.optimizer, learning_rate=rate),
+            epochs=self.epochs,
+            epoch_images=None if share == 1 else len(self.splits.train),
+            batch_size=self.batch_size,
+            patience=None,
+            seed=seed,
+            accelerator=given.accelerator,
+            precision=given.precision,
+        )
+
+    def rates(self, one: Candidate) -> list[float]:
+        """The learning rates that are tried, to two digits."""
+        return [float(f"{factor * one.recipe.optimizer.learning_rate:.2g}") for factor in RATES[self.options.rates]]
+
+
+def make_plan(options: ComparisonOptions) -> Plan:
+    """Read the images, split them, check every network against them, and time a step of each; writes nothing.
+
+    A comparison that was begun in the folder keeps its split, its networks and its number of epochs.
+
+    Raises:
+        ValueError: an unknown network, one that cannot take the images, too little time for one epoch of each.
+        CapsellaError: images that cannot be read or split; a comparison with other options is in the folder.
+    """
+    begun = _begun(options)
+    data = options.data if begun is None else replace(options.data, split_file=options.output / "split.csv")
+    splits = load_data(data)
+    _check_subsets(options, splits)
+    names = names_of(options.models) or suited(splits.image_size)
+    chosen = candidates(names if begun is None else begun["networks"], splits)
+    batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
+    if begun is not None:
+        costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
+        return Plan(options, splits, tuple(chosen), costs, begun["epochs"], batch_size)
+    plan = Plan(options, splits, tuple(chosen), _costs(chosen, splits, batch_size), options.epochs, batch_size)
+    return plan if options.minutes is None else replace(plan, epochs=_affordable(plan, 60 * options.minutes))
+
+
+def begin(plan: Plan) -> None:
+    """Write the split files and plan.json; a comparison that was begun is left as it is.
+
+    Raises:
+        CapsellaError: no space left.
+    """
+    path = plan.folder / "plan.json"
+    if path.exists():
+        return
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    whole = plan.folder / "split.csv"
+    save_split(plan.options.data, whole)
+    table = read_split_file(whole)
+    for share in plan.options.shares:
+        _write_share(plan, table, share)
+    write_json(
+        path,
+        {
+            "options": plan.options.to_dict(),
+            "networks": [one.network for one in plan.candidates],
+            "costs": {name: asdict(cost) for name, cost in plan.costs.items()},
+            "epochs": plan.epochs,
+            "batch_size": plan.batch_size,
+        },
+    )
+
+
+def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
+    """plan.json of this comparison, if it was begun."""
+    path = options.output / "plan.json"
+    if not path.exists():
+        return None
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        older = plan["options"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
+    for name, value in options.to_dict().items():
+        if older.get(name) != value:
+            raise CapsellaError(
+                f"{options.output} holds a comparison with {name} = {older.get(name)}, not {value}; "
+                "call it with the same options to go on, or choose another --out"
+            )
+    return plan
+
+
+def _check_subsets(options: ComparisonOptions, splits: Splits) -> None:
+    """Every class must have an image even in the smallest share, and the test more than one to be compared by."""
+    if len(splits.test) < 2:
+        raise CapsellaError(f"{splits.name}: must have at least 2 test images, got {len(splits.test)}")
+    least = min(options.sizes)
+    for name, count in splits.train.counts().items():
+        if least < 1 and count * least < 1:
+            raise CapsellaError(
+                f"sizes: {least:g} of the {count} training images of the class {name!r} is less than one; "
+                "leave out the data-size curve with --sizes 1, or add images"
+            )
+
+
+def _costs(chosen: list[Candidate], splits: Splits, batch_size: int) -> dict[str, Cost]:
+    """A step of each network, timed alone: together they might not fit into memory."""
+    costs = {}
+    for one in chosen:
+        torch.manual_seed(0)
+        model = create_model(
+            **one.recipe.model, image_size=splits.image_size, channels=splits.channels, classes=splits.classes
+        )
+        times = execution_times({one.network: model}, (batch_size,), repeats=1, seconds=0)
+        forward, backward = (row.timing.median / batch_size for row in times.rows)
+        costs[one.network] = Cost(backward, forward)
+    return costs
+
+
+def _affordable(plan: Plan, seconds: float) -> int:
+    epoch = plan.total_seconds(1)
+    if seconds < epoch:
+        raise ValueError(
+            f"minutes: must be at least {epoch / 60:.1f}, for one epoch of every run on this machine, "
+            f"got {seconds / 60:g}; fewer networks, seeds, rates or sizes take less"
+        )
+    return min(plan.options.epochs, int(seconds / epoch))
+
+
+def _write_share(plan: Plan, table: SplitTable, share: float) -> None:
+    """A split file with this share of the training images of each class; a smaller share is a part of a larger one."""
+    train = plan.splits.train
+    if train.files is None:
+        raise ValueError(f"splits: must have file names, {plan.splits.name} has none")
+    generator = torch.Generator().manual_seed(0)
+    dropped: set[str] = set()
+    for label in range(len(train.classes)):
+        own = (train.labels == label).nonzero().flatten()
+        order = own[torch.randperm(len(own), generator=generator)]
+        dropped |= {train.files[k] for k in order[max(1, round(share * len(own))) :].tolist()}
+    rows = [(key, UNUSED if key in dropped else row.split) for key, row in table.rows.items()]
+    write_table(("file", "split"), rows, plan.folder / f"split-{share:g}.csv")

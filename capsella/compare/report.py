@@ -1,0 +1,190 @@
+"""report.html of a comparison: one file that needs nothing beside it; and each figure as PNG."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from capsella.compare.figures import accuracy_figure, learning_figure, size_figure
+from capsella.compare.measure import Measured, hits
+from capsella.compare.plan import Plan
+from capsella.compare.verdict import Verdict
+from capsella.data import single_images
+from capsella.evaluation import Robustness
+from capsella.evaluation.intervals import accuracy_interval
+from capsella.explain.plots import confusion_figure, printable, read_metrics, robustness_figure, write_png
+from capsella.explain.report import Section, reconstruction_section, tweak_section
+from capsella.files import write_text
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """All that the report shows. champions: the best capsule network and the best CNN by validation."""
+
+    plan: Plan
+    measured: Sequence[Measured]
+    champions: tuple[Measured, Measured]
+    verdict: Verdict
+    robustness: Robustness
+    environment: Mapping[str, object]
+
+
+def write_comparison(found: Findings) -> Path:
+    """Write report.html and figures/*.png into the folder of the comparison; returns the path of the page.
+
+    Raises:
+        CapsellaError: unreadable metrics of a run, or no space on the disk.
+    """
+    folder, test = found.plan.folder, found.plan.splits.test
+    sections = _sections(found)
+    pictures = {
+        one.name: base64.b64encode(write_png(one.figure, folder / "figures" / f"{one.name}.png")).decode()
+        for one in sections
+        if one.figure is not None
+    }
+    environment = Environment(
+        loader=PackageLoader("capsella.compare", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    page = environment.get_template("report.html.jinja").render(
+        title=f"Capsules or a CNN for {found.plan.splits.name}?",
+        verdict=found.verdict,
+        champions=[one.name for one in found.champions],
+        measured=found.measured,
+        limit=found.plan.options.latency_limit,
+        images=len(test),
+        protocol=protocol(found.plan),
+        facts=_facts(found),
+        sections=sections,
+        pictures=pictures,
+    )
+    path = folder / "report.html"
+    write_text(path, printable(page))
+    return path
+
+
+def protocol(plan: Plan) -> str:
+    """How the networks were trained and chosen, in a paragraph."""
+    given = plan.options
+    rates = "the learning rate of its recipe" if given.rates == 1 else "three learning rates (a third, one and three "
+    rates += "" if given.rates == 1 else "times its recipe's)"
+    changes = [f"shifts up to {given.shift} pixels"] if given.shift else []
+    changes += ["mirrors"] if given.flip else []
+    seeds = ", ".join(map(str, given.seeds))
+    return (
+        f"Every network had the same images, the same {plan.epochs} epochs in batches of {plan.batch_size}, the same "
+        f"changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with seed "
+        f"{given.seeds[0]}, the best by validation kept for all seeds ({seeds}). The epoch of each run, and the best "
+        "network of each kind, were chosen on the validation images. The test images were used once, after all that. "
+        "On a share of the training images, a network takes as many steps as on all of them. Intervals are 95 %, over "
+        f"test images {'and seeds' if len(given.seeds) > 1 else 'alone, as there is one seed'}."
+    )
+
+
+def _facts(found: Findings) -> dict[str, str]:
+    splits, made_with = found.plan.splits, found.environment
+    counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
+    height, width = splits.image_size
+    facts = {
+        "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
+        "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
+        "machine": f"{made_with['cpu']}, {made_with['threads']} thread(s); GPU: {made_with['gpu']}",
+        "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
+    }
+    if splits.broken:
+        facts["left out"] = f"{len(splits.broken)} images that cannot be read: {'; '.join(splits.broken)}"
+    return facts
+
+
+def _sections(found: Findings) -> list[Section]:
+    """The figures from top to bottom."""
+    measured = found.measured
+    # The two best first, as in the figure of robustness, where only they are.
+    ranked = [*found.champions, *(one for one in measured if one not in found.champions)]
+    colours = {one.name: f"C{number % 10}" for number, one in enumerate(ranked)}
+    by_seed = {one.name: list(one.hits.mean(1)) for one in measured}
+    accuracy = Section(
+        "accuracy",
+        "Test accuracy",
+        "Diamonds are means over seeds with their 95 % interval, dots single seeds. Where intervals of two networks "
+        "overlap they may still differ: the verdict compares them image by image.",
+        accuracy_figure({one.name: one.accuracy for one in measured}, by_seed, colours),
+    )
+    robust = Section(
+        "robustness",
+        "Changed test images",
+        "Accuracy of the two networks to be shipped on test images that are turned, moved, coloured and made noisy, as "
+        "training did not show them; shaded: 95 % interval over these images alone.",
+        robustness_figure(found.robustness),
+    )
+    return [accuracy, _learning(measured, colours), _sizes(found, colours), robust, *_confusions(found), *_drawn(found)]
+
+
+def _learning(measured: Sequence[Measured], colours: Mapping[str, str]) -> Section:
+    tables = {
+        one.name: [read_metrics(run.folder / "metrics.csv") for run in one.trained.by_seed.values()] for one in measured
+    }
+    training, validation = (
+        {name: [table[column] for table in seeds] for name, seeds in tables.items()}
+        for column in ("train_error", "validation_error")
+    )
+    text = (
+        "Mean over seeds, shaded from the best seed to the worst. A curve that still falls at its end would gain from "
+        "more epochs; training images are changed at random, validation images are not."
+    )
+    return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
+
+
+def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
+    name, title = "sizes", "More images?"
+    images = len(found.plan.splits.train)
+    curves = {
+        one.name: {
+            **{round(share * images): accuracy_interval(hits(e)) for share, e in one.by_share.items() if e},
+            images: one.accuracy,
+        }
+        for one in found.champions
+    }
+    if not found.plan.options.shares:
+        return Section(name, title, "The data-size curve was left out (--sizes 1).")
+    text = (
+        "The best network of each kind, trained on shares of the training images with as many steps. A curve that "
+        "still rises says that more images would help."
+    )
+    return Section(name, title, text, size_figure(curves, colours))
+
+
+def _confusions(found: Findings) -> list[Section]:
+    text = (
+        "Of the seed that validates best, on the test images: a row is a true class, a column what the network said; "
+        "everything off the diagonal is a mistake."
+    )
+    return [
+        Section(
+            f"confusion-{kind}",
+            f"Confusion matrix: {one.name}",
+            text,
+            confusion_figure(one.shipped.confusion, one.shipped.classes),
+        )
+        for kind, one in zip(("capsules", "cnn"), found.champions, strict=True)
+    ]
+
+
+def _drawn(found: Findings) -> list[Section]:
+    """What a capsule network sees: the best one, or where it has no decoder the best of those that have."""
+    drawing = [one for one in found.measured if one.trained.candidate.decoder_parameters]
+    drawing.sort(key=lambda one: (one is not found.champions[0], one.trained.validation_error))
+    chosen = drawing[0] if drawing else found.champions[0]
+    model, images = chosen.model(), single_images(found.plan.splits.test, "comparisons")
+    sections = [make(model, chosen.shipped, images) for make in (reconstruction_section, tweak_section)]
+    return [Section(one.name, f"{one.title}: {chosen.name}", one.text, one.figure) for one in sections]
+
+
+def as_text(found: Findings) -> str:
+    """The verdict for a terminal."""
+    lines = [found.verdict.headline, *(f"{part}: {text}" for part, text in found.verdict.sentences.items())]
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""A comparison from its plan to its report."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from capsella.compare.grid import Grid, Trained
+from capsella.compare.measure import Measured, hits, measure, shipped_robustness, write_predictions
+from capsella.compare.plan import Plan, begin
+from capsella.compare.report import Findings, protocol, write_comparison
+from capsella.compare.verdict import Side, judge
+from capsella.data import single_images
+from capsella.files import write_json
+from capsella.training.environment import environment
+
+
+def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
+    """Train what is missing, test, and write compare.json, test_predictions.csv and report.html.
+
+    Returns:
+        What was found, and the path of the report.
+
+    Raises:
+        CapsellaError: every network of a kind diverged; a run of another recipe is in the way; no space left.
+    """
+    begin(plan)
+    networks, champions = Grid(plan, console).run()
+    console.print("testing: accuracy, changed images, latency", markup=False)
+    images = single_images(plan.splits.test, "comparisons")
+    best = [champions["capsules"], champions["CNN"]]
+    measured = measure(networks, best, images)
+    pair = _measured(measured, best[0]), _measured(measured, best[1])
+    verdict = judge(_side(pair[0]), _side(pair[1]), plan.options.latency_limit)
+    curves = shipped_robustness(pair, images, plan.splits.name)
+    found = Findings(plan, measured, pair, verdict, curves, environment())
+    write_predictions(plan.folder / "test_predictions.csv", measured, images)
+    write_json(plan.folder / "compare.json", values(found))
+    return found, write_comparison(found)
+
+
+def values(found: Findings) -> dict[str, Any]:
+    """compare.json: every number of the report, and what it was measured with; differences as shares."""
+    verdict, plan = found.verdict, found.plan
+    return {
+        "options": plan.options.to_dict(),
+        "epochs": plan.epochs,
+        "batch_size": plan.batch_size,
+        "protocol": protocol(plan),
+        "images": {split: len(part) for split, part in plan.splits.named().items()},
+        "classes": list(plan.splits.classes),
+        "environment": dict(found.environment),
+        "verdict": {
+            "winner": verdict.winner,
+            "ship": verdict.ship,
+            "headline": verdict.headline,
+            "sentences": verdict.sentences,
+            "capsules": found.champions[0].name,
+            "cnn": found.champions[1].name,
+            "difference": verdict.difference.to_dict(),
+            "detectable_difference": verdict.difference.detectable,
+            "mcnemar_of_the_shipped": verdict.shipped_pair._asdict(),
+        },
+        "networks": [one.to_dict() for one in found.measured],
+        "not_compared": sorted({one.network for one in plan.candidates} - {one.name for one in found.measured}),
+        "robustness_of_the_shipped": found.robustness.to_dict(),
+    }
+
+
+def _measured(measured: list[Measured], trained: Trained) -> Measured:
+    return next(one for one in measured if one.trained is trained)
+
+
+def _side(one: Measured) -> Side:
+    share = max((share for share, runs in one.by_share.items() if runs), default=None)
+    return Side(
+        network=one.name,
+        hits=one.hits,
+        shipped=list(one.evaluations).index(one.trained.best_seed),
+        latency=(one.latency.p50, one.latency.p95),
+        parameters=one.trained.candidate.parameters,
+        changed={change: tuple(seeds.values()) for change, seeds in one.changed.items()},
+        smaller=None if share is None else (share, hits(one.by_share[share])),
+    )

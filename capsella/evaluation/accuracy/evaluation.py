@@ -1,0 +1,229 @@
+"""What a model makes of a labelled set: error with its interval, precision, recall, confusion, calibration."""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from jaxtyping import Bool, Float, Int
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from capsella.data.batches import batches
+from capsella.data.splits import LabelledImages
+from capsella.evaluation.accuracy.calibration import Calibration, calibration
+from capsella.evaluation.inference import inference
+from capsella.losses import strongest
+from capsella.models import ImageClassifier
+
+CONFIDENCE = {
+    1: "the largest class activation (a capsule's length, or a CNN's softmax), not normalised over the classes",
+    2: "the second largest class activation: how sure the model is of the weaker class of a pair",
+}
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How one class fared; a share is None where it would be 0/0.
+
+    support: test images of the class. predicted: images the model put there.
+    precision: of those predicted, the share that is right; None if none was predicted.
+    recall: of the support, the share that was found; None without test images.
+    f1: harmonic mean, 2·hits / (support + predicted); None without test images.
+    """
+
+    name: str
+    support: int
+    predicted: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The activations of a model for every image of a labelled set, and all that follows from them.
+
+    activations: [n classes], finite. labels: [n], or [n 2] for pairs, two different classes an image; such an image is
+    right only if both are found (Sabour et al. 2017, §6). classes: the names. files: [n] names of the images, where
+    known.
+
+    Raises:
+        ValueError: no images, shapes that do not fit, a label outside the classes, an activation that is not finite.
+    """
+
+    activations: Float[Tensor, "n classes"]
+    labels: Int[Tensor, "n *k"]
+    classes: tuple[str, ...]
+    files: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.labels)
+        if count == 0:
+            raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
+        if tuple(self.activations.shape) != (count, len(self.classes)):
+            raise ValueError(
+                f"activations: must be [images classes] = {(count, len(self.classes))}, "
+                f"got {tuple(self.activations.shape)}"
+            )
+        if self.labels.shape[1:] not in ((), (2,)):
+            raise ValueError(f"labels: must be [n] or, for pairs, [n 2], got {tuple(self.labels.shape)}")
+        if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+            raise ValueError(
+                f"labels: must be in 0…{len(self.classes) - 1}, got {int(self.labels.min())}…{int(self.labels.max())}"
+            )
+        if self.files is not None and len(self.files) != count:
+            raise ValueError(f"files: must name each of the {count} images, got {len(self.files)}")
+        broken = int((~self.activations.isfinite()).any(1).sum())
+        if broken:
+            raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {count} images")
+
+    @cached_property
+    def predictions(self) -> Int[Tensor, "n *k"]:
+        """The class with the largest activation; of a pair, the two classes, each beside its label where it is one."""
+        return strongest(self.activations, self.labels)
+
+    @cached_property
+    def confidence(self) -> Float[Tensor, "n"]:
+        """The activation of the predicted class, of a pair the weaker one: capsule lengths are not normalised."""
+        return self.activations.topk(self.labels[0].numel(), 1).values[:, -1]
+
+    @property
+    def confidence_means(self) -> str:
+        """What `confidence` is, in words."""
+        return CONFIDENCE[self.labels[0].numel()]
+
+    @cached_property
+    def correct(self) -> Bool[Tensor, "n"]:
+        """Whether each image was classified right, both classes of a pair."""
+        return (self.predictions == self.labels).reshape(len(self.labels), -1).all(1)
+
+    @property
+    def errors(self) -> int:
+        """How many images were classified wrong."""
+        return len(self.labels) - int(self.correct.sum())
+
+    @property
+    def error(self) -> float:
+        """Share of images classified wrong, in per cent, as the papers print it."""
+        return 100 * self.errors / len(self.labels)
+
+    @property
+    def error_interval(self) -> tuple[float, float]:
+        """95 % interval of the error, in per cent (Wilson 1927): what a test set of this size leaves open."""
+        low, high = scipy.stats.binomtest(self.errors, len(self.labels)).proportion_ci(0.95, method="wilson")
+        return 100 * float(low), 100 * float(high)
+
+    @cached_property
+    def confusion(self) -> Int[np.ndarray, "true predicted"]:
+        """Images of each true class (rows) by predicted class (columns).
+
+        A pair counts twice: a class that was not found stands against a wrong one that was named in its place.
+        """
+        from sklearn.metrics import confusion_matrix  # a second to import
+
+        every = range(len(self.classes))
+        return confusion_matrix(self.labels.flatten().numpy(), self.predictions.flatten().numpy(), labels=every)
+
+    @cached_property
+    def per_class(self) -> list[ClassScore]:
+        """Precision, recall and F1 of each class."""
+        hits = self.confusion.diagonal().tolist()
+        support, predicted = self.confusion.sum(1).tolist(), self.confusion.sum(0).tolist()
+        return [
+            ClassScore(
+                name=name,
+                support=s,
+                predicted=p,
+                precision=h / p if p else None,
+                recall=h / s if s else None,
+                f1=2 * h / (s + p) if s else None,
+            )
+            for name, h, s, p in zip(self.classes, hits, support, predicted, strict=True)
+        ]
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Confidence against accuracy, in 15 bins."""
+        # Rounding can carry a capsule's length or a sum of softmax shares a last bit above 1.
+        confidence = self.confidence.double().clamp(0, 1)
+        return calibration(confidence.numpy(), self.correct.numpy())
+
+    def mistakes(self) -> Int[Tensor, "wrong"]:
+        """Indices of the images classified wrong, the most confident mistake first."""
+        wrong = (~self.correct).nonzero()[:, 0]
+        return wrong[self.confidence[wrong].argsort(descending=True, stable=True)]
+
+    def notes(self) -> list[str]:
+        """What a reader must know about numbers that are missing."""
+        unseen = [score.name for score in self.per_class if not score.support]
+        unused = [score.name for score in self.per_class if not score.predicted]
+        notes = []
+        if unseen:
+            notes.append(f"no test images, so no recall and no F1: {', '.join(unseen)}")
+        if unused:
+            notes.append(f"never predicted, so no precision: {', '.join(unused)}")
+        return notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers, ready for JSON; a share that would be 0/0 is null and named in `notes`."""
+        curve = self.calibration
+        return {
+            "images": len(self.labels),
+            "errors": self.errors,
+            "error_percent": self.error,
+            "error_interval_95_percent": list(self.error_interval),
+            "classes": [asdict(score) for score in self.per_class],
+            "confusion": {"rows": "true", "columns": "predicted", "counts": self.confusion.tolist()},
+            "calibration": {
+                "confidence": self.confidence_means,
+                "expected_calibration_error": curve.expected_error,
+                "bin_edges": curve.edges.tolist(),
+                "bin_counts": curve.counts.tolist(),
+                "bin_confidence": _null_for_nan(curve.confidence),
+                "bin_accuracy": _null_for_nan(curve.accuracy),
+            },
+            "notes": self.notes(),
+        }
+
+
+def evaluate(
+    model: ImageClassifier, images: LabelledImages, batch_size: int = 128, progress: bool = False
+) -> Evaluation:
+    """Classify every image of a set, in its order.
+
+    Args:
+        model: any registered model; its training mode is left as it was.
+        images: the set, or the pairs, with the classes, size and channels the model was built for.
+        batch_size: images at a time; changes nothing but speed and memory.
+        progress: show a bar on standard error.
+
+    Raises:
+        ValueError: an empty set, other classes, another size or channel count, activations that are not finite.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+    if images.classes != model.classes:
+        raise ValueError(f"images.classes: must be the model's classes {model.classes}, got {images.classes}")
+    if len(images) == 0:
+        raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
+    model.check_images(images.take(torch.tensor([0])).images)
+    with inference(model) as device:
+        parts = track(
+            batches(images, batch_size, device=device),
+            description="evaluate",
+            total=-(-len(images) // batch_size),
+            console=Console(stderr=True),
+            disable=not progress,
+        )
+        answers = [(model(part.images).activations.float().cpu(), part.labels.cpu()) for part in parts]
+    # Cloned outside inference mode: ordinary tensors, with which the caller may do anything.
+    activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))
+    return Evaluation(activations, labels, images.classes, images.files)
+
+
+def _null_for_nan(values: Float[np.ndarray, "bins"]) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

@@ -1,0 +1,1 @@
+"""Adversarial attacks, and how often networks are still right under them."""

@@ -1,0 +1,246 @@
+"""How often networks are still right as attacks may change pixels more and more, each network beside the others."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from capsella.data.batches import batches
+from capsella.data.images import ImageSet
+from capsella.evaluation.attacks.log_odds import has_class_capsules
+from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
+from capsella.evaluation.inference import inference
+from capsella.models import ImageClassifier
+
+FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5
+"""Of the check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient.
+Images that are fooled are spared the rest, so that it costs little where nothing is masked."""
+
+
+@dataclass(frozen=True)
+class AttackOptions:
+    """How hard to attack.
+
+    Raises:
+        ValueError: a number outside its range, no ε, or ε that do not rise.
+    """
+
+    epsilons: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
+    """Largest changes of a pixel, of images in [0, 1]; rising."""
+    steps: int = 20
+    """Steps of PGD and of the vote attack; BIM takes half of them, at least one."""
+    restarts: int = 3
+    """Random starts of PGD and of the vote attack."""
+    seed: int = 0
+    """Seed of the random starts."""
+    batch_size: int = 50
+    """Images at a time."""
+
+    def __post_init__(self) -> None:
+        rising = all(low < high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False))
+        if not self.epsilons or not rising or not 0 < self.epsilons[0] <= self.epsilons[-1] <= 1:
+            raise ValueError(f"epsilons: must be at least one, rising within (0, 1], got {self.epsilons}")
+        for name in ("steps", "restarts", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.seed < 0:
+            raise ValueError(f"seed: must not be negative, got {self.seed}")
+
+
+@dataclass(frozen=True)
+class AttackCurve:
+    """One attack on one network.
+
+    attack: FGSM, BIM, PGD, vote or transfer. source: for a transfer, the network whose PGD images these are.
+    accuracy: at each ε, the share of all images classified right, in per cent.
+    """
+
+    attack: str
+    source: str | None
+    accuracy: tuple[float, ...]
+
+    @property
+    def label(self) -> str:
+        """As in a table."""
+        return self.attack if self.source is None else f"{self.attack} from {self.source}"
+
+
+@dataclass(frozen=True)
+class UnderAttack:
+    """One network under every attack.
+
+    clean: accuracy without an attack, in per cent.
+    at_full_reach: accuracy under PGD at ε = 1, in per cent. Every image is within reach there, so that anything above 0
+        is the attack's failure, not the network's strength: usually a masked gradient.
+    zero_gradient: share of pixels whose gradient is exactly 0, in per cent (Hinton et al. 2018, section 6).
+    without_gradient: how many images have no gradient at all.
+    curves: one an attack.
+    """
+
+    clean: float
+    at_full_reach: float
+    zero_gradient: float
+    without_gradient: int
+    curves: tuple[AttackCurve, ...]
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the attacks' gradients cannot be trusted: the curves then say nothing of the network.
+
+        An image without any gradient is a sign of its own: at ε = 1 random starts alone may fool a network.
+        """
+        return self.at_full_reach > 0 or self.without_gradient > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        return {
+            "clean_accuracy_percent": self.clean,
+            "pgd_accuracy_at_epsilon_1_percent": self.at_full_reach,
+            "zero_gradient_percent": self.zero_gradient,
+            "images_without_gradient": self.without_gradient,
+            "attacks": [
+                {"attack": curve.attack, "source": curve.source, "accuracy_percent": list(curve.accuracy)}
+                for curve in self.curves
+            ],
+        }
+
+
+def attack_networks(
+    models: Mapping[str, ImageClassifier],
+    images: ImageSet,
+    options: AttackOptions = AttackOptions(),
+    progress: bool = False,
+) -> dict[str, UnderAttack]:
+    """Attack each network with FGSM, BIM and PGD; with the vote attack where it has capsules; with others' PGD images.
+
+    Args:
+        models: by name, of the same classes and image size; left as they are.
+        images: labelled images.
+        options: how hard to attack.
+        progress: show a bar on standard error.
+
+    Raises:
+        ValueError: no model, no images, or images of other classes, size or channels than a model's.
+    """
+    if not models or len(images) == 0:
+        raise ValueError(f"models, images: must be at least one, got {len(models)} and {len(images)}")
+    for name, model in models.items():
+        if model.classes != images.classes:
+            raise ValueError(f"images.classes: must be {name}'s {model.classes}, got {images.classes}")
+        model.check_images(images.images[:1])
+    tallies = {name: _Tally() for name in models}
+    rounds = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
+    with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
+        task = bar.add_task("attack", total=rounds)
+        for number, batch in enumerate(batches(images, options.batch_size)):
+            for _ in _attack_batch(models, tallies, batch.images, batch.labels, number, options):
+                bar.advance(task)
+    return {name: tally.result(len(images), options) for name, tally in tallies.items()}
+
+
+@dataclass
+class _Tally:
+    """Images classified right, by attack, source and ε; and what the gradients hold."""
+
+    right: dict[tuple[str, str | None, float], int] = field(default_factory=dict)
+    zeros: int = 0
+    pixels: int = 0
+    without_gradient: int = 0
+
+    def add(self, key: tuple[str, str | None, float], model: ImageClassifier, images: Tensor, labels: Tensor) -> None:
+        """Count the images that `model` classifies right."""
+        with inference(model):
+            right = int((model(images).activations.argmax(1) == labels).sum())
+        self.right[key] = self.right.get(key, 0) + right
+
+    def add_gradient(self, gradient: Float[Tensor, "b c h w"]) -> None:
+        """Count zeros."""
+        zero = gradient == 0
+        self.zeros += int(zero.sum())
+        self.pixels += zero.numel()
+        self.without_gradient += int(zero.flatten(1).all(1).sum())
+
+    def result(self, images: int, options: AttackOptions) -> UnderAttack:
+        """Counts as shares in per cent."""
+        share = {key: 100 * right / images for key, right in self.right.items()}
+        attacks = dict.fromkeys((attack, source) for attack, source, _ in self.right if attack not in ("clean", "full"))
+        white_box_first = sorted(attacks, key=lambda attack: attack[1] is not None)
+        return UnderAttack(
+            clean=share["clean", None, 0.0],
+            at_full_reach=share["full", None, 1.0],
+            zero_gradient=100 * self.zeros / self.pixels,
+            without_gradient=self.without_gradient,
+            curves=tuple(
+                AttackCurve(attack, source, tuple(share[attack, source, epsilon] for epsilon in options.epsilons))
+                for attack, source in white_box_first
+            ),
+        )
+
+
+def _attack_batch(
+    models: Mapping[str, ImageClassifier],
+    tallies: Mapping[str, _Tally],
+    images: Float[Tensor, "b c h w"],
+    labels: Int[Tensor, "b"],
+    number: int,
+    options: AttackOptions,
+) -> Iterator[None]:
+    """Every attack on one batch; yields after each network at each ε, and after each network at full reach."""
+    for place, (name, model) in enumerate(models.items()):
+        device = next(model.parameters()).device
+        x, y, tally = images.to(device), labels.to(device), tallies[name]
+        # Starts of its own for each batch and network, whatever else is attacked.
+        generator = torch.Generator().manual_seed((options.seed * 2**20 + number) * 2**10 + place)
+        search: dict[str, Any] = {"steps": options.steps, "restarts": options.restarts, "generator": generator}
+        tally.add(("clean", None, 0.0), model, x, y)
+        tally.add_gradient(margin_gradient(model, x, y))
+        for epsilon in options.epsilons:
+            tally.add(("FGSM", None, epsilon), model, fgsm(model, x, y, epsilon), y)
+            halved = bim(model, x, y, epsilon, steps=max(1, options.steps // 2))
+            tally.add(("BIM", None, epsilon), model, halved, y)
+            worst = pgd(model, x, y, epsilon, **search)
+            tally.add(("PGD", None, epsilon), model, worst, y)
+            if has_class_capsules(model):
+                tally.add(("vote", None, epsilon), model, vote_attack(model, x, y, epsilon, **search), y)
+            for other, target in models.items():
+                if other != name:
+                    there = next(target.parameters()).device
+                    tallies[other].add(("transfer", name, epsilon), target, worst.to(there), labels.to(there))
+            yield
+        reached = pgd(model, x, y, 1.0, steps=FULL_REACH_STEPS, restarts=FULL_REACH_RESTARTS, generator=generator)
+        tally.add(("full", None, 1.0), model, reached, y)
+        yield
+
+
+def attack_table(results: Mapping[str, UnderAttack], options: AttackOptions) -> Table:
+    """A row an attack, a column an ε; for a terminal."""
+    table = Table(title="accuracy % under attack, L∞", title_justify="left")
+    for heading in ("network", "attack"):
+        table.add_column(heading)
+    for epsilon in (0, *options.epsilons):
+        table.add_column(f"ε = {epsilon:g}", justify="right")
+    for name, result in results.items():
+        for curve in result.curves:
+            accuracy = (f"{share:.1f}" for share in (result.clean, *curve.accuracy))
+            table.add_row(Text(name), Text(curve.label), *accuracy)
+    return table
+
+
+def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
+    """What a reader must know: whether the gradients can be trusted."""
+    notes = []
+    for name, result in results.items():
+        verdict = "MASKED: the curves overstate this network" if result.is_masked else "not masked"
+        notes.append(
+            f"{name}: {verdict}. PGD at ε = 1 leaves {result.at_full_reach:.1f} % right, and {result.without_gradient} "
+            "images have no gradient (both 0 where nothing is masked); "
+            f"{result.zero_gradient:.1f} % of all gradients is exactly 0"
+        )
+    return notes

@@ -1,0 +1,116 @@
+"""What a model makes of image files that nobody has labelled."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.data.decoding import Chunk, decode_files
+from capsella.errors import CapsellaError
+from capsella.evaluation.inference import inference
+from capsella.evaluation.prediction.listing import image_files
+from capsella.models import ImageClassifier
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One file's class, the one with the largest activation, and the activations [classes].
+
+    Of two classes an image, the classes of the two largest, the surer first, as in "8 + 3".
+    """
+
+    file: Path
+    class_name: str
+    activations: Float[Tensor, "classes"]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file that could not be read, and why."""
+
+    file: Path
+    reason: str
+
+
+def predict_files(
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    broken: list[Broken] | None = None,
+    classes: int = 1,
+) -> Iterator[Prediction]:
+    """Classify image files, resized as in training, in the order of `image_files`.
+
+    Args:
+        model: any registered model.
+        paths: files and folders.
+        batch_size: images at a time; changes nothing but speed and memory.
+        workers: processes that decode and resize; see `decode_files`.
+        broken: without it, a file that cannot be read is an error; with a list, such files are passed over and added
+            to the list.
+        classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
+
+    Raises:
+        ValueError: a batch size below 1, `workers` below 0, more classes an image than the model has.
+        CapsellaError: from `image_files`; a file that cannot be read; no file that can; an activation that is
+            not finite.
+    """
+    files, none_read = 0, True
+    for outcomes in predict_batches(model, image_files(paths), batch_size=batch_size, workers=workers, classes=classes):
+        files += len(outcomes)
+        for outcome in outcomes:
+            if isinstance(outcome, Prediction):
+                none_read = False
+                yield outcome
+            elif broken is None:
+                raise CapsellaError(f"{outcome.file}: {outcome.reason}")
+            else:
+                broken.append(outcome)
+    if none_read:
+        raise CapsellaError(f"predict: none of the {files} images could be read")
+
+
+def predict_batches(
+    model: ImageClassifier, files: Iterable[str], *, batch_size: int, workers: int, classes: int = 1
+) -> Iterator[list[Prediction | Broken]]:
+    """What becomes of each file, in order, `batch_size` files at a time; arguments and errors as `predict_files`."""
+    check_speed(batch_size, workers)
+    if not 1 <= classes <= len(model.classes):
+        raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
+    chunks = decode_files(files, model.image_size, model.channels, chunk=batch_size, workers=workers)
+    return (_predict(model, chunk, classes) for chunk in chunks)
+
+
+def check_speed(batch_size: int, workers: int | None) -> None:
+    """Both are in range.
+
+    Raises:
+        ValueError: a batch size below 1, `workers` below 0.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers: must be at least 0, got {workers}")
+
+
+def _predict(model: ImageClassifier, chunk: Chunk, classes: int) -> list[Prediction | Broken]:
+    if len(chunk.pixels):
+        with inference(model) as device:
+            images = torch.from_numpy(chunk.pixels).to(device).float() / 255
+            rows = iter(model(images).activations.float().cpu().clone())
+    outcomes: list[Prediction | Broken] = []
+    for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):
+        if reason is not None:
+            outcomes.append(Broken(file, reason))
+            continue
+        row = next(rows)
+        if not row.isfinite().all():
+            raise CapsellaError(f"{file}: the model answers NaN or infinity; its weights are broken, so train it anew")
+        largest = row.topk(classes).indices.tolist()
+        outcomes.append(Prediction(file, " + ".join(model.classes[k] for k in largest), row))
+    return outcomes

@@ -1,0 +1,141 @@
+"""Predictions for 100,000 files and more, into a table: bounded memory, progress, and resumable at any moment."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.evaluation.prediction.files import Broken, Prediction, check_speed, predict_batches
+from capsella.evaluation.prediction.journal import Journal
+from capsella.evaluation.prediction.listing import image_files
+from capsella.evaluation.prediction.progress import image_progress
+from capsella.evaluation.prediction.tables import check_table, write_broken, write_table
+from capsella.models import ImageClassifier
+
+_FEW = 500  # images that are decoded sooner than worker processes start
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `predict_table` left: rows in the table, and the files that could not be read, in a table of their own."""
+
+    rows: int
+    broken: int
+    broken_table: Path | None
+
+
+def predict_table(
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    out: Path,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    classes: int = 1,
+    console: Console | None = None,
+) -> Written:
+    """Classify image files into the table `out`, and list those that cannot be read in `out`.broken.csv.
+
+    What is known is in `out`.journal until all files are done. However the process ends, a call with `resume` goes on
+    from there: every file is in one of the two tables, once.
+
+    Args:
+        model, paths: any registered model; files and folders, as for `image_files`.
+        out: .csv, .jsonl or .parquet; see `write_table`.
+        batch_size, classes: images at a time; classes that an image shows, 2 for a model of pairs.
+        workers: processes that decode; None is one a core but one, at most 8, and none for fewer than 500 images.
+        resume, overwrite: go on with `out`.journal (same model, paths, working folder); or drop it and replace `out`.
+        console: for progress.
+
+    Raises:
+        ValueError: from `check_table` and `predict_files`; both `resume` and `overwrite`.
+        CapsellaError: `out` or its journal is there and no flag says what to do; from `Journal` and `predict_files`.
+    """
+    paths, out = [Path(path) for path in paths], Path(out)
+    check_speed(batch_size, workers)
+    check_table(out, model.classes)
+    journal_path = _unused(out, resume=resume, overwrite=overwrite)
+    total = sum(1 for _ in image_files(paths))
+    with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
+        files = (name for name in image_files(paths) if name not in journal.files)
+        workers = _workers_for(total - len(journal.files)) if workers is None else workers
+        batches = predict_batches(model, files, batch_size=batch_size, workers=workers, classes=classes)
+        _collect(batches, journal, total, console)
+        return _finish(journal, out)
+
+
+def _collect(
+    batches: Iterable[list[Prediction | Broken]], journal: Journal, total: int, console: Console | None
+) -> None:
+    with image_progress(console or Console(quiet=True), total, len(journal.files)) as advance:
+        for outcomes in batches:
+            journal.append(outcomes)
+            advance(len(outcomes))
+
+
+def _unused(out: Path, *, resume: bool, overwrite: bool) -> Path:
+    """Where the journal goes, if the flags allow it to be written."""
+    journal = out.with_name(out.name + ".journal")
+    if resume and overwrite:
+        raise ValueError("resume: must not be set together with overwrite")
+    if journal.exists() and not resume and not overwrite:
+        raise CapsellaError(
+            f"{out} was begun and is not finished ({journal}): --resume goes on, --overwrite begins anew"
+        )
+    if out.exists() and not journal.exists() and not overwrite:
+        way = "there is nothing to resume; --overwrite predicts anew" if resume else "--overwrite replaces it"
+        raise CapsellaError(f"{out} is finished already: {way}, or choose another --out")
+    return journal
+
+
+def _finish(journal: Journal, out: Path) -> Written:
+    """Both tables, each whole or not at all; done again from the beginning where the process is killed half way."""
+    broken_table = out.with_name(out.name + ".broken.csv")
+    if journal.broken:
+        write_broken((outcome for outcome in journal.outcomes() if isinstance(outcome, Broken)), broken_table)
+    else:
+        broken_table.unlink(missing_ok=True)  # of an older table
+    predictions = (outcome for outcome in journal.outcomes() if isinstance(outcome, Prediction))
+    rows = write_table(predictions, journal.classes, out) if journal.predictions else 0
+    journal.delete()
+    if not rows:
+        raise CapsellaError(f"none of the {journal.broken} images could be read; {broken_table} says why")
+    return Written(rows, journal.broken, broken_table if journal.broken else None)
+
+
+def _workers_for(images: int) -> int:
+    if images < _FEW:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST_WORKERS, max(1, cores - 1))
+
+
+def _about(model: ImageClassifier, paths: Iterable[Path]) -> dict[str, Any]:
+    """What must be the same for a prediction to be gone on with; names are relative, so the working folder as well."""
+    return {
+        "journal": "capsella predict 1",
+        "model": _fingerprint(model),
+        "working folder": os.getcwd(),
+        "list of paths": [str(path) for path in paths],
+    }
+
+
+def _fingerprint(model: ImageClassifier) -> str:
+    """SHA-256 of the network and its weights."""
+    options = getattr(model, "options", {})
+    shape = [type(model).__name__, list(model.classes), list(model.image_size), model.channels, options]
+    digest = hashlib.sha256(json.dumps(shape, default=str, sort_keys=True).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

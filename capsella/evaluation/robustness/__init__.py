@@ -1,0 +1,1 @@
+"""Accuracy on test images that are turned, moved, coloured and made noisy."""

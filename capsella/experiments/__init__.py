@@ -1,1 +1,0 @@
-"""Measured results: how a run becomes a committed JSON, and the committed JSON become tables."""

@@ -1,0 +1,1 @@
+"""The only loop over runs: rows × seeds × rates."""

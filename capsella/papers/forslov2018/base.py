@@ -1,0 +1,88 @@
+"""What the tables and figures that are made of the shared runs have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from rich.console import Console
+
+from capsella.papers.forslov2018.runs import ThesisRuns
+from capsella.training.spread import Spread
+
+
+@dataclass(frozen=True)
+class FromRuns(ABC):
+    """A table or figure made of the runs of one budget on one source: `PublishedTable` and `PublishedFigure`.
+
+    item: of the thesis, as in "table3", for the names of files. title: paper and number. suffix: of the file.
+    """
+
+    runs: ThesisRuns
+    item: str
+    title: str
+    suffix: ClassVar[str]
+    family: ClassVar[str] = "forslov2018"
+
+    def on(self, source: str) -> Self:
+        """The same on the images of another source."""
+        return replace(self, runs=replace(self.runs, source=source))
+
+    def path(self, folder: Path) -> Path:
+        """Where `run` writes."""
+        return folder / f"{self.family}-{self.item}-{self.runs.budget}-{self.runs.source}{self.suffix}"
+
+    @abstractmethod
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Train what is missing and write the numbers, the paper's beside ours.
+
+        Args:
+            folder: of the runs of all tables and figures of the thesis.
+            seeds: of each run.
+            command: that makes this table or figure, to be kept beside the numbers.
+            console: for progress.
+
+        Raises:
+            ValueError: no seed, or one twice.
+            CapsellaError: the source has none of the training sets; a run of another recipe is in the folder.
+        """
+
+
+def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
+    """Mean, and standard deviation where there are two or more."""
+    return sum(numbers) / len(numbers), Spread.of(list(numbers)).sd if len(numbers) > 1 else None
+
+
+def shown(numbers: Sequence[float]) -> str:
+    """Shares of 1, one a seed, as a table shows them.
+
+    >>> shown([0.5]), shown([0.5, 0.6])
+    ('0.500', '0.550 ± 0.071')
+    """
+    mean, sd = mean_sd(numbers)
+    return f"{mean:.3f}" + ("" if sd is None else f" ± {sd:.3f}")
+
+
+def over_seeds(seeds: Sequence[int]) -> str:
+    """What a mean is of, in words.
+
+    >>> over_seeds([0]), over_seeds([0, 1])
+    ('one seed', 'mean ± standard deviation over 2 seeds')
+    """
+    return "one seed" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
+
+
+def accuracies_of(runs: Sequence[dict[str, Any]]) -> list[float]:
+    """Test accuracy of each run's result, as a share of 1."""
+    return [1 - run["test"]["error_percent"] / 100 for run in runs]
+
+
+def images_tested(results: Sequence[dict[str, Any]]) -> str:
+    """How many test images runs had, in words: of sets with fewer classes, fewer.
+
+    >>> images_tested([{"test": {"images": 377}}]), images_tested([{"test": {"images": n}} for n in (377, 221, 377)])
+    ('377 images', '221 to 377 images')
+    """
+    counts = sorted({result["test"]["images"] for result in results})
+    return f"{counts[0]} images" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images"

@@ -1,0 +1,90 @@
+"""Figures 35 and 36: what the decoder draws when numbers of the class capsule are moved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console
+from torch import Tensor
+
+from capsella.data import load_data, single_images
+from capsella.explain import dimension_tweaks, largest_elements
+from capsella.explain.image_grids import perturbation_figure
+from capsella.explain.plots import write_png
+from capsella.files import write_json
+from capsella.grid.grid import finish_runs
+from capsella.papers.forslov2018.base import FromRuns
+from capsella.papers.forslov2018.paper import NETWORKS
+from capsella.papers.forslov2018.runs import ThesisRuns
+from capsella.papers.kinds.table import BudgetName, hardware
+from capsella.training import load_run
+
+CANDIDATES = 16
+"""Numbers of the capsule, the largest in size, of which those are shown that change the picture most."""
+
+
+@dataclass(frozen=True)
+class PerturbationFigure(FromRuns):
+    """A test image, its reconstruction, and rows of reconstructions with one number of the true class's capsule moved.
+
+    network: with the decoder. most: the largest offset either way, of nine. elements: how many numbers are moved.
+    """
+
+    network: str
+    most: float
+    elements: int
+    suffix: ClassVar[str] = ".png"
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """Nine, evenly spread."""
+        return tuple(self.most * step / 4 for step in range(-4, 5))
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """As `FromRuns.run`, a picture with its numbers beside it: of the first seed's run."""
+        planned = self.runs.with_decoder(self.network, True)
+        result = finish_runs([planned], seeds, folder, console)[planned.slug][0]
+        model = load_run(planned.folder(folder, seeds[0])).model
+        test = single_images(load_data(planned.recipe.data).test, "figures of changed capsules")
+        image, target = test.images[0].float() / 255, int(test.labels[0])
+        candidates = largest_elements(model, image, target, CANDIDATES)
+        effects = effect(dimension_tweaks(model, image, target, (-self.most, self.most), candidates))
+        shown = effects.topk(min(self.elements, len(effects))).indices.sort().values.tolist()
+        elements = [candidates[number] for number in shown]
+        grid = dimension_tweaks(model, image, target, self.offsets, elements)
+        reconstruction = grid[0, len(self.offsets) // 2]
+        values = {
+            "title": self.title,
+            "note": f"{NETWORKS[self.network]} with its decoder, trained on mini, images of {model.image_size[0]}×"
+            f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers, of the "
+            f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()}",
+            "measured": f"{result['data']}; seed {seeds[0]}; {hardware(result['environment'])}.",
+            "command": command,
+            "offsets": list(self.offsets),
+            "elements": elements,
+            "mean_change_by_element": dict(zip(candidates, effects.tolist(), strict=True)),
+            "reconstruction_error": float((reconstruction - image).square().mean()),
+            "runs": {planned.slug: [result]},
+        }
+        write_json(self.path(folder).with_suffix(".json"), values)
+        drawn = perturbation_figure(image.numpy(), reconstruction.numpy(), grid.numpy(), self.offsets, elements)
+        write_png(drawn, self.path(folder))
+        return values
+
+
+def effect(grid: Tensor) -> Tensor:
+    """How much moving a number changes the picture: the mean absolute difference of its outermost two, [d]."""
+    return (grid[:, -1] - grid[:, 0]).abs().mean((1, 2, 3))
+
+
+def figure_35(budget: BudgetName) -> PerturbationFigure:
+    """Figure 35, CAPSNET 1: three numbers from −0.40 to 0.40."""
+    title = "Forslöv 2018, Figure 35: class capsule of CAPSNET 1, perturbed"
+    return PerturbationFigure(ThesisRuns(budget), "figure35", title, "capsnet1", 0.4, 3)
+
+
+def figure_36(budget: BudgetName) -> PerturbationFigure:
+    """Figure 36, EM-NET 1: four elements of the pose from −5 to 5."""
+    title = "Forslöv 2018, Figure 36: class capsule of EM-NET 1, perturbed"
+    return PerturbationFigure(ThesisRuns(budget), "figure36", title, "emnet1", 5.0, 4)

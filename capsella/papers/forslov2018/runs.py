@@ -1,0 +1,158 @@
+"""The runs that the tables and figures of the thesis share, in one folder: which there are, and how each trains."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from capsella.data import DataOptions, thesis_set
+from capsella.grid.grid import PlannedRun
+from capsella.papers import get_recipe
+from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
+from capsella.papers.kinds.table import BudgetName
+from capsella.training import Recipe
+
+SOURCE = "bloodmnist"
+"""The default images: 224×224, of the same maker's microscope as the thesis's, and there is a public download."""
+SIZE = 224
+
+
+@dataclass(frozen=True)
+class ShortTraining:
+    """A fixed, short training, the same for every network: it compares them with each other, not with the paper.
+
+    images: seen in all, drawn anew for each of `checks` validations. validation_per_class: images of each.
+    """
+
+    images: int
+    checks: int
+    batch_size: int
+    validation_per_class: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.images:,} images seen in batches of {self.batch_size}, validated {self.checks} times on up to "
+            f"{self.validation_per_class} images a class"
+        )
+
+    def limit(self, recipe: Recipe) -> Recipe:
+        """The recipe within this budget; its learning rate decays once, from the first step to the last."""
+        return replace(
+            recipe,
+            data=replace(recipe.data, validation_per_class=self.validation_per_class),
+            optimizer=replace(recipe.optimizer, decay_steps=self.images // self.batch_size),
+            epochs=self.checks,
+            epoch_images=self.images // self.checks,
+            batch_size=self.batch_size,
+        )
+
+
+SMALL = ShortTraining(images=1600, checks=4, batch_size=10, validation_per_class=30)
+# Figure 34, of one light network, in batches of 5 as in the thesis.
+FINE = ShortTraining(images=3000, checks=40, batch_size=5, validation_per_class=20)
+# Figures 35 to 37. At 224×224 the decoder costs fifty times as much as the rest of CAPSNET 1; it draws 64×64 instead.
+DRAWN = replace(SMALL, images=1200, checks=8)
+DRAWN_SIZE = 64
+SMALL_SETS = ("mini", "small", "basic")
+# Of the thesis's trainings (§9.2); EM-NETs and CNN-NETs got twice as many on hard. The thesis validates after each pass
+# over the training images; here every 1,000 steps, on every set alike.
+STEPS, STEPS_BETWEEN_VALIDATIONS = 100_000, 1000
+
+
+@dataclass(frozen=True)
+class ThesisRuns:
+    """The runs of one budget on the images of one source."""
+
+    budget: BudgetName
+    source: str = SOURCE
+
+    @property
+    def inits(self) -> tuple[int, ...]:
+        """The INIT-NETs that are trained."""
+        return (1,) if self.budget == "small" else (1, 2)
+
+    @property
+    def networks(self) -> list[tuple[str, int]]:
+        """(network, INIT-NET) in the order of the tables."""
+        return [(network, init) for network in NETWORKS for init in self.inits]
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The training sets, as far as the source has them (`find_supply`)."""
+        return SMALL_SETS if self.budget == "small" else SETS
+
+    def describe(self) -> str:
+        """How the runs train, beside the thesis's, for the note of a table."""
+        if self.budget == "small":
+            return (
+                f"The recipes called modern, without a decoder: {SMALL}. The thesis trains on 500,000 images and "
+                "prints the best of several settings."
+            )
+        return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
+
+    def describe_fine(self) -> str:
+        """The same of `with_learning_rate`."""
+        if self.budget == "full":
+            return "As long as the thesis's."
+        return f"The thesis's routing and batches, behind batch normalisation, at constant rates: {FINE}."
+
+    def describe_drawn(self) -> str:
+        """The same of `with_decoder`."""
+        return f"The recipe called modern: {DRAWN}." if self.budget == "small" else "As long as the thesis's."
+
+    def options(self, name: str) -> DataOptions:
+        """The images of one of `SETS`, or of "classes2", "classes3", …: all images of the first so many classes."""
+        options = DataOptions(name=self.source, size=SIZE, channels=3)
+        if name.startswith("classes"):
+            return replace(options, first_classes=int(name.removeprefix("classes")))
+        return thesis_set(name, options)
+
+    def planned(self, name: str, network: str, init: int) -> PlannedRun:
+        """The run of a network on a set.
+
+        Args:
+            name: of the set, as for `options`.
+            network: a key of `NETWORKS`.
+            init: 1 or 2.
+        """
+        recipe_name = f"forslov2018-{network}-init{init}" + ("-modern" if self.budget == "small" else "")
+        recipe = replace(get_recipe(recipe_name), data=self.options(name))
+        if self.budget == "small":
+            recipe = SMALL.limit(recipe)
+        else:
+            longer = 2 if name == "hard" and family(network) != "capsnet" else 1
+            recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
+        return PlannedRun(f"{name}-{network}-init{init}", f"{network}-init{init}", recipe_name, recipe)
+
+    def with_learning_rate(self, rate: float) -> PlannedRun:
+        """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at both budgets.
+
+        At the small budget the rate stays as it is, and there is batch normalisation: without it, the network
+        had learnt nothing after 160 steps of 10 images (LOG.md, 2026-11-21).
+        """
+        name = "forslov2018-emnet1-init1"
+        recipe = replace(get_recipe(name), data=self.options("mini"))
+        optimizer = replace(recipe.optimizer, learning_rate=rate)
+        if self.budget == "small":
+            recipe = FINE.limit(replace(recipe, model={**recipe.model, "batch_norm": True}))
+            optimizer = replace(optimizer, decay=1.0)
+        else:
+            recipe = _as_long_as_the_thesis(recipe, STEPS, STEPS_BETWEEN_VALIDATIONS // 10)
+        recipe = replace(recipe, optimizer=optimizer)
+        return PlannedRun(f"mini-emnet1-init1-rate{rate:g}", "rate", name, recipe)
+
+    def with_decoder(self, network: str, decoder: bool) -> PlannedRun:
+        """A capsule network on mini with DECODER NET, or without it, for Figures 35 to 37; small: images of 64×64."""
+        run = self.planned("mini", network, 1)
+        recipe = run.recipe
+        if self.budget == "small":
+            recipe = DRAWN.limit(replace(recipe, data=replace(recipe.data, size=DRAWN_SIZE)))
+        recipe = replace(recipe, model={**recipe.model, "reconstruction": decoder})
+        suffix = "decoder" if decoder else "no-decoder"
+        return replace(run, slug=f"{run.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
+
+    def grid(self, sets: Sequence[str]) -> list[PlannedRun]:
+        """Every network on every set, set after set, so that the time left is known after the first."""
+        return [self.planned(name, *network) for name in sets for network in self.networks]
+
+
+def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int) -> Recipe:
+    return replace(recipe, epochs=steps // between_validations, epoch_images=between_validations * recipe.batch_size)

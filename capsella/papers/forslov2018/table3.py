@@ -1,0 +1,71 @@
+"""Table 3: the test accuracy of every network on every training set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console
+
+from capsella.files import write_json
+from capsella.grid.grid import Results, finish_runs
+from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, over_seeds, shown
+from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, SETS
+from capsella.papers.forslov2018.runs import ThesisRuns
+from capsella.papers.forslov2018.supply import Supply, find_supply
+from capsella.papers.kinds.table import BudgetName, hardware_of, table_values
+
+
+@dataclass(frozen=True)
+class AccuracyTable(FromRuns):
+    """Table 3: a row a network with its INIT-NET, two columns a training set."""
+
+    suffix: ClassVar[str] = ".json"
+    columns: ClassVar[tuple[str, ...]] = ("network", "INIT-NET")
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        """(network, INIT-NET) of each row."""
+        return self.runs.networks
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """As `FromRuns.run`: accuracies as shares of 1; errors, losses and each run's result in full in the JSON."""
+        supply = find_supply(self.runs.options("hard"), self.runs.sets)
+        results = finish_runs(self.runs.grid(supply.sets), seeds, folder, console)
+        every = [result for runs in results.values() for result in runs]
+        values = table_values(
+            title=self.title,
+            note=f"{self.runs.describe()} {supply.sentences()}",
+            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; {over_seeds(seeds)}; "
+            f"{hardware_of(results)}.",
+            command=command,
+            labels=self.columns,
+            columns=[f"{name} {whose}" for name in supply.sets for whose in ("paper", "ours")],
+            rows=[self._row(network, init, supply, results) for network, init in self.rows],
+        )
+        write_json(self.path(folder), values)
+        return values
+
+    def _row(self, network: str, init: int, supply: Supply, results: Results) -> dict[str, Any]:
+        sets, cells = {}, [NETWORKS[network], str(init)]
+        for name in supply.sets:
+            runs, paper = (
+                results[self.runs.planned(name, network, init).slug],
+                ACCURACY[network, init][SETS.index(name)],
+            )
+            sets[name] = {"paper_accuracy": paper, **_measured(runs)}
+            cells += [f"{paper:.3f}", shown(accuracies_of(runs))]
+        return {"cells": cells, "network": network, "init": init, "sets": sets}
+
+
+def _measured(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracy, error and losses over the seeds of one run, and each run's result."""
+    accuracy, sd = mean_sd(accuracies_of(runs))
+    best = [run["training"]["best"] for run in runs]
+    losses = {name: mean_sd([epoch[name] for epoch in best])[0] for name in ("train_loss", "validation_loss")}
+    return {"accuracy": accuracy, "sd": sd, "error_percent": 100 * (1 - accuracy), **losses, "runs": list(runs)}
+
+
+def table_3(budget: BudgetName) -> AccuracyTable:
+    """Table 3: seven networks behind two INIT-NETs on six training sets; small: behind INIT-NET 1 on three."""
+    return AccuracyTable(ThesisRuns(budget), "table3", "Forslöv 2018, Table 3")

@@ -1,0 +1,1 @@
+"""Hinton, Sabour, Frosst 2018, "Matrix Capsules with EM Routing"."""

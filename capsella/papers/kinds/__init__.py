@@ -1,0 +1,1 @@
+"""Kinds of published tables and figures, which several papers share."""

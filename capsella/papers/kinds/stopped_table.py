@@ -1,0 +1,222 @@
+"""A table of networks that were stopped at one error and then met images under changes they had never seen."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from capsella.data import DataOptions, load_data
+from capsella.files import write_json
+from capsella.grid.run import evaluated_again, result_of
+from capsella.papers.kinds.table import check_seeds, hardware_of, mean_cell, seeds_phrase, table_values
+from capsella.training import Recipe
+
+Runs = dict[str, list[dict[str, Any]]]
+"""Results by row, in the order of the seeds."""
+
+
+@dataclass(frozen=True)
+class ErrorOn:
+    """Test images, one of the two sets of a table.
+
+    key: what a run's JSON calls the result: "test" where these are the recipe's own test images, and `source` where
+    they have one. head: what the table calls the set. data: the options of the set, from those of the recipe; None for
+    its own test images. source: the name of their source, where it is not the training's.
+
+    Raises:
+        ValueError: both `data` and `source`, or a source and another key.
+    """
+
+    key: str
+    head: str
+    data: Callable[[DataOptions], DataOptions] | None = None
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and self.source is not None:
+            raise ValueError("source: must be left out where `data` is given")
+        if self.source not in (None, self.key):
+            raise ValueError(f"key: must be the source {self.source!r} where there is one, got {self.key!r}")
+
+    def of(self, data: DataOptions) -> DataOptions | None:
+        """The options of the set, from those of the recipe; None for its own test images."""
+        if self.source is not None:
+            return dataclasses.replace(data, name=self.source)
+        return self.data(data) if self.data is not None else None
+
+
+@dataclass(frozen=True)
+class StoppedRow:
+    """One network.
+
+    slug: name of its runs' folders. label: what the row says, the network last. recipe_name, recipe: the registered
+    recipe, and what it trains. paper: the published errors in per cent, as it was stopped and under the change; None
+    where there are none.
+    impossible: sources whose images cannot make this row, each with the sentence that says why.
+    """
+
+    slug: str
+    label: tuple[str, ...]
+    recipe_name: str
+    recipe: Recipe
+    paper: tuple[float, float] | None
+    impossible: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoppedTable:
+    """Errors on plain and on changed test images, of networks of one training set, and how far they are apart.
+
+    title: paper and section. note: what a reader of the numbers must know. columns: heads of the labels.
+    rows: by twos, the second to be compared with the first: its error less the first's, seed by seed, where all runs
+    of both reached the error at which they are to stop.
+    errors_on: the images that are like the training's, and the changed ones.
+    family: the folder of runs that it shares, if any (`PublishedTable`).
+
+    Raises:
+        ValueError: an odd number of rows, or none.
+    """
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[StoppedRow, ...]
+    errors_on: tuple[ErrorOn, ErrorOn]
+    family: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rows or len(self.rows) % 2:
+            raise ValueError(f"rows: must come by twos, to be compared, got {[row.slug for row in self.rows]}")
+
+    def on(self, source: str) -> "StoppedTable":
+        """The same table on the images of another source, without the rows that its images cannot make.
+
+        Where only the changed images have a source of their own, that source is replaced, and the networks train as
+        before. Rows on images of another name have no published numbers.
+        """
+        if any(on.source for on in self.errors_on):
+            plain, changed = (
+                dataclasses.replace(on, key=source, source=source) if on.source else on for on in self.errors_on
+            )
+            return dataclasses.replace(self, errors_on=(plain, changed))
+        rows = []
+        for row in self.rows:
+            if source not in row.impossible:
+                data = dataclasses.replace(row.recipe.data, name=source)
+                paper = row.paper if source.startswith(row.recipe.data.name) else None
+                recipe = dataclasses.replace(row.recipe, data=data)
+                rows.append(dataclasses.replace(row, recipe=recipe, paper=paper))
+        why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
+        return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why]))
+
+    def path(self, folder: Path) -> Path:
+        """`folder`/`folder's name`.json."""
+        return folder / f"{folder.name}.json"
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Run what is missing and write `path(folder)`; args and errors as `ErrorTable.run`."""
+        check_seeds(seeds)
+        runs = self._runs(folder, seeds, console)
+        rows = []
+        for one, other in zip(self.rows[::2], self.rows[1::2], strict=True):
+            rows += [self._row_values(row, runs[row.slug]) for row in (one, other)]
+            rows.append(self._difference(one, other, runs))
+        values = table_values(
+            title=self.title,
+            note=self.note,
+            measured=self._measured(runs),
+            command=command,
+            labels=self.columns,
+            columns=self._heads,
+            rows=rows,
+        )
+        write_json(self.path(folder), values)
+        return values
+
+    @property
+    def _heads(self) -> tuple[str, ...]:
+        heads = [f"{on.head}, {whose} %" for on in self.errors_on for whose in ("paper", "ours")]
+        return ("stopped", *heads, "gap")
+
+    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> Runs:
+        """Results, and what each network makes of the set that its training does not hold."""
+        runs: Runs = {row.slug: [] for row in self.rows}
+        plan = [(seed, row) for seed in seeds for row in self.rows]
+        self._check_sources([folder / f"{row.slug}-seed{seed}" for seed, row in plan])
+        for number, (seed, row) in enumerate(plan, start=1):
+            console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
+            recipe = dataclasses.replace(row.recipe, seed=seed)
+            place = folder / f"{row.slug}-seed{seed}"
+            result = result_of(recipe, place, row.recipe_name, console)
+            for on in self.errors_on:
+                if (data := on.of(recipe.data)) is not None:
+                    result[on.key] = evaluated_again(place, on.key, data)
+            runs[row.slug].append(result)
+        return runs
+
+    def _check_sources(self, places: Sequence[Path]) -> None:
+        """Load images that are still to be tested on: what is wrong with them shows before hours of training."""
+        for on in self.errors_on:
+            if on.source is not None and not all((place / f"{on.key}.json").exists() for place in places):
+                load_data(dataclasses.replace(self.rows[0].recipe.data, name=on.source))
+
+    def _measured(self, runs: Runs) -> str:
+        """On how many images of what, over how many seeds, on which hardware."""
+        first = [runs[row.slug][0] for row in self.rows]
+        sets = [
+            f"{on.head.capitalize()}: "
+            + " and ".join(
+                dict.fromkeys(
+                    f"{run[on.key].get('data', run['data'])}, {run[on.key]['images']} images" for run in first
+                )
+            )
+            for on in self.errors_on
+        ]
+        seeds = seeds_phrase(len(runs[self.rows[0].slug]))
+        return "; ".join([*sets, seeds, hardware_of(runs)]) + "."
+
+    def _row_values(self, row: StoppedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
+        stops = [run["training"]["stopped"] for run in runs]
+        stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
+        errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
+        ours = [mean_cell(one) for one in errors]
+        cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, _mean(errors[1]))]
+        return {"cells": cells, "paper": self._by_key(row.paper), "runs": runs}
+
+    def _difference(self, one: StoppedRow, other: StoppedRow, runs: Runs) -> dict[str, Any]:
+        """The second network's errors less the first's, of runs of the same seed."""
+        errors = [
+            [
+                theirs[on.key]["error_percent"] - ours[on.key]["error_percent"]
+                for ours, theirs in zip(runs[one.slug], runs[other.slug], strict=True)
+            ]
+            for on in self.errors_on
+        ]
+        paper = None
+        if one.paper is not None and other.paper is not None:
+            paper = [theirs - ours for ours, theirs in zip(one.paper, other.paper, strict=True)]
+        if all(run["training"]["stopped"]["reached"] for row in (one, other) for run in runs[row.slug]):
+            stopped = "all"
+            cells = self._beside(paper, "+.2f", [mean_cell(values, signed=True) for values in errors], _mean(errors[1]))
+        else:
+            stopped, cells = "not all: not compared", self._beside(paper, "+.2f", ["–", "–"], None)
+        label = [*one.label[:-1], f"{other.label[-1]} − {one.label[-1]}"]
+        return {"cells": [*label, stopped, *cells], "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
+
+    def _beside(
+        self, paper: Sequence[float] | None, form: str, ours: Sequence[str], changed: float | None
+    ) -> list[str]:
+        """The cells behind a row's stop: the paper's values beside ours, and how far `changed` is from the paper's."""
+        published = ["–", "–"] if paper is None else [f"{value:{form}}" for value in paper]
+        gap = "–" if paper is None or changed is None else f"{changed - paper[1]:+.1f}"
+        return [published[0], ours[0], published[1], ours[1], gap]
+
+    def _by_key(self, values: Sequence[Any] | None) -> dict[str, Any] | None:
+        return None if values is None else {on.key: value for on, value in zip(self.errors_on, values, strict=True)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

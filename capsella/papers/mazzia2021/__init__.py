@@ -1,0 +1,1 @@
+"""Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet"."""

@@ -1,0 +1,39 @@
+"""The published tables and figures, by name."""
+
+from collections.abc import Callable
+
+from capsella.papers.forslov2018 import curves, perturbed_capsules, table2, table3, table4, table5, trends
+from capsella.papers.hinton2018 import attacks, viewpoints
+from capsella.papers.hinton2018 import figures as hinton2018_figures
+from capsella.papers.hinton2018 import tables as hinton2018
+from capsella.papers.kinds.figure import PublishedFigure
+from capsella.papers.kinds.table import BudgetName, PublishedTable
+from capsella.papers.sabour2017 import figures as sabour2017_figures
+from capsella.papers.sabour2017 import tables as sabour2017
+
+TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
+    "hinton2018-1": hinton2018.table_1,
+    "hinton2018-viewpoints": viewpoints.viewpoints,
+    "hinton2018-attacks": attacks.attacks,
+    "hinton2018-others": hinton2018.others,
+    "sabour2017-1": sabour2017.table_1,
+    "sabour2017-affnist": sabour2017.affnist,
+    "sabour2017-others": sabour2017.others,
+    "forslov2018-table2": table2.table_2,
+    "forslov2018-table3": table3.table_3,
+    "forslov2018-table4": table4.table_4,
+    "forslov2018-table5": table5.table_5,
+}
+FIGURES: dict[str, Callable[[BudgetName], PublishedFigure]] = {
+    "hinton2018-2": hinton2018_figures.figure_2,
+    "sabour2017-3": sabour2017_figures.figure_3,
+    "sabour2017-4": sabour2017_figures.figure_4,
+    "sabour2017-5": sabour2017_figures.figure_5,
+    "forslov2018-31": trends.figure_31,
+    "forslov2018-32": trends.figure_32,
+    "forslov2018-33": curves.figure_33,
+    "forslov2018-34": curves.figure_34,
+    "forslov2018-35": perturbed_capsules.figure_35,
+    "forslov2018-36": perturbed_capsules.figure_36,
+    "forslov2018-37": curves.figure_37,
+}

@@ -1,0 +1,1 @@
+"""Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules"."""

@@ -1,0 +1,263 @@
+"""Attacks against closed forms of a linear classifier, and against small trained networks."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from capsella.evaluation.attacks.log_odds import log_odds, margin, vote_log_odds
+from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
+from capsella.layers import DenseCapsules
+from capsella.models import CapsuleClassifier, ImageClassifier, create_model
+from capsella.models.base import ConvolutionalClassifier
+from capsella.routing import EMRouting, RandomRouting, squash
+from capsella.types import Capsules, Output
+
+ATTACKS = {"fgsm": fgsm, "bim": bim, "pgd": pgd, "vote": vote_attack}
+CAPSULES = ["dynamic", "em"]
+EVERY = [
+    (attack, network) for attack in ATTACKS for network in ("cnn", *CAPSULES) if (attack, network) != ("vote", "cnn")
+]
+
+
+@pytest.fixture
+def linear() -> ConvolutionalClassifier:
+    """Logits z = W x of 2×2 images and three classes, with small weights."""
+    model = ConvolutionalClassifier(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), image_size=(2, 2), channels=1, classes=("a", "b", "c")
+    )
+    model.network[1].weight.data = torch.tensor([[2.0, -1, 0.5, 0], [0, 1, -1, 0.25], [-9, -9, -9, -9]])
+    return model
+
+
+@pytest.fixture
+def test_images(digits):
+    return digits.test.images.float() / 255, digits.test.labels
+
+
+def accuracy(model, images, labels):
+    with torch.no_grad():
+        return float((model(images).activations.argmax(1) == labels).float().mean())
+
+
+IMAGES = torch.full((1, 1, 2, 2), 0.5)
+LABELS = torch.tensor([0])
+# The second class is the nearest, and z_b − z_a falls with the first and third pixel, rises with the others.
+UPHILL = torch.tensor([-1.0, 1, -1, 1]).reshape(1, 1, 2, 2)
+
+
+@pytest.mark.parametrize("attack", [fgsm, bim, pgd])
+def test_a_linear_classifier_is_attacked_along_the_signs_of_its_weights(linear, attack):
+    torch.testing.assert_close(attack(linear, IMAGES, LABELS, 0.1), IMAGES + 0.1 * UPHILL)
+    dark = attack(linear, torch.full((1, 1, 2, 2), 0.05), LABELS, 0.1)
+    torch.testing.assert_close(dark.flatten(), torch.tensor([0, 0.15, 0, 0.15]))
+
+
+@pytest.mark.parametrize("attack", [fgsm, bim, pgd])
+def test_a_linear_classifier_falls_where_its_margin_is_used_up(linear, attack):
+    """At ε = (z_a − z_b)/‖w_a − w_b‖₁ = (0.75 − 0.125)/5.75."""
+    threshold = 0.625 / 5.75
+    for epsilon, right in ((threshold - 1e-3, 1.0), (threshold + 1e-3, 0.0)):
+        assert accuracy(linear, attack(linear, IMAGES, LABELS, epsilon), LABELS) == right
+
+
+def test_networks_are_attacked_in_evaluation_mode(linear):
+    """Dropout of everything would leave no gradient."""
+    linear.network.insert(0, nn.Dropout(1.0)).train()
+    torch.testing.assert_close(fgsm(linear, IMAGES, LABELS, 0.1), IMAGES + 0.1 * UPHILL)
+    assert all(module.training for module in linear.modules())
+
+
+def test_the_gradient_of_the_margin(linear):
+    torch.testing.assert_close(margin_gradient(linear, IMAGES, LABELS).flatten(), torch.tensor([-2, 2, -1.5, 0.25]))
+    assert margin(torch.tensor([[1.0, 3, 2]]), torch.tensor([1])).tolist() == [-1]
+    assert margin(torch.tensor([[1.0, 3, 2]]), torch.tensor([2])).tolist() == [1]
+
+
+def test_log_odds_undo_both_activation_functions():
+    s = torch.randn(2, 3, 8) * torch.tensor([0.1, 1, 30]).reshape(1, 3, 1)
+    lengths = Output(squash(s).norm(dim=2))
+    torch.testing.assert_close(log_odds(lengths), s.square().sum(2).log(), rtol=1e-3, atol=1e-3)
+    logits = torch.tensor([[-8.0, 0, 9]])
+    torch.testing.assert_close(log_odds(Output(logits.sigmoid())), logits, rtol=1e-3, atol=1e-3)
+    assert log_odds(Output(torch.tensor([[0.0, 1]]))).isfinite().all()
+    assert log_odds(Output(torch.rand(1, 3), logits=logits)) is logits
+
+
+@pytest.mark.parametrize(("attack", "network"), EVERY)
+def test_ball_and_range_are_kept_and_the_model_left_alone(attack, network, trained, test_images):
+    model, (images, labels) = trained[network], test_images
+    model.train()
+    frozen = next(model.parameters()).requires_grad_(False)
+    epsilon = 0.07
+    attacked = ATTACKS[attack](model, images, labels, epsilon)
+    change = (attacked - images).abs()
+    assert epsilon * 0.999 < change.max() <= epsilon + 1e-6
+    assert attacked.min() >= 0
+    assert attacked.max() <= 1
+    assert not attacked.requires_grad
+    assert model.training
+    assert [parameter.requires_grad for parameter in model.parameters()].count(False) == 1
+    frozen.requires_grad_(True)
+    model.eval()
+
+
+def test_gradients_of_the_parameters_are_untouched(trained, test_images):
+    model = trained["dynamic"]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 7)
+    pgd(model, *test_images, 0.1, steps=1, restarts=1)
+    assert all((parameter.grad == 7).all() for parameter in model.parameters())
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("network", ["cnn", *CAPSULES])
+def test_no_gradient_is_masked(network, trained, test_images):
+    """With every image within reach, none stays right; and on the way there accuracy falls."""
+    model, (images, labels) = trained[network], test_images
+    clean = accuracy(model, images, labels)
+    assert clean > 0.8
+    assert margin_gradient(model, images, labels).abs().amax((1, 2, 3)).min() > 0
+    some = accuracy(model, pgd(model, images, labels, 0.15), labels)
+    assert 0 <= some < clean - 0.2
+    assert accuracy(model, pgd(model, images, labels, 1.0), labels) == 0
+    if network != "cnn":
+        assert accuracy(model, vote_attack(model, images, labels, 1.0), labels) == 0
+
+
+@pytest.mark.parametrize("network", ["cnn", *CAPSULES])
+def test_more_steps_and_restarts_make_a_stronger_attack(network, trained, test_images):
+    model, (images, labels) = trained[network], test_images
+
+    def after(attack, **options):
+        return accuracy(model, attack(model, images, labels, 0.12, **options), labels)
+
+    one, many = after(pgd, restarts=1), after(pgd, restarts=4)
+    assert many <= one <= after(fgsm)
+    assert after(bim) <= after(fgsm)
+
+
+def test_the_worst_restart_is_kept(trained, test_images):
+    """Of the same starts, more can only raise the margin."""
+    model, (images, labels) = trained["dynamic"], test_images
+    margins = []
+    for restarts in (1, 3):
+        attacked = pgd(
+            model, images, labels, 0.1, steps=2, restarts=restarts, generator=torch.Generator().manual_seed(0)
+        )
+        with torch.no_grad():
+            margins.append(margin(log_odds(model(attacked)), labels))
+    assert (margins[1] >= margins[0] - 1e-5).all()
+    assert (margins[1] > margins[0] + 1e-4).any()
+
+
+def test_the_generator_decides(trained, test_images):
+    def attacked(seed):
+        return pgd(
+            trained["cnn"], *test_images, 0.1, steps=1, restarts=1, generator=torch.Generator().manual_seed(seed)
+        )
+
+    assert attacked(0).equal(attacked(0))
+    assert not attacked(0).equal(attacked(1))
+
+
+def test_a_saturated_capsule_is_attacked_all_the_same():
+    """A length near 1 has next to no slope; its log-odds have."""
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3, reconstruction=False).eval()
+    model.capsule_layers[-1].weight.data *= 3e3
+    images = torch.rand(2, 1, 17, 17)
+    labels = model(images).activations.argmax(1)
+    assert model(images).activations.max() > 0.9999
+    x = images.clone().requires_grad_()
+    model(x).activations.sum().backward()
+    assert x.grad.abs().max() < 1e-5
+    assert margin_gradient(model, images, labels).abs().amax((1, 2, 3)).min() > 1e-3
+
+
+class ClassLayerOnly(CapsuleClassifier):
+    """Children that are the image's pixels: four of two elements each."""
+
+    def __init__(self, layer):
+        super().__init__(
+            nn.Identity(),
+            PixelCapsules(),
+            nn.Sequential(layer),
+            None,
+            image_size=(2, 4),
+            channels=1,
+            classes=("a", "b", "c"),
+        )
+
+
+class PixelCapsules(nn.Module):
+    def forward(self, images):
+        poses = images.reshape(-1, 1, 1, 4, 2)
+        return Capsules(poses, images.reshape(-1, 1, 1, 4, 2).mean(4))
+
+
+def test_votes_of_dynamic_routing_by_hand():
+    layer = DenseCapsules((1, 1), 4, 2, 3, 5)
+    images = torch.rand(2, 1, 2, 4)
+    W = layer.weight[0, 0]  # [i j p d]
+    mean = torch.einsum("bip,ijpd->bijd", images.reshape(2, 4, 2), W).mean(1)
+    length = squash(mean).norm(dim=2)
+    with torch.no_grad():
+        odds = vote_log_odds(ClassLayerOnly(layer), images)
+        torch.testing.assert_close(odds, log_odds(Output(length)), rtol=1e-3, atol=1e-3)
+        layer.routing = RandomRouting()  # whatever routes, votes are votes
+        torch.testing.assert_close(vote_log_odds(ClassLayerOnly(layer), images), odds)
+
+
+def test_votes_of_em_routing_by_hand():
+    routing = EMRouting(iterations=3, start="random", inverse_temperature=0.5, variance_floor=1e-12)
+    layer = DenseCapsules((1, 1), 4, 2, 3, 2, routing=routing)
+    layer.routing_parameters["beta_u"].data.copy_(torch.tensor([0.1, 0.2, 0.3]))
+    layer.routing_parameters["beta_a"].data.copy_(torch.tensor([1.0, 0, -1]))
+    images = torch.rand(1, 1, 2, 4)
+    u = images.reshape(4, 2)
+    a = u.mean(1)[:, None, None]
+    V = torch.einsum("ip,ijpd->ijd", u, layer.weight[0, 0])
+    mean = (a * V).sum(0) / a.sum()
+    variance = (a * (V - mean).square()).sum(0) / a.sum()
+    beta_u, beta_a = layer.routing_parameters["beta_u"], layer.routing_parameters["beta_a"]
+    cost = (beta_u[:, None] + 0.5 * variance.log()).sum(1) * a.sum() / 3
+    expected = 0.5 * (1 - 0.95) * (beta_a - cost)
+    torch.testing.assert_close(vote_log_odds(ClassLayerOnly(layer), images)[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_hidden_capsule_layers_route_as_always():
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=20, classes=3).eval()
+    images = torch.rand(2, 1, 20, 20)
+    odds = vote_log_odds(model, images)
+    assert odds.shape == (2, 3)
+    model.capsule_layers[0].routing = EMRouting(iterations=1)
+    assert not vote_log_odds(model, images).allclose(odds, rtol=1e-6, atol=0)
+    attacked = vote_attack(model, images, torch.tensor([0, 1]), 0.1, steps=2, restarts=1)
+    assert attacked.shape == images.shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 1.5}, "epsilon: must be in [0, 1], in units of the images, got 1.5"),
+        ({"epsilon": float("nan")}, "epsilon: must be in [0, 1], in units of the images, got nan"),
+        ({"images": IMAGES * 255}, "images: must be in [0, 1], got 128 to 128"),
+        ({"images": torch.rand(1, 3, 2, 2)}, "images: must have shape [b c h w] = [b, 1, 2, 2], got (1, 3, 2, 2)"),
+        ({"labels": torch.tensor([3])}, "labels: must be class numbers [b] = (1,) from 0 to 2, got torch.int64"),
+        ({"labels": torch.tensor([0, 1])}, "labels: must be class numbers [b] = (1,) from 0 to 2, got torch.int64 of"),
+        ({"steps": 0}, "steps: must be at least 1, got 0"),
+        ({"restarts": 0}, "restarts: must be at least 1, got 0"),
+        ({"step_size": 0.0}, "step_size: must be above 0 or None, got 0.0"),
+    ],
+)
+def test_errors(linear, changes, message):
+    arguments = {"images": IMAGES, "labels": LABELS, "epsilon": 0.1, **changes}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pgd(linear, **arguments)
+
+
+def test_a_network_without_capsules_has_no_votes(linear):
+    assert isinstance(linear, ImageClassifier)
+    with pytest.raises(ValueError, match="model: must have routed class capsules for the vote attack, got Convol"):
+        vote_attack(linear, IMAGES, LABELS, 0.1)

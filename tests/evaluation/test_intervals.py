@@ -1,0 +1,125 @@
+"""Intervals by hand on constructed hits, and by simulation: how often they hold what they are of."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm, t
+
+from capsella.evaluation.intervals import accuracy_interval, difference_interval, mcnemar
+
+
+def hits(*rows):
+    return np.array([[letter == "1" for letter in row] for row in rows])
+
+
+class TestByHand:
+    def test_one_seed_is_agresti_and_coull(self):
+        found = accuracy_interval(hits("1" * 15 + "0" * 5))
+        middle = 17 / 24
+        half = t.ppf(0.975, 19) * (middle * (1 - middle) / 24) ** 0.5
+        assert found.estimate == 0.75
+        assert (found.low, found.high) == pytest.approx((middle - half, middle + half))
+        assert found.seed_error is None
+        assert found.degrees == 19
+
+    def test_one_pair_is_agresti_and_min(self):
+        first, second = hits("1111100000"), hits("1100011000")  # 3 by the first alone, 2 by the second alone
+        found = difference_interval(first, second)
+        middle = 1 / 12
+        half = t.ppf(0.975, 9) * ((6 / 12 - middle**2) / 12) ** 0.5
+        assert found.estimate == pytest.approx(0.1)
+        assert (found.low, found.high) == pytest.approx((middle - half, middle + half))
+
+    def test_seeds_add_their_variance(self):
+        table = hits("1111111100", "1111000000")  # accuracies of 0.8 and 0.4
+        found = accuracy_interval(table)
+        per_image = np.array([1] * 4 + [0.5] * 4 + [0] * 2)
+        middle = (per_image.sum() + 2) / 14
+        images = (((per_image**2).sum() + 2) / 14 - middle**2) / 14
+        seeds = 0.08 / 2
+        degrees = (images + seeds) ** 2 / (images**2 / 9 + seeds**2 / 1)
+        assert found.image_error**2 == pytest.approx(images)
+        assert found.seed_error**2 == pytest.approx(seeds)
+        assert found.degrees == pytest.approx(degrees)
+        assert found.standard_error == pytest.approx((images + seeds) ** 0.5)
+        assert (found.low, found.high) == (0, 1)  # two seeds that differ so much say nothing
+
+    def test_networks_that_always_agree(self):
+        same = hits("1" * 90 + "0" * 10)
+        found = difference_interval(same, same)
+        assert found.estimate == 0
+        assert -found.low == pytest.approx(found.high)
+        assert 0 < found.high < 0.03
+        assert found.images_needed(100) is None
+
+    def test_all_right_is_not_certainty(self):
+        found = accuracy_interval(hits("1" * 50))
+        assert found.high == found.estimate == 1
+        assert 0.85 < found.low < 0.95
+
+    def test_what_could_be_found(self):
+        first, second = hits("1" * 80 + "0" * 20), hits("1" * 70 + "0" * 10 + "1" * 5 + "0" * 15)
+        found = difference_interval(first, second)
+        expected = (t.ppf(0.975, 99) + norm.ppf(0.8)) * found.standard_error
+        assert found.detectable == pytest.approx(expected)
+        needed = found.images_needed(100)
+        quantiles = norm.ppf(0.975) + norm.ppf(0.8)
+        assert needed == np.ceil(100 * (quantiles * found.image_error / 0.05) ** 2)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [("11110000", "00001111", (4, 4, 1.0)), ("11111", "00000", (5, 0, 2 / 32)), ("101", "101", (0, 0, 1.0))],
+    )
+    def test_mcnemar(self, first, second, expected):
+        assert tuple(mcnemar(hits(first)[0], hits(second)[0])) == pytest.approx(expected)
+
+
+class TestCoverage:
+    """Logits of networks: a mean, an effect of the seed, and one of the image that both networks share."""
+
+    @pytest.mark.parametrize(("seeds", "images", "seed_sd"), [(1, 150, 0.0), (3, 150, 0.3), (5, 80, 0.3)])
+    def test_nineteen_times_in_twenty(self, seeds, images, seed_sd):
+        random = np.random.default_rng(1)
+        many = random.normal(0, np.hypot(seed_sd, 2), 200_000)
+        truth = [(1 / (1 + np.exp(-(mean + many)))).mean() for mean in (2.0, 1.4)]
+        held, trials = np.zeros(3), 400
+        for _ in range(trials):
+            image = random.normal(0, 2, images)
+            first, second = (
+                random.random((seeds, images))
+                < 1 / (1 + np.exp(-(mean + image + random.normal(0, seed_sd, (seeds, 1)))))
+                for mean in (2.0, 1.4)
+            )
+            one, both = accuracy_interval(first), difference_interval(first, second)
+            held += one.low <= truth[0] <= one.high, both.low <= truth[0] - truth[1] <= both.high, both.low > 0
+        accuracy, difference, shown = held / trials
+        assert 0.925 <= accuracy <= 0.995
+        assert 0.925 <= difference <= 0.995
+        assert shown > 0.2  # an interval of everything would hold it always
+
+    def test_equal_networks_are_rarely_told_apart(self):
+        random = np.random.default_rng(2)
+        told = 0
+        for _ in range(400):
+            image = random.normal(0, 2, 150)
+            first, second = (
+                random.random((3, 150)) < 1 / (1 + np.exp(-(2 + image + random.normal(0, 0.3, (3, 1))))) for _ in "ab"
+            )
+            found = difference_interval(first, second)
+            told += found.low > 0 or found.high < 0
+        assert told / 400 <= 0.06
+
+
+class TestErrors:
+    def test_no_table(self):
+        with pytest.raises(
+            ValueError, match=r"^hits: must be hits \[seeds images\] of at least one seed and two images"
+        ):
+            accuracy_interval(np.zeros((1, 1), bool))
+        with pytest.raises(ValueError, match=r"got float64 \(2, 3\)$"):
+            accuracy_interval(np.zeros((2, 3)))
+
+    def test_other_images(self):
+        with pytest.raises(ValueError, match=r"^second: must be of the same 3 images as first, got 4$"):
+            difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool))
+        with pytest.raises(ValueError, match=r"^first, second: must be hits"):
+            mcnemar(np.zeros(3, bool), np.zeros(4, bool))

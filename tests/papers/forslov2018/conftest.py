@@ -1,0 +1,56 @@
+"""A tiny source of 64×64 images of five classes, and budgets of a few images, so that every command runs in seconds."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from capsella.data import ImageSet
+from capsella.data import load as loading
+from capsella.data.source import Parts, Source
+from capsella.models.forslov2018 import parts as thesis_parts
+from capsella.papers.forslov2018 import paper, runs
+
+PER_CLASS = 102  # two more than mini takes
+CLASSES = ("a", "b", "c", "d", "e")
+TINY = runs.ShortTraining(images=4, checks=2, batch_size=2, validation_per_class=1)
+
+
+def image_set(per_class: int) -> ImageSet:
+    """Grey levels tell the classes apart."""
+    labels = torch.arange(len(CLASSES)).repeat(per_class)
+    noise = torch.randint(20, (len(labels), 3, 64, 64), generator=torch.Generator().manual_seed(per_class))
+    return ImageSet((noise + 40 * labels[:, None, None, None]).to(torch.uint8), labels, CLASSES)
+
+
+def source(name: str) -> Source:
+    parts = Parts(name, image_set(PER_CLASS), image_set(1), image_set(1))
+    return Source(name=name, read=lambda _: parts, images="", size="", classes=5, files=(), get="", citation="")
+
+
+@pytest.fixture
+def only() -> Iterator[Callable[..., None]]:
+    """`only("emnet1")` leaves that network alone in the tables, until the test is over; the order is kept."""
+    every = dict(paper.NETWORKS)
+
+    def leave(*names: str) -> None:
+        paper.NETWORKS.clear()
+        paper.NETWORKS.update({name: every[name] for name in every if name in names})
+
+    yield leave
+    leave(*every)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
+    """The name of the source; only EM-NET 1 and CNN-NET 1 are left, the quick ones, on grids of 2×2 for 6×6."""
+    monkeypatch.setitem(loading._SOURCES, "tiny", source("tiny"))
+    monkeypatch.setattr(runs, "SIZE", 64)
+    monkeypatch.setattr(runs, "SMALL", TINY)
+    for name in ("FINE", "DRAWN"):
+        monkeypatch.setattr(runs, name, dataclasses.replace(TINY, checks=1, images=2))
+    monkeypatch.setattr(thesis_parts, "PUBLISHED_SIZE", 160)
+    only("emnet1", "cnnnet1")
+    monkeypatch.setenv("COLUMNS", "160")
+    return "tiny"

@@ -1,0 +1,176 @@
+"""A table from its runs to its page, on scikit-learn's digits, in seconds."""
+
+import dataclasses
+import json
+
+import pytest
+from rich.console import Console
+
+from capsella.cli import main
+from capsella.data import DataOptions
+from capsella.errors import CapsellaError
+from capsella.grid import run as runs
+from capsella.losses import LossOptions
+from capsella.papers import RECIPES
+from capsella.papers.kinds.error_table import Budget, ErrorTable, Row, error_cells
+from capsella.papers.kinds.table import hardware_of, table_values
+from capsella.papers.published import TABLES
+from capsella.routing import EMRouting
+from capsella.training import Recipe
+from tools.results import markdown
+
+TINY = Budget(per_class=3, validation_per_class=1, test_per_class=2, epochs=1, batch_size=16)
+RECIPE = Recipe(
+    model={"name": "hinton2018_matrix_capsnet_small", "routing": EMRouting(iterations=1)},
+    data=DataOptions(name="digits", size=17, validation=0.02),
+    loss=LossOptions(name="spread"),
+    accelerator="cpu",
+)
+QUIET = Console(quiet=True)
+
+
+def tiny_table(budget="small"):
+    """Two rows: one iteration, which a paper has, and random couplings, which it has not."""
+    rows = [
+        Row(start, ("1", start), "tiny", TINY.limit(dataclasses.replace(RECIPE, model=model)), paper)
+        for start, paper in (("even", 9.7), ("random", None))
+        for model in [{**RECIPE.model, "routing": EMRouting(iterations=1, start=start)}]
+    ]
+    return ErrorTable("A paper, Table 1", f"Budget: {TINY}.", ("iterations", "start"), tuple(rows))
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(TABLES, "tiny", tiny_table)
+    monkeypatch.setitem(RECIPES, "tiny", RECIPE)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "mine"
+    words = ["table", "tiny", "--seeds", "0", "1", "--folder", str(folder)]
+    main(words)
+    out = capsys.readouterr().out
+    values = json.loads((folder / "mine.json").read_text())
+    assert [row["label"] for row in values["rows"]] == [["1", "even"], ["1", "random"]]
+    assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, None]
+    assert values["command"] == "capsella table tiny --budget small --seeds 0 1"
+    for row in values["rows"]:
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        for run in row["runs"]:
+            recipe = Recipe.from_dict(run["recipe"])
+            assert recipe.model["routing"].start == row["label"][1]
+            assert (recipe.data.test_per_class, run["test"]["images"]) == (2, 20)
+            assert (recipe.data.per_class, recipe.epochs, recipe.batch_size) == (3, 1, 16)
+            assert run["training"]["best"]["train_images"] == 30
+            assert ("--model.routing.start random" in run["command"]) == (row["label"][1] == "random")
+    for text in (
+        "A paper, Table 1",
+        "Test error on digits, 20 images; mean ± standard deviation over 2 seeds",
+        "run 4 of 4: random, seed 1",
+        "Budget: 3 training, 1 validation and 2 test",
+    ):
+        assert text in out
+    for row in values["rows"]:
+        assert all(cell in out for cell in row["cells"])
+
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mine.json").write_bytes((folder / "mine.json").read_bytes())
+    page = markdown(tmp_path / "results").partition("\n## A paper, Table 1: mine\n")[2]
+    assert "`capsella table tiny --budget small --seeds 0 1`" in page
+    assert "on digits, 20 images; mean ± standard deviation over 2 seeds" in page
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {9}
+    assert lines[2:] == [f"| {' | '.join(row['cells'])} |" for row in values["rows"]]
+
+    monkeypatch.setattr(runs, "train", None)  # what is finished is read
+    monkeypatch.setattr(runs, "resume", None)
+    main(words)
+    assert json.loads((folder / "mine.json").read_text()) == values
+
+
+def test_cells_by_hand():
+    def run(error, loss):
+        best = {"train_loss": loss, "validation_loss": 2 * loss}
+        return {"test": {"error_percent": error}, "training": {"best": best, "images_per_second": 100 * loss}}
+
+    two = [run(4.0, 0.1), run(6.0, 0.3)]
+    assert error_cells(1.8, two) == ["1.8", "5.00 ± 1.41", "+3.20", "0.2000", "0.4000", "20"]
+    assert error_cells(None, two[:1]) == ["–", "4.00", "–", "0.1000", "0.2000", "10"]
+    assert error_cells(0.25, two[:1], 0.005)[:3] == ["0.25 ± 0.005", "4.00", "+3.75"]
+
+
+def test_a_cell_for_every_head():
+    texts = {"title": "t", "note": "", "measured": "", "command": "c"}
+    with pytest.raises(ValueError, match=r"cells: must be 2, one for each of \['a', 'b'\], got \['1'\]"):
+        table_values(**texts, labels=["a"], columns=["b"], rows=[{"cells": ["1"]}])
+
+
+def test_every_processor_is_named_once():
+    def run(gpu, cpu, threads):
+        return {"environment": {"gpu": gpu, "cpu": cpu, "threads": threads}}
+
+    one, two, gpu = run("none", "abacus", 1), run("none", "slide rule", 2), run("loom", "abacus", 1)
+    assert hardware_of({"a": [one, two], "b": [one, gpu]}) == "1 thread, abacus and 2 threads, slide rule and loom"
+
+
+def test_a_missing_source_is_found_before_the_first_training(tmp_path):
+    first, second = tiny_table().rows
+    data = dataclasses.replace(second.recipe.data, name="nowhere")
+    rows = (first, dataclasses.replace(second, recipe=dataclasses.replace(second.recipe, data=data)))
+    with pytest.raises(ValueError, match="name: must be a registered name"):
+        dataclasses.replace(tiny_table(), rows=rows).run(tmp_path, [0], "", QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_table_goes_on(tmp_path, monkeypatch):
+    trained = []
+    usual = runs.train
+
+    def train(recipe, folder, **options):
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(folder.name)
+        return usual(recipe, folder, **options)
+
+    monkeypatch.setattr(runs, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        tiny_table().run(tmp_path, [0], "", QUIET)
+    monkeypatch.setattr(runs, "train", usual)
+    values = tiny_table().run(tmp_path, [0], "", QUIET)
+    assert trained == ["even-seed0"]
+    assert len(values["rows"]) == 2
+
+
+def test_a_run_of_another_recipe_is_not_taken_for_ours(tmp_path):
+    folder = tmp_path / "even-seed0"
+    runs.result_of(tiny_table().rows[0].recipe, folder, "tiny", QUIET)
+    other = dataclasses.replace(tiny_table().rows[0].recipe, epochs=2)
+    with pytest.raises(CapsellaError, match="even-seed0 holds a run of another recipe; choose another folder"):
+        runs.result_of(other, folder, "tiny", QUIET)
+
+
+def test_other_images():
+    table = tiny_table().on("mnist")
+    assert [row.recipe.data.name for row in table.rows] == ["mnist", "mnist"]
+    assert [row.recipe.data.per_class for row in table.rows] == [3, 3]
+
+
+@pytest.mark.parametrize("seeds", [[], [0, 1, 0]])
+def test_seeds_must_be_some_and_different(seeds, tmp_path):
+    with pytest.raises(ValueError, match="seeds: must be at least one, and each only once, got "):
+        tiny_table().run(tmp_path, seeds, "", QUIET)
+
+
+@pytest.mark.parametrize("words", [["table"], ["table", "--help"], ["table", "tin"]])
+def test_without_a_known_name_the_tables_are_listed(words, capsys):
+    code = 0
+    try:
+        main(words)
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert all(name in out for name in TABLES)
+    assert "A paper, Table 1" in out
+    assert code == (words[-1] == "tin")
+    assert ("did you mean tiny?" in err) == (words[-1] == "tin")

@@ -1,0 +1,129 @@
+"""Networks stopped at one error and tested under a change: on scikit-learn's digits, in seconds."""
+
+import dataclasses
+import json
+
+import pytest
+
+from capsella.grid import run as runs
+from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
+from tests.papers import tiny
+from tests.papers.tiny import QUIET
+
+TINY = dataclasses.replace(tiny.CAPSNET, epochs=2, stop_at_error=100.0)
+CNN = dataclasses.replace(tiny.CNN, epochs=2, stop_at_error=100.0)
+LESS = ErrorOn("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
+ROWS = (
+    StoppedRow("capsnet", ("digits", "CapsNet"), "demo", TINY, (1.0, 20.0)),
+    StoppedRow("cnn", ("digits", "CNN"), "demo", CNN, (1.5, 30.0)),
+)
+
+
+def tiny_table(*, own_first=True, rows=ROWS):
+    errors_on = (ErrorOn("test", "all"), LESS) if own_first else (LESS, ErrorOn("test", "all"))
+    return StoppedTable("A paper", "A note.", ("data", "network"), rows, errors_on)
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+def test_a_table_from_its_runs(own_first, tmp_path, monkeypatch):
+    table, folder = tiny_table(own_first=own_first), tmp_path / "mine"
+    values = table.run(folder, (0, 1), "capsella table …", QUIET)
+    assert json.loads((folder / "mine.json").read_text()) == values
+    heads = ("all", "half of them") if own_first else ("half of them", "all")
+    assert values["heads"][2:] == [
+        "stopped", *(f"{head}, {whose} %" for head in heads for whose in ("paper", "ours")), "gap",
+    ]  # fmt: skip
+    capsnet, cnn, difference = values["rows"]
+    assert (capsnet["cells"][2], cnn["cells"][2]) == ("epoch 1, epoch 1", "epoch 1, epoch 1")
+    assert (capsnet["cells"][:2], difference["cells"][:2]) == (["digits", "CapsNet"], ["digits", "CNN − CapsNet"])
+    for row in (capsnet, cnn):
+        for run in row["runs"]:
+            assert (run["test"]["images"], run["less"]["images"]) == (20, 10)
+            assert run["less"]["data"] == "digits"
+    keys = ("test", "less") if own_first else ("less", "test")
+    by_seed = {
+        key: [
+            theirs[key]["error_percent"] - ours[key]["error_percent"]
+            for ours, theirs in zip(capsnet["runs"], cnn["runs"], strict=True)
+        ]
+        for key in keys
+    }
+    assert difference["by_seed"] == by_seed
+    assert difference["paper"] == dict(zip(keys, (0.5, 10.0), strict=True))
+    assert difference["cells"][-1] == f"{sum(by_seed[keys[1]]) / 2 - 10:+.1f}"
+    ours = [run[keys[1]]["error_percent"] for run in cnn["runs"]]
+    assert cnn["cells"][-1] == f"{sum(ours) / 2 - 30:+.1f}"
+    for head, images in zip(heads, (20, 10) if own_first else (10, 20), strict=True):
+        assert f"{head.capitalize()}: digits, {images} images" in values["measured"]
+    monkeypatch.setattr(runs, "evaluate", None)  # what is finished is read
+    assert table.run(folder, (0, 1), "capsella table …", QUIET) == values
+
+
+def test_what_was_not_stopped_is_not_compared(tmp_path):
+    late = dataclasses.replace(ROWS[1], recipe=dataclasses.replace(CNN, stop_at_error=0.0))
+    values = tiny_table(rows=(ROWS[0], late)).run(tmp_path, (0,), "capsella table …", QUIET)
+    capsnet, cnn, difference = (row["cells"][2:] for row in values["rows"])
+    assert (capsnet[0], cnn[0]) == ("epoch 1", "not reached")
+    assert difference == ["not all: not compared", "+0.50", "–", "+10.00", "–", "–"]
+
+
+def test_rows_that_a_source_cannot_make():
+    impossible = {"wine": "Wine has no digits."}
+    rows = (*ROWS, *(dataclasses.replace(row, slug=f"{row.slug}2", impossible=impossible) for row in ROWS))
+    table = tiny_table(rows=rows)
+    assert [row.slug for row in table.on("wine").rows] == ["capsnet", "cnn"]
+    assert table.on("wine").note == "A note. Wine has no digits."
+    assert [row.recipe.data.name for row in table.on("mnist").rows] == ["mnist"] * 4
+    assert table.on("mnist").note == "A note."
+    assert {row.paper for row in table.on("mnist").rows} == {None}
+    assert [row.paper for row in table.on("digits-again").rows] == [(1.0, 20.0), (1.5, 30.0)] * 2
+
+
+def test_images_of_another_name_have_no_published_errors(tmp_path):
+    rows = [dataclasses.replace(row, paper=None) for row in ROWS]
+    values = tiny_table(rows=tuple(rows)).run(tmp_path, (0,), "capsella table …", QUIET)
+    for row in values["rows"]:
+        assert (row["paper"], row["cells"][3], row["cells"][5], row["cells"][7]) == (None, "–", "–", "–")
+
+
+@pytest.mark.parametrize("rows", [(), ROWS[:1]])
+def test_rows_come_by_twos(rows):
+    with pytest.raises(ValueError, match=r"rows: must come by twos, to be compared, got \[.*\]"):
+        tiny_table(rows=rows)
+
+
+def far_table(source):
+    """As affNIST, on which nothing is trained: `--data` names the changed set alone."""
+    errors_on = (ErrorOn("test", "plain"), ErrorOn("far", "far", source="far"))
+    return dataclasses.replace(tiny_table(), errors_on=errors_on).on(source)
+
+
+def test_a_changed_set_of_another_source_is_what_a_table_on_other_data_replaces(tmp_path):
+    table = far_table("digits")
+    assert {row.recipe.data for row in table.rows} == {TINY.data}
+    values = table.run(tmp_path, (0,), "capsella table …", QUIET)
+    for row in values["rows"][:2]:
+        (run,) = row["runs"]
+        assert run["digits"]["error_percent"] == run["test"]["error_percent"]
+        assert run["digits"]["data"] == "digits"
+    # In the same folder, what was measured on digits is not taken for another source's.
+    with pytest.raises(ValueError, match="name: must be a registered name"):
+        far_table("nowhere").run(tmp_path, (0,), "capsella table …", QUIET)
+
+
+def test_a_wrong_changed_set_is_found_before_the_first_training(tmp_path):
+    with pytest.raises(ValueError, match="name: must be a registered name"):
+        far_table("nowhere").run(tmp_path, (0,), "capsella table …", QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": lambda data: data, "source": "x"}, "source: must be left out where `data` is given"),
+        ({"source": "y"}, "key: must be the source 'y' where there is one, got 'x'"),
+    ],
+)
+def test_a_set_has_one_description(options, message):
+    with pytest.raises(ValueError, match=message):
+        ErrorOn("x", "far", **options)

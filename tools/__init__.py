@@ -1,0 +1,1 @@
+"""Committed results as Markdown; not part of the package."""

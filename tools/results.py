@@ -1,0 +1,105 @@
+"""A number exists only as a JSON in results/; docs/results.md is generated from them.
+
+`make results` calls `python -m tools.results results > docs/results.md`.
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import CapsellaError
+from capsella.papers.kinds.table import hardware, markdown_row
+from capsella.training import Recipe
+from capsella.training.command import command
+from tools.latency import latency_section
+
+HEADER = """# Results
+
+Generated from the JSON files in `results/` by `make results`; each file holds the commit, seed, hardware, versions and
+the complete recipe of its row. The command is made of that recipe today: it names all that its registered recipe has
+changed in since. The epoch is chosen on validation images or, with --keep last, is the last; rows that differ in this
+alone are of one training. Test images are used once otherwise, but for the tables that stop their
+networks on test images and say so (affNIST, novel viewpoints, attacks).
+Speeds are the median over epochs of a training that may have shared its processor.
+
+| result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
+|---|---|---:|---:|---:|---:|---:|---|
+"""
+
+
+def markdown(folder: Path) -> str:
+    """docs/results.md from every JSON in `folder`: a row for the result of a run, a section for a published table.
+
+    What `capsella bench` measured is a section, too, and so is each published figure, whose numbers and picture are in
+    `folder`/figures.
+
+    Raises:
+        CapsellaError: a file is damaged or lacks a field.
+    """
+    rows, sections, figures = [], [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if "networks" in values:
+                sections.append(latency_section(path.stem, values))
+            elif "rows" in values:
+                sections.append(_section(path.stem, values))
+            else:
+                rows.append(_row(path.stem, values))
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise CapsellaError(f"{path} is not the result of a run or a table: {error!r}") from error
+    for path in sorted((folder / "figures").glob("*.json")):
+        try:
+            figures.append(_figure(path, json.loads(path.read_text(encoding="utf-8"))))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise CapsellaError(f"{path} is not the numbers of a figure: {error!r}") from error
+    return HEADER + "".join(rows + sections + figures)
+
+
+def _row(name: str, values: dict[str, Any]) -> str:
+    test, training, environment = values["test"], values["training"], values["environment"]
+    low, high = test["error_interval_95_percent"]
+    return markdown_row(
+        name,
+        f"`{_command(values)}`",
+        f"{test['error_percent']:.2f}",
+        f"{low:.2f}–{high:.2f}",
+        f"{training['best']['epoch']} of {training['epochs']}",
+        f"{training['images_per_second']:.0f}",
+        f"{training['peak_memory_mib']:.0f}",
+        hardware(environment),
+    )
+
+
+def _command(values: dict[str, Any]) -> str:
+    """What trains the recipe of a result today: a flag for all that its registered recipe has changed in since."""
+    words = shlex.split(values["command"])
+    if words[:2] != ["capsella", "train"]:
+        return str(values["command"])
+    return command(words[2], Recipe.from_dict(values["recipe"]))
+
+
+def _section(name: str, values: dict[str, Any]) -> str:
+    """A published table, the paper's values beside ours."""
+    heads, labels = values["heads"], values["labels"]
+    return (
+        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}\n\n"
+        + markdown_row(*heads)
+        + f"|{'---|' * labels}{'---:|' * (len(heads) - labels)}\n"
+        + "".join(markdown_row(*row["cells"]) for row in values["rows"])
+    )
+
+
+def _figure(path: Path, values: dict[str, Any]) -> str:
+    """The picture beside its numbers, as the page in docs/ finds it."""
+    picture = path.with_suffix(".png")
+    if not picture.is_file():
+        raise CapsellaError(f"{picture} must be there, the picture of the numbers beside it")
+    text = f"`{values['command']}`. {values['measured']} {values['note']}"
+    return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../results/figures/{picture.name})\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(Path(sys.argv[1])))

@@ -1,0 +1,88 @@
+"""`python -m tools.speed results/speed > docs/speed.md`: the committed measurements as one page."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import CapsellaError
+from capsella.papers.kinds.table import markdown_row
+
+HEADER = """# Speed
+
+Generated from `results/speed/*.json` by `make results`; `make bench` measures on your machine (`benchmarks/`).
+Medians of interleaved rounds, in milliseconds. *plain*: votes written out, sums by broadcasting, as public
+implementations do; *eager*: our PyTorch backend; *fused*: native kernels on a CPU, Triton on a GPU; *bare*: the network
+without its capsule layers. Memory: peak of a training step above the loaded process, in MiB. A kernel whose results
+differ from eager's in float64 by more than float32 allows is not timed.
+"""
+FUSED = ("native", "triton")
+COLUMNS = (
+    "op / batch / direction",
+    *("plain", "eager", "compile", "fused", "bare"),
+    *("fused × plain", "× eager", "× compile", "images/s"),
+    *("MiB plain", "MiB fused"),
+    "bars",
+)
+
+
+def markdown(folder: Path) -> str:
+    """A section for every JSON that `python -m benchmarks --json` wrote into `folder`.
+
+    Raises:
+        CapsellaError: a file is damaged or lacks a field.
+    """
+    sections = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            sections.append(_section(path.stem, json.loads(path.read_text(encoding="utf-8"))))
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise CapsellaError(f"{path} is not a result of the benchmarks: {error!r}") from error
+    return HEADER + "".join(sections)
+
+
+def _section(name: str, values: dict[str, Any]) -> str:
+    environment = values["environment"]
+    where = (
+        environment["gpu"] if values["device"] != "cpu" else f"{environment['threads']} threads, {environment['cpu']}"
+    )
+    about = (
+        f"{where}; torch {environment['torch']}, commit {environment['commit']}; measured peak of float32 matrix "
+        f"products {values['peak_flops_per_second'] / 1e9:.0f} GFLOP/s."
+    )
+    head = markdown_row(*COLUMNS) + f"|---|{'---:|' * (len(COLUMNS) - 2)}---|\n"
+    return f"\n## {name}\n\n{about}\n\n{head}" + "".join(_row(case) for case in values["cases"])
+
+
+def _row(case: dict[str, Any]) -> str:
+    times = {name: timing["median"] for name, timing in case["timings"].items()}
+    memory = case["memory_mib"]
+    fused = next((name for name in FUSED if name in times), None)
+    ours = None if fused is None else times[fused]
+    ratios = [times[name] / ours if ours and name in times else None for name in ("plain", "eager", "compile")]
+    return markdown_row(
+        case["case"],
+        *(_milliseconds(times.get(name)) for name in ("plain", "eager", "compile")),
+        _milliseconds(ours),
+        _milliseconds(times.get("bare")),
+        *("" if ratio is None else f"{ratio:.3g}" for ratio in ratios),
+        "" if ours is None else _few_digits(case["batch"] / ours),
+        *("" if name not in memory else f"{memory[name]:.0f}" for name in ("plain", str(fused))),
+        "; ".join(_bar(bar) for bars in case["bars"].values() for bar in bars),
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else _few_digits(1e3 * seconds)
+
+
+def _few_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
+
+
+def _bar(bar: dict[str, Any]) -> str:
+    return f"{bar['value']:.3g} {bar['what']} ({'met' if bar['met'] else 'missed'}: {bar['bar']:.3g})"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(Path(sys.argv[1])))
