@@ -22,7 +22,7 @@ from torch import Tensor
 from capsella.data import batches, load_data
 from capsella.files import write_json
 from capsella.losses import total_loss
-from capsella.models import ImageClassifier, create_model
+from capsella.models import ImageClassifier
 from capsella.papers import get_recipe
 from capsella.training import Recipe
 from capsella.training.augment import Augment
@@ -104,13 +104,8 @@ def retrain(options: Retraining, console: Console) -> dict[str, Any]:
 
 def _network(recipe: Recipe, backend: str, images: Any, nudge: bool) -> ImageClassifier:
     torch.manual_seed(recipe.seed)
-    routing = dataclasses.replace(recipe.model["routing"], backend=backend)
-    model = create_model(
-        **{**recipe.model, "routing": routing},
-        image_size=images.image_size,
-        channels=images.channels,
-        classes=images.classes,
-    )
+    routing = dataclasses.replace(recipe.model.options["routing"], backend=backend)
+    model = recipe.model.replace(routing=routing).create(images.image_size, images.channels, images.classes)
     if nudge:
         with torch.no_grad():
             for parameter in model.parameters():

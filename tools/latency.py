@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from capsella.papers.kinds.table import hardware, markdown_row
+from capsella.papers.kinds.published import hardware
+from tools.markdown import markdown_row
 
 BAR_MS = 50.0
 """Most milliseconds an image on the instrument of the thesis (Forslöv 2018)."""

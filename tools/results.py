@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.papers.kinds.table import hardware, markdown_row
+from capsella.papers.kinds.published import hardware
 from capsella.training import Recipe
-from capsella.training.command import command
+from capsella.training.command_line import command
 from tools.latency import latency_section
+from tools.markdown import markdown_row
 
 HEADER = """# Results
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.papers.kinds.table import markdown_row
+from tools.markdown import markdown_row
 
 HEADER = """# Speed
 

@@ -6,8 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
-from capsella.compare.grid import duration
 from capsella.compare.report import as_text
+from capsella.grid import duration
 
 
 def run(arguments: list[str]) -> None:

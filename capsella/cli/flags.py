@@ -9,10 +9,10 @@ import tyro
 from capsella.errors import unknown_name
 from capsella.models import model_function
 from capsella.training import Recipe
-from capsella.training.command import complete, leaves, with_network, with_routing
+from capsella.training.command_line import leaves
 
 # Flags of `capsella train` that are no fields of a recipe.
-OTHER_FLAGS = ("out", "seeds", "help")
+OTHER_FLAGS = ("out", "seeds", "accelerator", "devices", "threads", "checkpoint_seconds", "help")
 
 
 def prepare(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
@@ -24,10 +24,10 @@ def prepare(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
     network, words = _take(words, "--model", "--model.name")
     routing, words = _take(words, "--routing", "--model.routing")
     if network is not None:
-        recipe = with_network(recipe, network)
-    recipe = complete(recipe)
+        recipe = recipe.with_network(network)
+    recipe = recipe.complete()
     if routing is not None:
-        recipe = with_routing(recipe, routing)
+        recipe = replace(recipe, model=recipe.model.with_routing(routing))
     return _with_optional(recipe, _full_names(words, leaves(recipe)))
 
 
@@ -36,14 +36,14 @@ def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]
 
     The command line's own parser takes the type of a network's option from its value, and None has but one.
     """
-    model = dict(recipe.model)
-    for name, parameter in inspect.signature(model_function(model["name"])).parameters.items():
-        if name in model and type(None) in get_args(parameter.annotation):
+    options = dict(recipe.model.options)
+    for name, parameter in inspect.signature(model_function(recipe.model.name)).parameters.items():
+        if name in options and type(None) in get_args(parameter.annotation):
             flag = f"--model.{name.replace('_', '-')}"
             value, words = _take(words, flag, f"--model.{name}")
             if value is not None:
-                model[name] = tyro.cli(parameter.annotation, args=[value], prog=f"capsella train {flag}")
-    return replace(recipe, model=model), words
+                options[name] = tyro.cli(parameter.annotation, args=[value], prog=f"capsella train {flag}")
+    return recipe.with_model(**options), words
 
 
 def _take(words: list[str], *names: str) -> tuple[str | None, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from capsella.papers.kinds.table import BudgetName
+from capsella.papers.kinds.published import BudgetName
 
 
 @dataclass(frozen=True)

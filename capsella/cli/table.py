@@ -9,7 +9,7 @@ from rich.table import Table
 
 from capsella.cli.published import read_call, usage
 from capsella.errors import unknown_name
-from capsella.papers.kinds.table import BudgetName, draw_table
+from capsella.papers.kinds.published import BudgetName, draw_table
 from capsella.papers.published import TABLES
 
 

@@ -16,9 +16,9 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation
 from capsella.explain import write_report
 from capsella.files import write_json
-from capsella.grid.run import finish_run
-from capsella.papers import RECIPES, get_recipe
-from capsella.training import Recipe, Run, is_first_process, new_run_folder, resume, train
+from capsella.grid import finish_run
+from capsella.papers import get_recipe, list_recipes
+from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, new_run_folder, resume, train
 from capsella.training.spread import Spread
 
 USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
@@ -42,6 +42,7 @@ class Train:
     """Folder of the run; default: runs/RECIPE, numbered where that exists."""
     seeds: int = 1
     """Train this many times, with seeds counted up from --seed, and report mean and standard deviation."""
+    machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -64,7 +65,7 @@ def run(arguments: list[str]) -> None:
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
         folder = options.out or new_run_folder(Path("runs"), name)
         if options.seeds == 1:
-            _finish(train(options.recipe, folder, name=name, console=console), console)
+            _finish(train(options.recipe, folder, name=name, machine=options.machine, console=console), console)
         else:
             _train_seeds(options, folder, name, console)
 
@@ -76,7 +77,9 @@ def _train_seeds(options: Train, folder: Path, name: str, console: Console) -> N
     errors: dict[int, float] = {}
     for seed in range(options.recipe.seed, options.recipe.seed + options.seeds):
         recipe = dataclasses.replace(options.recipe, seed=seed)
-        evaluation = _finish(train(recipe, folder / f"seed{seed}", name=name, console=console), console)
+        evaluation = _finish(
+            train(recipe, folder / f"seed{seed}", name=name, machine=options.machine, console=console), console
+        )
         if evaluation is not None:
             errors[seed] = evaluation.error
     if not is_first_process():
@@ -99,7 +102,7 @@ def _finish(trained: Run, console: Console) -> Evaluation | None:
         "seed": str(trained.recipe.seed),
         "versions": f"capsella {trained.environment['capsella']}, torch {trained.environment['torch']}",
     }
-    metrics = trained.folder / "metrics.csv"
+    metrics = RunFolder(trained.folder).metrics
     report = write_report(trained.folder, trained.model, evaluation, splits.test, metrics, trained.name, facts)
     low, high = evaluation.error_interval
     console.print(
@@ -114,6 +117,7 @@ def _finish(trained: Run, console: Console) -> Evaluation | None:
 def _print_help(console: Console) -> None:
     console.print(USAGE, soft_wrap=True)
     table = Table("recipe", "network", "data", "epochs", "batch", title="recipes", title_justify="left")
-    for name, recipe in RECIPES.items():
-        table.add_row(name, recipe.model["name"], recipe.data.name, str(recipe.epochs), str(recipe.batch_size))
+    for name in list_recipes():
+        recipe = get_recipe(name)
+        table.add_row(name, recipe.model.name, recipe.data.name, str(recipe.epochs), str(recipe.batch_size))
     console.print(table)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 
-from capsella.compare.grid import Trained
+from capsella.compare.trained import Trained
 from capsella.data import ImageSet
 from capsella.data.split_file import write_table
 from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
@@ -70,9 +70,10 @@ class Measured:
             "parameters": one.parameters,
             "decoder_parameters": one.decoder_parameters,
             "recipe": one.recipe_name,
-            "learning_rate": trained.rate,
+            "learning_rate": trained.search.rate,
             "validation_error_by_learning_rate": {
-                f"{rate:g}": run.error if np.isfinite(run.error) else "diverged" for rate, run in trained.tried.items()
+                f"{rate:g}": run.error if np.isfinite(run.error) else "diverged"
+                for rate, run in trained.search.tried.items()
             },
             "validation_error_percent": trained.validation_error,
             "accuracy": self.accuracy.to_dict(),

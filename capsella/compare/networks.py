@@ -1,18 +1,17 @@
 """The networks of a comparison: which are compared by default, and how each is trained."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from capsella.data import Splits
 from capsella.errors import unknown_name
-from capsella.models import CapsuleClassifier, ImageClassifier, create_model, list_models
+from capsella.models import CapsuleClassifier, ImageClassifier, list_models
 from capsella.models.base import count_parameters
-from capsella.papers import RECIPES
+from capsella.papers.own_images import recipe_for
 from capsella.training import Recipe
-from capsella.training.command import with_network
 
 Family = Literal["capsules", "CNN"]
 
@@ -36,8 +35,8 @@ LARGE = 64
 class Candidate:
     """A network that is compared.
 
-    parameters: without the decoder, which is not shipped. recipe: of the network's own paper where it has one, its
-    data, changes of images, epochs and batches still to be set. recipe_name: as registered.
+    parameters: without the decoder, which is not shipped. recipe_name, recipe: see `recipe_for`; its data, changes of
+    images, epochs and batches are still to be set.
     """
 
     network: str
@@ -76,7 +75,7 @@ def candidates(names: Sequence[str], splits: Splits) -> list[Candidate]:
     """
     found = []
     for name in names:
-        recipe_name, recipe = recipe_of(name)
+        recipe_name, recipe = recipe_for(name)
         model = _outline(recipe, splits)
         family: Family = "capsules" if isinstance(model, CapsuleClassifier) else "CNN"
         decoder = getattr(model, "decoder", None)
@@ -89,41 +88,14 @@ def candidates(names: Sequence[str], splits: Splits) -> list[Candidate]:
     return found
 
 
-def recipe_of(name: str) -> tuple[str, Recipe]:
-    """The registered recipe of a network, without its paper's images.
-
-    One for images of one's own where there is one, or else one called modern, which learns from few images, or else the
-    first. What concerns the paper's images is taken away: crops and changes of brightness, so that every network sees
-    the same pictures. The margin of the spread loss rises over the whole training, however short it is.
-
-    Raises:
-        ValueError: no network has the name.
-    """
-    fitting = {
-        key: recipe for key, recipe in RECIPES.items() if recipe.model["name"] == name and not recipe.data.is_paired
-    }
-    own = {key: recipe for key, recipe in fitting.items() if recipe.data.name == "folder"}
-    modern = {key: recipe for key, recipe in fitting.items() if key.endswith("-modern")}
-    if fitting:
-        key, recipe = next(iter((own or modern or fitting).items()))
-    else:
-        key = "images-capsnet"
-        recipe = with_network(RECIPES[key], name)
-    neutral = {"crop": None, "brightness": 0.0, "contrast": 0.0}
-    model = {option: neutral.get(option, value) for option, value in recipe.model.items()}
-    return key, replace(recipe, model=model, loss=replace(recipe.loss, spread_schedule="linear"))
-
-
 def _outline(recipe: Recipe, splits: Splits) -> ImageClassifier:
     """The network for these images, on the device that has no memory."""
     height, width = splits.image_size
     try:
         with torch.device("meta"):
-            return create_model(
-                **recipe.model, image_size=splits.image_size, channels=splits.channels, classes=splits.classes
-            )
+            return recipe.model.create(splits.image_size, splits.channels, splits.classes)
     except (ValueError, RuntimeError) as error:
         raise ValueError(
-            f"models: {recipe.model['name']} must be able to take the images of {splits.name}, "
+            f"models: {recipe.model.name} must be able to take the images of {splits.name}, "
             f"{height}×{width}×{splits.channels} in {len(splits.classes)} classes, but: {error}"
         ) from error

@@ -19,7 +19,7 @@ from capsella.data.split_file import UNUSED, SplitTable, read_split_file, write_
 from capsella.errors import CapsellaError
 from capsella.evaluation import execution_times
 from capsella.files import write_json
-from capsella.models import create_model
+from capsella.grid import rate_at
 from capsella.training import Recipe
 
 
@@ -80,26 +80,27 @@ class Plan:
             skip_broken=given.skip_broken,
         )
 
-    def recipe(self, one: Candidate, rate: float, seed: int, share: float = 1.0) -> Recipe:
-        """What one run trains; on a share of the images, with as many steps as on all."""
-        given = self.options
+    def recipe(self, one: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:
+        """What one run trains; on a share of the images, with as many steps as on all.
+
+        `rate`: the learning rate; default: its recipe's.
+        """
+        given, usual = self.options, one.recipe.optimizer
         return replace(
             one.recipe,
             data=self.data(share),
             augment=given.augment,
-            optimizer=replace(one.recipe.optimizer, learning_rate=rate),
+            optimizer=usual if rate is None else replace(usual, learning_rate=rate),
             epochs=self.epochs,
             epoch_images=None if share == 1 else len(self.splits.train),
             batch_size=self.batch_size,
             patience=None,
-            seed=seed,
-            accelerator=given.accelerator,
             precision=given.precision,
         )
 
     def rates(self, one: Candidate) -> list[float]:
         """The learning rates that are tried, to two digits."""
-        return [float(f"{factor * one.recipe.optimizer.learning_rate:.2g}") for factor in RATES[self.options.rates]]
+        return [rate_at(one.recipe, factor) for factor in RATES[self.options.rates]]
 
 
 def make_plan(options: ComparisonOptions) -> Plan:
@@ -189,9 +190,7 @@ def _costs(chosen: list[Candidate], splits: Splits, batch_size: int) -> dict[str
     costs = {}
     for one in chosen:
         torch.manual_seed(0)
-        model = create_model(
-            **one.recipe.model, image_size=splits.image_size, channels=splits.channels, classes=splits.classes
-        )
+        model = one.recipe.model.create(splits.image_size, splits.channels, splits.classes)
         times = execution_times({one.network: model}, (batch_size,), repeats=1, seconds=0)
         forward, backward = (row.timing.median / batch_size for row in times.rows)
         costs[one.network] = Cost(backward, forward)

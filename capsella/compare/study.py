@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.compare.grid import Grid, Trained
 from capsella.compare.measure import Measured, hits, measure, shipped_robustness, write_predictions
 from capsella.compare.plan import Plan, begin
 from capsella.compare.report import Findings, protocol, write_comparison
+from capsella.compare.trained import Trained, train_all
 from capsella.compare.verdict import Side, judge
 from capsella.data import single_images
 from capsella.files import write_json
@@ -25,7 +25,7 @@ def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
         CapsellaError: every network of a kind diverged; a run of another recipe is in the way; no space left.
     """
     begin(plan)
-    networks, champions = Grid(plan, console).run()
+    networks, champions = train_all(plan, console)
     console.print("testing: accuracy, changed images, latency", markup=False)
     images = single_images(plan.splits.test, "comparisons")
     best = [champions["capsules"], champions["CNN"]]

@@ -156,6 +156,15 @@ class DataOptions:
         """Whether images are overlaid in pairs, so that each has two classes."""
         return self.name in PAIRED
 
+    @property
+    def source(self) -> str:
+        """Name of the source; of pairs, that of their images."""
+        return self.single().name if self.is_paired else self.name
+
+    def on(self, source: str) -> "DataOptions":
+        """The same options of another source; of pairs, of pairs of its images."""
+        return replace(self, name="multi", of=source) if self.is_paired else replace(self, name=source)
+
     def single(self) -> "DataOptions":
         """The options of the images that pairs are made of."""
         return replace(

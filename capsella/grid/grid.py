@@ -1,107 +1,202 @@
-"""Many runs, one after the other, each with the time that is left for all; what is finished is read."""
+"""The only loop over runs: what is missing is trained, what was interrupted goes on, what is finished is read."""
 
-import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from capsella.grid.run import result_of
-from capsella.papers.kinds.table import check_seeds
-from capsella.training import Recipe
+from capsella.data import load_data
+from capsella.grid.clock import Clock
+from capsella.grid.run import result_of, trained_run
+from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
 
+T = TypeVar("T")
 Results = dict[str, list[dict[str, Any]]]
+"""What result.json holds, by the slug of the row, in the order of the seeds."""
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of a plan, for every seed.
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One recipe of a grid, trained with every seed.
 
-    slug: name of its folder, before the seed. cost: runs of the same cost are expected to take equally long.
-    recipe_name, recipe: the registered recipe that it departs from, and what it trains; its seed is not used.
+    slug: name of its runs' folders. recipe_name, recipe: the registered recipe that it departs from, and what it
+    trains; the seed is the grid's. cost: rows of the same cost are expected to take equally long; default: the slug.
     """
 
     slug: str
-    cost: str
     recipe_name: str
     recipe: Recipe
+    cost: str = ""
 
     def folder(self, runs: Path, seed: int) -> Path:
         """Of the run with that seed."""
         return runs / f"{self.slug}-seed{seed}"
 
 
-def finish_runs(plan: Sequence[PlannedRun], seeds: Sequence[int], runs: Path, console: Console) -> Results:
-    """The results of every run by its slug, in the order of the seeds: trained where missing, resumed where cut off.
+class Validated(NamedTuple):
+    """The kept epoch of a run by its validation images; error in per cent, infinite where the training diverged."""
 
-    Seeds go round the plan: after the first, every run has a number. Before each run that is not finished, the console
-    tells how many are left and how long they take if each takes as long as the finished ones of its cost.
+    folder: Path
+    error: float
+    loss: float
+    epoch: int
+    seconds: float
 
-    Args:
-        plan: the runs, each slug once.
-        seeds: of each run.
-        runs: folder of the runs' folders.
-        console: for progress.
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Less is better: the error, then the loss."""
+        return self.error, self.loss
 
-    Raises:
-        ValueError: no seed, or one twice; a slug twice.
-        CapsellaError: a run of another recipe is in a run's folder.
+
+@dataclass
+class Searched:
+    """A row with its best learning rate.
+
+    tried: the first seed's run by rate. rate: the best of them by validation. by_seed: the runs at that rate.
     """
-    check_seeds(seeds)
-    slugs = [run.slug for run in plan]
-    if len(set(slugs)) < len(slugs):
-        raise ValueError(f"plan: must have each run once, got {slugs}")
-    results: Results = {slug: [] for slug in slugs}
-    todo = [(run, seed) for seed in seeds for run in plan]
-    taken: dict[str, list[float]] = {run.cost: [] for run in plan} | _taken(todo, runs)
-    left = [run.cost for run, seed in todo if not _is_finished(run.folder(runs, seed))]
-    for number, (run, seed) in enumerate(todo, start=1):
-        folder = run.folder(runs, seed)
-        was_finished, began = _is_finished(folder), time.monotonic()
-        if not was_finished:
-            console.print(f"run {number} of {len(todo)}: {run.slug}, seed {seed}; {_left(left, taken)}")
-        result = result_of(replace(run.recipe, seed=seed), folder, run.recipe_name, console)
-        results[run.slug].append(result)
-        if not was_finished:
-            left.remove(run.cost)
-            taken[run.cost].append(time.monotonic() - began)
-            (folder / "last.ckpt").unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
-    return results
+
+    row: Row
+    tried: dict[float, Validated] = field(default_factory=dict)
+    rate: float = 0.0
+    by_seed: dict[int, Validated] = field(default_factory=dict)
 
 
-def seconds_left(left: Sequence[str], taken: dict[str, list[float]]) -> float | None:
-    """How long runs of the costs `left` take, from the seconds of finished runs by cost; None where none is finished.
+@dataclass
+class Grid:
+    """Runs in one folder, each in a folder of its own. clock: where estimates are known before."""
 
-    A cost without a finished run is expected to take the mean of the others.
+    folder: Path
+    console: Console
+    machine: Machine = Machine()
+    clock: Clock = field(default_factory=Clock)
 
-    >>> seconds_left(["a", "a", "b"], {"a": [10.0, 14.0], "b": []})
-    36.0
+    def results(self, rows: Sequence[Row], seeds: Sequence[int]) -> Results:
+        """Train and test every row with every seed.
+
+        Seeds go round the rows: after the first, every row has a number.
+
+        Raises:
+            ValueError: no seed, or one twice; a slug twice.
+            CapsellaError: a run of another recipe is in a run's folder; and what `train` raises.
+        """
+        check_seeds(seeds)
+        slugs = [row.slug for row in rows]
+        if len(set(slugs)) < len(slugs):
+            raise ValueError(f"rows: must have each slug once, got {slugs}")
+        todo = [(row, seed) for seed in seeds for row in rows]
+        check_sources([row.recipe for row, seed in todo if not RunFolder(row.folder(self.folder, seed)).is_tested])
+
+        def run(row: Row, recipe: Recipe, folder: Path) -> dict[str, Any]:
+            return result_of(recipe, folder, row.recipe_name, self.console, self.machine)
+
+        results: Results = {slug: [] for slug in slugs}
+        done = self._each(todo, run, lambda folder: folder.is_tested)
+        for (row, _), result in zip(todo, done, strict=True):
+            results[row.slug].append(result)
+        return results
+
+    def search(
+        self, rows: Sequence[Row], seeds: Sequence[int], factors: Sequence[float], later: Sequence[str] = ()
+    ) -> list[Searched]:
+        """Train every row with learning rates around its recipe's, and with the best one with every seed; test nothing.
+
+        Args:
+            rows: to train.
+            seeds: the first one tries all rates; the others take the best.
+            factors: of the recipe's learning rate; the rates have two digits.
+            later: costs of runs that are to follow, for the time left.
+        """
+        check_seeds(seeds)
+        self.clock.plan([*(_cost(row) for row in rows for _ in range(len(factors) + len(seeds) - 1)), *later])
+        found = [Searched(row) for row in rows]
+        for factor in factors:
+            tried = [_at_rate(row, rate_at(row.recipe, factor)) for row in rows]
+            for one, row, runs in zip(found, tried, self.validated(tried, seeds[:1]), strict=True):
+                one.tried[row.recipe.optimizer.learning_rate] = runs[seeds[0]]
+        for one in found:
+            one.rate = min(one.tried, key=lambda rate: one.tried[rate].rank)
+        for one, runs in zip(found, self.validated([_at_rate(one.row, one.rate) for one in found], seeds), strict=True):
+            one.by_seed = runs
+        return found
+
+    def validated(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[int, Validated]]:
+        """Train every row with every seed, and test nothing; a training that diverges is a result, not an error."""
+
+        def run(row: Row, recipe: Recipe, folder: Path) -> Validated:
+            try:
+                if not RunFolder(folder).has_diverged:
+                    trained_run(recipe, folder, row.recipe_name, self.console, self.machine)
+            except TrainingDivergedError as error:
+                self.console.print(f"diverged: {error}", markup=False, soft_wrap=True)
+                RunFolder(folder).write("diverged", {"reason": str(error)})
+            return _validated(RunFolder(folder))
+
+        todo = [(row, seed) for seed in seeds for row in rows]
+        done = list(self._each(todo, run, lambda folder: folder.is_trained or folder.has_diverged))
+        return [{seed: done[k * len(rows) + n] for k, seed in enumerate(seeds)} for n in range(len(rows))]
+
+    def _each(
+        self,
+        todo: Sequence[tuple[Row, int]],
+        run: Callable[[Row, Recipe, Path], T],
+        is_finished: Callable[[RunFolder], bool],
+    ) -> Iterator[T]:
+        """Every run in turn, with a line on the console before each that is not finished."""
+        self.clock.plan([_cost(row) for row, _ in todo])
+        for row, seed in todo:
+            files = RunFolder(row.folder(self.folder, seed))
+            if is_finished(files) and files.is_trained:
+                self.clock.remember(_cost(row), files.read("summary")["seconds"])
+        for row, seed in todo:
+            files, began = RunFolder(row.folder(self.folder, seed)), time.monotonic()
+            was_finished = is_finished(files)
+            if not was_finished:
+                what = f"{row.slug}, seed {seed}"
+                self.console.print(self.clock.line(what), soft_wrap=True, markup=False)
+            done = run(row, replace(row.recipe, seed=seed), files.path)
+            self.clock.finish(_cost(row), None if was_finished else time.monotonic() - began)
+            files.checkpoint.unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
+            yield done
+
+
+def rate_at(recipe: Recipe, factor: float) -> float:
+    """The learning rate of a recipe times `factor`, to two digits."""
+    return float(f"{factor * recipe.optimizer.learning_rate:.2g}")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raises:
+    ValueError: no seed, or one twice.
     """
-    means = {cost: sum(seconds) / len(seconds) for cost, seconds in taken.items() if seconds}
-    if not means:
-        return None
-    other = sum(means.values()) / len(means)
-    return sum(means.get(cost, other) for cost in left)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds: must be at least one, and each only once, got {tuple(seeds)}")
 
 
-def _left(left: Sequence[str], taken: dict[str, list[float]]) -> str:
-    seconds = seconds_left(left, taken)
-    runs = f"{len(left)} runs left" if len(left) > 1 else "the last run"
-    return runs if seconds is None else f"{runs}, about {max(1, round(seconds / 60))} min"
+def check_sources(recipes: Sequence[Recipe]) -> None:
+    """Load the images of every source: one that is missing shows before the hours of the runs before it.
+
+    A single source is not loaded twice, for the first training finds what is wrong with it.
+    """
+    sources = {recipe.data.source: recipe.data for recipe in recipes}
+    for data in sources.values() if len(sources) > 1 else ():
+        load_data(data)
 
 
-def _is_finished(folder: Path) -> bool:
-    return (folder / "result.json").exists()
+def _cost(row: Row) -> str:
+    return row.cost or row.slug
 
 
-def _taken(todo: Sequence[tuple[PlannedRun, int]], runs: Path) -> dict[str, list[float]]:
-    """Seconds of training of the runs that are finished already, by cost."""
-    taken: dict[str, list[float]] = {}
-    for run, seed in todo:
-        if _is_finished(folder := run.folder(runs, seed)):
-            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-            taken.setdefault(run.cost, []).append(summary["seconds"])
-    return taken
+def _at_rate(row: Row, rate: float) -> Row:
+    recipe = replace(row.recipe, optimizer=replace(row.recipe.optimizer, learning_rate=rate))
+    return replace(row, slug=f"{row.slug}-rate{rate:g}", recipe=recipe, cost=_cost(row))
+
+
+def _validated(files: RunFolder) -> Validated:
+    if files.has_diverged:
+        return Validated(files.path, float("inf"), float("inf"), 0, 0.0)
+    summary = files.read("summary")
+    best = summary["best"]
+    return Validated(files.path, best["validation_error"], best["validation_loss"], best["epoch"], summary["seconds"])

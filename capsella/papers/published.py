@@ -6,8 +6,7 @@ from capsella.papers.forslov2018 import curves, perturbed_capsules, table2, tabl
 from capsella.papers.hinton2018 import attacks, viewpoints
 from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018 import tables as hinton2018
-from capsella.papers.kinds.figure import PublishedFigure
-from capsella.papers.kinds.table import BudgetName, PublishedTable
+from capsella.papers.kinds.published import BudgetName, Published, PublishedTable
 from capsella.papers.sabour2017 import figures as sabour2017_figures
 from capsella.papers.sabour2017 import tables as sabour2017
 
@@ -24,7 +23,7 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "forslov2018-table4": table4.table_4,
     "forslov2018-table5": table5.table_5,
 }
-FIGURES: dict[str, Callable[[BudgetName], PublishedFigure]] = {
+FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018_figures.figure_2,
     "sabour2017-3": sabour2017_figures.figure_3,
     "sabour2017-4": sabour2017_figures.figure_4,

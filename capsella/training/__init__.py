@@ -2,17 +2,19 @@
 
 from capsella.training.devices import is_first_process
 from capsella.training.loop import TrainingDivergedError, resume, train
-from capsella.training.recipe import RECIPES, AugmentOptions, OptimizerOptions, Recipe, get_recipe
-from capsella.training.run import Run, load_run, new_run_folder
+from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
+from capsella.training.recipe import Recipe
+from capsella.training.run import Run, RunFolder, load_run, new_run_folder
 
 __all__ = [
-    "RECIPES",
     "AugmentOptions",
+    "Machine",
+    "ModelOptions",
     "OptimizerOptions",
     "Recipe",
     "Run",
+    "RunFolder",
     "TrainingDivergedError",
-    "get_recipe",
     "is_first_process",
     "load_run",
     "new_run_folder",

@@ -7,33 +7,38 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
     from lightning_fabric import Fabric
 
 
-def launch(recipe: Recipe) -> "Fabric":
-    """Devices and precision; with several devices, the processes for them.
+def launch(recipe: Recipe, machine: Machine) -> "Fabric":
+    """Devices, threads and precision; with several devices, the processes for them.
 
     Raises:
-        ValueError: this machine does not have the devices.
+        ValueError: this machine does not have the devices, or a batch cannot be shared out evenly among them.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
+    if recipe.batch_size % machine.devices:
+        raise ValueError(f"batch_size: must be a multiple of devices = {machine.devices}, got {recipe.batch_size}")
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
     try:
         fabric = Fabric(
-            accelerator=recipe.accelerator,
-            devices=recipe.devices,
-            strategy="ddp" if recipe.devices > 1 else "auto",
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            strategy="ddp" if machine.devices > 1 else "auto",
             precision=recipe.precision,
         )
     except (MisconfigurationException, RuntimeError) as error:
-        wanted = f"{recipe.devices} of {recipe.accelerator!r}"
+        wanted = f"{machine.devices} of {machine.accelerator!r}"
         raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
     fabric.launch()
     return fabric

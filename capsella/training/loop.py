@@ -16,17 +16,17 @@ from torch.utils.tensorboard import SummaryWriter
 
 from capsella.data import LabelledImages, Splits, batches, epoch_order, load_data
 from capsella.errors import CapsellaError
-from capsella.files import write_json
 from capsella.losses import count_errors, total_loss
-from capsella.models import ImageClassifier, create_model
+from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
+from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
-from capsella.training.run import Run, check_unused, load_run, read_config, write_config
+from capsella.training.run import Run, RunFolder, load_run
 from capsella.training.stopping import reaches, stopped
 from capsella.training.validation import routing_row, validate
 
@@ -38,7 +38,14 @@ class TrainingDivergedError(CapsellaError):
     """The loss or a gradient is no longer a finite number."""
 
 
-def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Console | None = None) -> Run:
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    name: str = "unnamed",
+    machine: Machine = Machine(),
+    console: Console | None = None,
+) -> Run:
     """Train a new run into `folder` and return it with the weights that the recipe keeps.
 
     Raises:
@@ -46,11 +53,12 @@ def train(recipe: Recipe, folder: Path, *, name: str = "unnamed", console: Conso
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
-    check_unused(folder)
-    fabric = launch(recipe)
-    trainer = Trainer(recipe, folder, name, fabric, console or Console())
+    files = RunFolder(folder)
+    files.check_unused()
+    fabric = launch(recipe, machine)
+    trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
     if fabric.is_global_zero:
-        write_config(folder, name, recipe)
+        files.write_config(name, recipe, machine)
     trainer.run()
     return load_run(folder)
 
@@ -61,10 +69,11 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
     Raises:
         CapsellaError: no run, or no checkpoint, is there; and what `train` raises.
     """
-    name, recipe, _ = read_config(folder)
-    fabric = launch(recipe)
-    trainer = Trainer(recipe, folder, name, fabric, console or Console())
-    trainer.progress = load_checkpoint(folder / "last.ckpt", trainer.model, trainer.optimizer, trainer.average)
+    files = RunFolder(folder)
+    name, recipe, _ = files.read_config()
+    machine = files.read_machine()
+    trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
+    trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
     if not trainer.is_finished:
         trainer.run()
     return load_run(folder)
@@ -73,16 +82,15 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
 class Trainer:
     """One training: model, optimizer, data and progress, and the steps that move them on."""
 
-    def __init__(self, recipe: Recipe, folder: Path, name: str, fabric: "Fabric", console: Console) -> None:
-        self.recipe, self.folder, self.name, self.fabric = recipe, folder, name, fabric
+    def __init__(
+        self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console
+    ) -> None:
+        self.recipe, self.machine, self.files, self.name, self.fabric = recipe, machine, files, name, fabric
         self.console = console if fabric.is_global_zero else Console(quiet=True)
         self.splits: Splits = load_data(recipe.data)
         torch.manual_seed(recipe.seed)
-        self.model: ImageClassifier = create_model(
-            **recipe.model,
-            image_size=self.splits.image_size,
-            channels=self.splits.channels,
-            classes=self.splits.classes,
+        self.model: ImageClassifier = recipe.model.create(
+            self.splits.image_size, self.splits.channels, self.splits.classes
         )
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -100,7 +108,9 @@ class Trainer:
         """Train until the last epoch, or until validation has stopped getting better."""
         if self._is_first:
             self._begin()
-        writer = SummaryWriter(str(self.folder / "events"), purge_step=self.progress.step) if self._is_first else None
+        writer = (
+            SummaryWriter(str(self.files.path / "events"), purge_step=self.progress.step) if self._is_first else None
+        )
         with progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
             while not self._is_trained:
                 self._train_epoch(bar)
@@ -115,7 +125,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """Leave a checkpoint to resume from, remove what a kill left half written, name the images left out."""
-        for part in self.folder.glob(".*.part"):
+        for part in self.files.path.glob(".*.part"):
             part.unlink()
         if self.progress.step == 0:
             self._save_checkpoint()
@@ -131,7 +141,7 @@ class Trainer:
             started = time.monotonic()
             bar.advance(self._train_step(chosen))
             self._add(seconds=time.monotonic() - started)
-            if time.monotonic() - saved > self.recipe.checkpoint_seconds:
+            if time.monotonic() - saved > self.machine.checkpoint_seconds:
                 self._save_checkpoint()
                 saved = time.monotonic()
 
@@ -186,7 +196,7 @@ class Trainer:
             rate = self.recipe.optimizer.rate_at(step - 1, self.total_steps)
             raise TrainingDivergedError(
                 f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g}); "
-                f"the last checkpoint before it is {self.folder / 'last.ckpt'}; "
+                f"the last checkpoint before it is {self.files.checkpoint}; "
                 "a smaller learning rate or --gradient-clip may help"
             )
 
@@ -221,9 +231,9 @@ class Trainer:
         if self._is_to_keep(row):
             progress.best = row
             if self._is_first:
-                self.judged.save_pretrained(self.folder)
+                self.judged.save_pretrained(self.files.path)
         if self._is_first:
-            write_metrics(self.folder / "metrics.csv", progress.history)
+            write_metrics(self.files.metrics, progress.history)
         self._save_checkpoint()
         return row
 
@@ -258,7 +268,7 @@ class Trainer:
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do, the summary included."""
-        return self._is_trained and (self.folder / "summary.json").exists()
+        return self._is_trained and self.files.is_trained
 
     @property
     def _is_trained(self) -> bool:
@@ -270,7 +280,7 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         if self._is_first:
-            save_checkpoint(self.folder / "last.ckpt", self.model, self.optimizer, self.progress, self.average)
+            save_checkpoint(self.files.checkpoint, self.model, self.optimizer, self.progress, self.average)
 
     def _write_summary(self) -> None:
         """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory."""
@@ -285,7 +295,7 @@ class Trainer:
             "stopped": stopped(self.recipe, self.progress.best or history[-1]),
             "broken_images": list(self.splits.broken),
         }
-        write_json(self.folder / "summary.json", summary)
+        self.files.write("summary", summary)
 
     @property
     def _is_first(self) -> bool:

@@ -1,6 +1,7 @@
-"""The folder of a run: what training writes, and how to get it back."""
+"""The folder of a run: the one place that knows what is in it, how it is written and how it is read."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.training.environment import environment
+from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained run: config.json, metrics.csv, summary.json, TensorBoard events, model.json and model.safetensors.
+    """A trained run.
 
     model: the network with the weights of the epoch that the recipe keeps, in evaluation mode.
     """
@@ -26,45 +28,122 @@ class Run:
     environment: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run's folder holds, by name. Beside these: model.json and model.safetensors, TensorBoard's events.
+
+    config.json: name, recipe, machine, environment. metrics.csv: a row an epoch. summary.json: the epoch that was kept,
+    seconds, memory; it is there when training is complete. last.ckpt: what a resumed training starts from. test.json:
+    the evaluation of the test images. result.json: all of it for results/; it is there when the run is tested.
+    diverged.json: why a training among several learning rates has no result.
+    """
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """metrics.csv."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoint(self) -> Path:
+        """last.ckpt."""
+        return self.path / "last.ckpt"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training is complete."""
+        return (self.path / "summary.json").exists()
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the run has a result."""
+        return (self.path / "result.json").exists()
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the training was given up."""
+        return (self.path / "diverged.json").exists()
+
+    def check_unused(self) -> None:
+        """No run is lost.
+
+        Raises:
+            CapsellaError: a run is there already.
+        """
+        if (self.path / "config.json").exists():
+            raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Raises:
+        CapsellaError: a run of another recipe is there.
+        """
+        if (self.path / "config.json").exists() and self.read_config()[1].complete() != recipe.complete():
+            raise CapsellaError(
+                f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
+            )
+
+    def write_config(self, name: str, recipe: Recipe, machine: Machine) -> None:
+        """The complete recipe, and what it runs on."""
+        values = {"name": name, "recipe": recipe.to_dict(), "machine": machine.to_dict(), "environment": environment()}
+        write_json(self.path / "config.json", values)
+
+    def forget_start(self) -> None:
+        """A training that ended before its first checkpoint left nothing to resume: it may begin anew."""
+        (self.path / "config.json").unlink(missing_ok=True)
+
+    def read_config(self) -> tuple[str, Recipe, dict[str, Any]]:
+        """Name, recipe and environment.
+
+        Raises:
+            CapsellaError: missing or damaged.
+        """
+        path = self.path / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            return config["name"], Recipe.from_dict(config["recipe"]), config["environment"]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise CapsellaError(f"{self.path} is not a run folder: it has no config.json") from error
+        except CapsellaError as error:
+            raise CapsellaError(f"{path}: {error}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CapsellaError(f"{path} is damaged: {error!r}") from error
+
+    def read_machine(self) -> Machine:
+        """Where the run was trained; of a run from before this was kept, the default.
+
+        Raises:
+            CapsellaError: damaged.
+        """
+        try:
+            return Machine(**json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("machine", {}))
+        except (ValueError, TypeError) as error:
+            raise CapsellaError(f"{self.path / 'config.json'} is damaged: {error!r}") from error
+
+    def read(self, name: str) -> dict[str, Any]:
+        """One of the JSON files, as "summary" or "result".
+
+        Raises:
+            CapsellaError: missing or damaged.
+        """
+        path = self.path / f"{name}.json"
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CapsellaError(f"{path} is missing or damaged: {error}") from error
+        return values
+
+    def write(self, name: str, values: Mapping[str, Any]) -> None:
+        """One of the JSON files."""
+        write_json(self.path / f"{name}.json", dict(values))
+
+
 def new_run_folder(runs: Path, name: str) -> Path:
     """`runs/name`, or `runs/name-2`, `-3`, … where a run has that name already."""
     number = 1
     while (folder := runs / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
     return folder
-
-
-def check_unused(folder: Path) -> None:
-    """No run is lost.
-
-    Raises:
-        CapsellaError: a run is there already.
-    """
-    if (folder / "config.json").exists():
-        raise CapsellaError(f"{folder} holds a run already; continue it with --resume, or choose another folder")
-
-
-def write_config(folder: Path, name: str, recipe: Recipe) -> None:
-    """config.json: the complete recipe, and what it ran on."""
-    write_json(folder / "config.json", {"name": name, "recipe": recipe.to_dict(), "environment": environment()})
-
-
-def read_config(folder: str | Path) -> tuple[str, Recipe, dict[str, Any]]:
-    """Name, recipe and environment from config.json.
-
-    Raises:
-        CapsellaError: missing or damaged.
-    """
-    path = Path(folder) / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        return config["name"], Recipe.from_dict(config["recipe"]), config["environment"]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CapsellaError(f"{folder} is not a run folder: it has no config.json") from error
-    except CapsellaError as error:
-        raise CapsellaError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CapsellaError(f"{path} is damaged: {error!r}") from error
 
 
 def load_run(folder: str | Path) -> Run:
@@ -74,6 +153,6 @@ def load_run(folder: str | Path) -> Run:
         CapsellaError: not a run folder, or one that is only half written (says what is missing).
     """
     folder = Path(folder)
-    name, recipe, measured_on = read_config(folder)
+    name, recipe, measured_on = RunFolder(folder).read_config()
     model = ImageClassifier.from_pretrained(folder).eval()
     return Run(folder, name, recipe, model, measured_on)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from capsella.cli.flags import prepare
 from capsella.cli.train import Train
 from capsella.models import list_models
-from capsella.papers import RECIPES, get_recipe
+from capsella.papers import get_recipe, list_recipes
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
-from capsella.training.command import command, complete, with_network, with_routing
+from capsella.training import ModelOptions
+from capsella.training.command_line import command
 
 
 def parse(line: str) -> Train:
@@ -27,24 +28,24 @@ def parsed(flags: str, name: str = "demo"):
 
 
 def test_the_end_of_a_name_is_enough_where_it_is_unique():
-    assert parsed("--iterations 1").model["routing"].iterations == 1
-    assert parsed("--iterations=1").model["routing"].iterations == 1
-    assert parsed("--routing.iterations 1").model["routing"].iterations == 1
-    assert parsed("--model.routing.iterations 1").model["routing"].iterations == 1
+    assert parsed("--iterations 1").model.options["routing"].iterations == 1
+    assert parsed("--iterations=1").model.options["routing"].iterations == 1
+    assert parsed("--routing.iterations 1").model.options["routing"].iterations == 1
+    assert parsed("--model.routing.iterations 1").model.options["routing"].iterations == 1
     assert parsed("--learning-rate 0.5").optimizer.learning_rate == 0.5
     assert parsed("--learning_rate 0.5").optimizer.learning_rate == 0.5
     assert parsed("--optimizer.learning-rate 0.5").optimizer.learning_rate == 0.5
     assert parsed("--per-class 7 --shift 0").data.per_class == 7
-    assert parsed("--leaky").model["routing"].leaky is True
+    assert parsed("--leaky").model.options["routing"].leaky is True
     assert parsed("--no-flip", "images-capsnet").augment.flip is False
 
 
 def test_options_of_a_network_that_may_be_none():
     cut = parsed("--model hinton2018_cnn --crop 12 --size 20")
-    assert cut.model["crop"] == 12
-    assert parsed("--model=hinton2018_cnn --model.crop=12").model["crop"] == 12
-    assert parsed("--model.crop None", "hinton2018-smallnorb").model["crop"] is None
-    assert parsed("--class-weight-sd 0.5", "mazzia2021-mnist").model["class_weight_sd"] == 0.5
+    assert cut.model.options["crop"] == 12
+    assert parsed("--model=hinton2018_cnn --model.crop=12").model.options["crop"] == 12
+    assert parsed("--model.crop None", "hinton2018-smallnorb").model.options["crop"] is None
+    assert parsed("--class-weight-sd 0.5", "mazzia2021-mnist").model.options["class_weight_sd"] == 0.5
     assert parse(command("demo", cut)).recipe == cut
     with pytest.raises(SystemExit):
         parsed("--model.crop large", "hinton2018-smallnorb")
@@ -56,7 +57,7 @@ def test_flags_that_are_no_fields_of_the_recipe():
 
 
 def test_a_switch_and_a_field_of_the_same_name():
-    assert parsed("--no-reconstruction").model["reconstruction"] is False
+    assert parsed("--no-reconstruction").model.options["reconstruction"] is False
     with pytest.raises(
         ValueError, match=r"--reconstruction: must name one field, but could be --model\.reconstruction"
     ):
@@ -71,28 +72,28 @@ def test_a_group_stands_for_its_name():
 
 def test_another_network_brings_its_options_and_its_loss():
     recipe = parsed("--model sabour2017_cnn --dropout 0.25")
-    assert recipe.model == {"name": "sabour2017_cnn", "dropout": 0.25}
+    assert recipe.model == ModelOptions("sabour2017_cnn", {"dropout": 0.25})
     assert recipe.loss.name == "cross_entropy"
     assert parsed("--model sabour2017_cnn --loss margin").loss.name == "margin"
     back = parsed("--model sabour2017_capsnet", "images-cnn")
     assert back.loss.name == "margin"
-    assert back.model["routing"] == DynamicRouting(iterations=3)
+    assert back.model.options["routing"] == DynamicRouting(iterations=3)
     assert parsed("--model sabour2017_capsnet --loss.name spread").loss.name == "spread"
 
 
 def test_a_network_of_the_same_options_takes_them_as_the_recipe_has_them():
-    small = complete(get_recipe("matrix-capsnet-smallnorb-best")).model
+    small = get_recipe("matrix-capsnet-smallnorb-best").complete().model
     large = parsed("--model hinton2018_matrix_capsnet", "matrix-capsnet-smallnorb-best").model
-    assert large == {**small, "name": "hinton2018_matrix_capsnet"}
-    assert (large["routing"].iterations, large["crop"]) == (2, 32)
+    assert large == ModelOptions("hinton2018_matrix_capsnet", small.options)
+    assert (large.options["routing"].iterations, large.options["crop"]) == (2, 32)
     emnet = parsed("--model forslov2018_emnet1_init1", "matrix-capsnet-smallnorb-best").model
-    assert emnet["routing"].iterations == 3
+    assert emnet.options["routing"].iterations == 3
 
 
 def test_another_routing_brings_its_options():
-    assert parsed("--routing uniform").model["routing"] == UniformRouting()
-    assert parsed("--model.routing=uniform").model["routing"] == UniformRouting()
-    assert parsed("--iterations 5 --routing dynamic").model["routing"] == DynamicRouting(iterations=5)
+    assert parsed("--routing uniform").model.options["routing"] == UniformRouting()
+    assert parsed("--model.routing=uniform").model.options["routing"] == UniformRouting()
+    assert parsed("--iterations 5 --routing dynamic").model.options["routing"] == DynamicRouting(iterations=5)
     with pytest.raises(ValueError, match="--iterations"):
         parsed("--routing uniform --iterations 2")
 
@@ -100,17 +101,17 @@ def test_another_routing_brings_its_options():
 def test_the_command_tells_what_differs():
     recipe = get_recipe("demo")
     assert command("demo", recipe) == "capsella train demo"
-    recipe = dataclasses.replace(recipe, epochs=3, model={**recipe.model, "reconstruction": False})
+    recipe = dataclasses.replace(recipe, epochs=3).with_model(reconstruction=False)
     assert command("demo", recipe) == "capsella train demo --model.no-reconstruction --epochs 3"
-    recipe = with_routing(complete(recipe), "uniform")
+    recipe = dataclasses.replace(recipe, model=recipe.complete().model.with_routing("uniform"))
     assert command("demo", recipe).startswith("capsella train demo --routing uniform --model.no-reconstruction")
     assert command("mine", recipe) == "capsella.training.train(recipe, folder, name='mine')"
 
 
 def test_a_network_whose_default_differs_from_the_recipes_value():
     """The demo reconstructs and the matrix network does not; the command must say that this one does."""
-    recipe = with_network(get_recipe("demo"), "hinton2018_matrix_capsnet_small")
-    recipe = dataclasses.replace(recipe, model={**recipe.model, "reconstruction": True})
+    recipe = get_recipe("demo").with_network("hinton2018_matrix_capsnet_small")
+    recipe = recipe.with_model(reconstruction=True)
     assert parse(command("demo", recipe)).recipe == recipe
 
 
@@ -124,7 +125,6 @@ overrides = st.fixed_dictionaries(
         "seed": st.integers(0, 2**22 - 1),
         "deterministic": st.booleans(),
         "precision": st.sampled_from(["32-true", "bf16-mixed"]),
-        "checkpoint_seconds": st.floats(0, 1e9),
         "loss.name": st.sampled_from(["margin", "spread", "cross_entropy"]),
         "loss.reconstruction": st.sampled_from(["sum", "mean"]),
         "optimizer.learning_rate": st.floats(1e-9, 1e9),
@@ -140,20 +140,20 @@ overrides = st.fixed_dictionaries(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    name=st.sampled_from(sorted(RECIPES)),
+    name=st.sampled_from(list_recipes()),
     network=st.none() | st.sampled_from(list_models()),
     routing=st.none() | st.sampled_from(sorted(ROUTINGS)),
     reconstruction=st.none() | st.booleans(),
     changes=overrides,
 )
 def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstruction, changes):
-    recipe = complete(get_recipe(name))
+    recipe = get_recipe(name).complete()
     if network is not None:
-        recipe = with_network(recipe, network)
-    if routing is not None and "routing" in recipe.model:
-        recipe = with_routing(recipe, routing)
-    if reconstruction is not None and "reconstruction" in recipe.model:
-        recipe = dataclasses.replace(recipe, model={**recipe.model, "reconstruction": reconstruction})
+        recipe = recipe.with_network(network)
+    if routing is not None and "routing" in recipe.model.options:
+        recipe = dataclasses.replace(recipe, model=recipe.model.with_routing(routing))
+    if reconstruction is not None and "reconstruction" in recipe.model.options:
+        recipe = recipe.with_model(reconstruction=reconstruction)
     for path, value in changes.items():
         group, _, field = path.rpartition(".")
         if recipe.data.is_paired and (group == "augment" or path == "loss.name"):
@@ -173,5 +173,5 @@ def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstr
 
 def test_a_path_taken_away():
     recipe = get_recipe("images-capsnet")
-    recipe = complete(dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name="digits", path=None)))
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name="digits", path=None)).complete()
     assert parse(command("images-capsnet", recipe)).recipe == recipe

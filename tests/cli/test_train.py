@@ -17,7 +17,7 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.training import train
-from capsella.training.run import read_config
+from capsella.training.run import RunFolder
 
 SHORT = ["--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
 TIMES = ("images_per_second", "seconds")
@@ -118,7 +118,7 @@ def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_ru
     answer = cli("train", "--resume", killed)
     assert answer.code == 0
     assert (killed / "report.html").exists()
-    _, recipe, _ = read_config(killed)
+    _, recipe, _ = RunFolder(killed).read_config()
     assert recipe.deterministic
     train(recipe, unbroken, console=Console(quiet=True))
     assert (killed / "model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()

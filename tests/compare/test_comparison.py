@@ -14,12 +14,14 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.cli import main
-from capsella.compare import ComparisonOptions, grid, make_plan
-from capsella.compare.networks import GROUPS, names_of, recipe_of, suited
+from capsella.compare import ComparisonOptions, make_plan, trained
+from capsella.compare.networks import GROUPS, names_of, suited
 from capsella.data.split_file import read_split_file
 from capsella.errors import CapsellaError
+from capsella.grid import grid
 from capsella.models import create_model
-from capsella.papers import RECIPES
+from capsella.papers import list_recipes
+from capsella.papers.own_images import recipe_for
 from capsella.training import TrainingDivergedError
 
 NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
@@ -156,11 +158,11 @@ class TestDone:
 def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):
     real, calls = grid.trained_run, []
 
-    def interrupted(recipe, folder, name, console):
+    def interrupted(recipe, folder, name, console, machine):
         calls.append(folder.name)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(recipe, folder, name, console)
+        return real(recipe, folder, name, console, machine)
 
     monkeypatch.setattr(grid, "trained_run", interrupted)
     with pytest.raises(SystemExit):
@@ -185,9 +187,9 @@ def test_a_dry_run_writes_nothing(images, tmp_path, capsys):
 
 
 def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
-    def fake(recipe, folder, name, console):
+    def fake(recipe, folder, name, console, machine):
         rate = recipe.optimizer.learning_rate
-        if rate > 2e-3 or (recipe.model["name"] == NETWORKS[1] and recipe.seed == 7):
+        if rate > 2e-3 or (recipe.model.name == NETWORKS[1] and recipe.seed == 7):
             raise TrainingDivergedError("the loss is nan")
         folder.mkdir(parents=True, exist_ok=True)
         best = {"validation_error": 50 - 1000 * rate, "validation_loss": 1.0, "epoch": 1}
@@ -198,11 +200,11 @@ def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
         images, models=(*NETWORKS, "sabour2017_cnn"), seeds=(0, 7), sizes=(1,), out=tmp_path / "c"
     )
     plan = make_plan(options)
-    networks, champions = grid.Grid(plan, Console(quiet=True)).run()
-    assert [one.rate for one in networks] == [1e-3, 1e-3, 9e-5]
-    assert networks[0].tried[3e-3].error == float("inf")
+    networks, champions = trained.train_all(plan, Console(quiet=True))
+    assert [one.search.rate for one in networks] == [1e-3, 1e-3, 9e-5]
+    assert networks[0].search.tried[3e-3].error == float("inf")
     assert champions["CNN"].candidate.network == "sabour2017_cnn"  # the other diverged with a seed
-    again, _ = grid.Grid(plan, Console(quiet=True)).run()
+    again, _ = trained.train_all(plan, Console(quiet=True))
     assert again == networks
 
 
@@ -218,31 +220,31 @@ class TestPlan:
 
     def test_every_network_gets_the_same(self, images, tmp_path):
         plan = make_plan(ComparisonOptions(images, models=NETWORKS, flip=False, out=tmp_path))
-        recipes = [plan.recipe(one, 1e-3, seed=4) for one in plan.candidates]
-        for name in ("data", "augment", "epochs", "batch_size", "seed", "patience"):
+        recipes = [plan.recipe(one, 1e-3) for one in plan.candidates]
+        for name in ("data", "augment", "epochs", "batch_size", "patience"):
             assert getattr(recipes[0], name) == getattr(recipes[1], name)
         assert recipes[0].epoch_images is None
-        part = plan.recipe(plan.candidates[0], 1e-3, seed=4, share=0.5)
+        part = plan.recipe(plan.candidates[0], 1e-3, share=0.5)
         assert part.epoch_images == len(plan.splits.train)  # as many steps as on all images
         assert part.data.split_file == tmp_path / "split-0.5.csv"
         assert recipes[0].loss.name == "spread"
-        assert recipes[0].model["crop"] is None
+        assert recipes[0].model.options["crop"] is None
         assert not recipes[0].augment.flip
 
     def test_defaults_suit_the_images(self):
         assert suited((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
         assert suited((224, 64)) == GROUPS["thesis"]
         for size in ((32, 32), (224, 224)):
-            assert all(recipe_of(name)[0] in RECIPES for name in suited(size))
-        assert recipe_of("sabour2017_capsnet")[0] == "images-capsnet"
-        assert recipe_of("forslov2018_capsnet1_init1")[0] == "forslov2018-capsnet1-init1-modern"
+            assert all(recipe_for(name)[0] in list_recipes() for name in suited(size))
+        assert recipe_for("sabour2017_capsnet")[0] == "images-capsnet"
+        assert recipe_for("forslov2018_capsnet1_init1")[0] == "forslov2018-capsnet1-init1-modern"
 
     def test_defaults_can_tell_two_classes(self):
         for size in ((32, 32), (64, 64)):
             for name in suited(size):
                 with torch.device("meta"):
-                    create_model(**recipe_of(name)[1].model, image_size=size, channels=3, classes=2)
-        assert recipe_of("forslov2018_emnet1_init1")[1].loss.spread_schedule == "linear"
+                    create_model(**recipe_for(name)[1].model.to_dict(), image_size=size, channels=3, classes=2)
+        assert recipe_for("forslov2018_emnet1_init1")[1].loss.spread_schedule == "linear"
 
     def test_words_for_networks(self):
         assert names_of(["cnn-small", "hinton2018_cnn"]) == GROUPS["cnn-small"]
@@ -287,10 +289,10 @@ class TestErrors:
             make_plan(ComparisonOptions(images, out=tmp_path))
 
     def test_no_network_of_a_kind(self, images, tmp_path, monkeypatch):
-        def diverge(recipe, folder, name, console):
+        def diverge(recipe, folder, name, console, machine):
             raise TrainingDivergedError("the loss is nan")
 
         monkeypatch.setattr(grid, "trained_run", diverge)
         plan = make_plan(ComparisonOptions(images, models=NETWORKS, rates=1, sizes=(1,), out=tmp_path))
         with pytest.raises(CapsellaError, match=r"^every network of the capsules diverged in training"):
-            grid.Grid(plan, Console(quiet=True)).run()
+            trained.train_all(plan, Console(quiet=True))

@@ -45,8 +45,7 @@ def folders(tmp_path_factory):
     recipe = get_recipe("demo")
     recipe = replace(recipe, data=replace(recipe.data, size=17, per_class=4, test_per_class=6), epochs=1)
     for name in ("digits", "plain"):
-        model = {**recipe.model, "reconstruction": name == "digits"}
-        train(replace(recipe, model=model), root / name, name=name, console=Console(quiet=True))
+        train(recipe.with_model(reconstruction=name == "digits"), root / name, name=name, console=Console(quiet=True))
     return root
 
 

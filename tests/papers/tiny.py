@@ -6,16 +6,15 @@ from rich.console import Console
 
 from capsella.data import DataOptions
 from capsella.routing import DynamicRouting
-from capsella.training import Recipe
+from capsella.training import ModelOptions, Recipe
 
 QUIET = Console(quiet=True)
 CAPSNET = Recipe(
-    model={"name": "sabour2017_capsnet", "routing": DynamicRouting(iterations=1)},
+    model=ModelOptions("sabour2017_capsnet", {"routing": DynamicRouting(iterations=1)}),
     data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
     epochs=1,
     batch_size=15,
-    accelerator="cpu",
 )
 CNN = dataclasses.replace(
-    CAPSNET, model={"name": "hinton2018_cnn"}, loss=dataclasses.replace(CAPSNET.loss, name="cross_entropy")
+    CAPSNET, model=ModelOptions("hinton2018_cnn"), loss=dataclasses.replace(CAPSNET.loss, name="cross_entropy")
 )

@@ -14,7 +14,7 @@ from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.grid import run as runs
 from capsella.papers import get_recipe
-from capsella.training import Recipe
+from capsella.training import ModelOptions, Recipe
 from tools import results
 from tools.results import HEADER, markdown
 
@@ -133,7 +133,7 @@ def recipe(tmp_path):
             pixels = random.integers(0, 256, (17, 17), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "noise" / kind / f"{number}.png")
     data = DataOptions(name="folder", path=tmp_path / "noise")
-    return Recipe(model={"name": "sabour2017_capsnet"}, data=data, epochs=1, batch_size=4, accelerator="cpu")
+    return Recipe(model=ModelOptions("sabour2017_capsnet"), data=data, epochs=1, batch_size=4)
 
 
 def test_a_run_is_trained_once_and_then_read(recipe, tmp_path, monkeypatch):

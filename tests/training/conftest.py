@@ -15,7 +15,7 @@ from capsella.models.base import CapsuleClassifier
 from capsella.models.registry import register_model
 from capsella.models.shapes import grid_after
 from capsella.routing import DynamicRouting, Routing
-from capsella.training import AugmentOptions, Recipe, Run, train
+from capsella.training import AugmentOptions, Machine, ModelOptions, Recipe, Run, train
 
 SIZE = 12
 
@@ -58,8 +58,8 @@ def tiny() -> Callable[..., Recipe]:
 
     def recipe(**fields: Any) -> Recipe:
         data = DataOptions(name="digits", size=SIZE, per_class=5, validation=0.02)
-        usual = {"augment": AugmentOptions(shift=1), "epochs": 2, "batch_size": 8, "accelerator": "cpu"}
-        return Recipe(model={"name": "tiny_capsnet"}, data=data, **{**usual, **fields})
+        usual = {"augment": AugmentOptions(shift=1), "epochs": 2, "batch_size": 8}
+        return Recipe(model=ModelOptions("tiny_capsnet"), data=data, **{**usual, **fields})
 
     return recipe
 
@@ -68,8 +68,9 @@ def tiny() -> Callable[..., Recipe]:
 def quiet_train(tmp_path: Path) -> Callable[..., Run]:
     """`train` without a word, into a folder of the test's."""
 
-    def run(recipe: Recipe, name: str = "run") -> Run:
-        return train(recipe, tmp_path / name, name="tiny", console=Console(quiet=True))
+    def run(recipe: Recipe, name: str = "run", **machine: Any) -> Run:
+        on = Machine(**{"accelerator": "cpu", **machine})
+        return train(recipe, tmp_path / name, name="tiny", machine=on, console=Console(quiet=True))
 
     return run
 

@@ -27,7 +27,7 @@ def interrupt(monkeypatch, quiet_train, recipe, name, step):
             Augment, "forward", lambda self, images: usual(self, images) * (float("nan") if next(calls) == step else 1)
         )
         with pytest.raises(TrainingDivergedError):
-            quiet_train(recipe, name)
+            quiet_train(recipe, name, checkpoint_seconds=0.0)
 
 
 def history(folder):
@@ -73,8 +73,8 @@ def test_the_average_is_what_is_judged_and_kept(tiny, quiet_train, last_checkpoi
 
 
 def test_the_average_resumes(tiny, quiet_train, last_checkpoint, monkeypatch):
-    recipe = tiny(optimizer=OptimizerOptions(ema=0.9), checkpoint_seconds=0.0)
-    unbroken = quiet_train(recipe, "unbroken").folder
+    recipe = tiny(optimizer=OptimizerOptions(ema=0.9))
+    unbroken = quiet_train(recipe, "unbroken", checkpoint_seconds=0.0).folder
     interrupt(monkeypatch, quiet_train, recipe, "broken", 10)
     broken = unbroken.parent / "broken"
     resume(broken, console=QUIET)
@@ -133,8 +133,8 @@ def test_an_error_that_is_never_reached(tiny, quiet_train):
 def test_a_stopped_training_is_finished_and_an_interrupted_one_stops_where_it_would_have(
     tiny, quiet_train, monkeypatch
 ):
-    recipe = tiny(stop_at_error=100.0, epochs=4, checkpoint_seconds=0.0)
-    run = quiet_train(recipe)
+    recipe = tiny(stop_at_error=100.0, epochs=4)
+    run = quiet_train(recipe, checkpoint_seconds=0.0)
     assert len(history(run.folder)) == 2
     weights = (run.folder / "model.safetensors").read_bytes()
     resume(run.folder, console=QUIET)

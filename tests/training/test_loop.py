@@ -25,7 +25,7 @@ def weights(folder):
 def fresh_weights(recipe):
     """What a training of `recipe` starts from."""
     torch.manual_seed(recipe.seed)
-    return create_model(**recipe.model, image_size=12).state_dict()
+    return create_model(recipe.model.name, **recipe.model.options, image_size=12).state_dict()
 
 
 def same(first, second):
@@ -228,11 +228,11 @@ def test_a_device_that_is_not_there(tiny, quiet_train):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ValueError, match=r"accelerator, devices: must be there on this machine, got 1 of 'cuda'"):
-        quiet_train(tiny(accelerator="cuda"))
+        quiet_train(tiny(), accelerator="cuda")
 
 
 def test_the_demo_is_a_recipe_of_the_paper_on_real_digits():
     recipe = get_recipe("demo")
-    assert recipe.model["name"] == "sabour2017_capsnet"
+    assert recipe.model.name == "sabour2017_capsnet"
     assert recipe.augment == AugmentOptions(shift=1)
     assert recipe.data.name == "digits"

@@ -11,7 +11,6 @@ from capsella.evaluation import evaluate
 from capsella.losses import LossOptions, count_errors
 from capsella.papers import get_recipe
 from capsella.training import AugmentOptions, Recipe, resume
-from capsella.training.command import with_network
 from capsella.training.loop import Trainer
 
 PAIRS = DataOptions(name="multi", of="digits", size=8, pair_shift=2, validation_pairs=40, test_pairs=60)
@@ -48,8 +47,8 @@ def test_validation_counts_what_evaluation_counts(pairs, quiet_train) -> None:
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(pairs, quiet_train, monkeypatch) -> None:
-    recipe = pairs(checkpoint_seconds=0.0)
-    whole = quiet_train(recipe, "whole")
+    recipe = pairs()
+    whole = quiet_train(recipe, "whole", checkpoint_seconds=0.0)
     step = Trainer._train_step
 
     def stop_at_step_11(self, chosen):
@@ -59,7 +58,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(pairs, quiet_train, 
 
     monkeypatch.setattr(Trainer, "_train_step", stop_at_step_11)
     with pytest.raises(KeyboardInterrupt):
-        quiet_train(recipe, "broken")
+        quiet_train(recipe, "broken", checkpoint_seconds=0.0)
     monkeypatch.setattr(Trainer, "_train_step", step)
     resumed = resume(whole.folder.parent / "broken", console=Console(quiet=True))
     for name, weights in whole.model.state_dict().items():
@@ -87,8 +86,8 @@ def test_what_pairs_do_not_go_with() -> None:
 def test_a_cnn_on_pairs_brings_the_sigmoid_cross_entropy(monkeypatch) -> None:
     monkeypatch.undo()  # all networks, not the tiny one alone
     recipe = get_recipe("sabour2017-multimnist")
-    assert with_network(recipe, "sabour2017_multimnist_cnn").loss.name == "sigmoid_cross_entropy"
-    assert with_network(get_recipe("sabour2017-mnist"), "sabour2017_cnn").loss.name == "cross_entropy"
+    assert recipe.with_network("sabour2017_multimnist_cnn").loss.name == "sigmoid_cross_entropy"
+    assert get_recipe("sabour2017-mnist").with_network("sabour2017_cnn").loss.name == "cross_entropy"
 
 
 def test_the_recipes_come_back_from_json() -> None:

@@ -1,7 +1,6 @@
 """Interruptions inside one process; tests/cli has the kill -9."""
 
 import csv
-import dataclasses
 import math
 
 import pytest
@@ -44,12 +43,12 @@ def assert_equal_states(first, second):
 
 @pytest.mark.parametrize("step", [3, 7, 10, 14])  # in mid-epoch, at the end of an epoch, and in the second one
 def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(step, tiny, quiet_train, last_checkpoint, monkeypatch):
-    recipe = tiny(deterministic=True, checkpoint_seconds=0.0)
-    unbroken = quiet_train(recipe, "unbroken").folder
+    recipe = tiny(deterministic=True)
+    unbroken = quiet_train(recipe, "unbroken", checkpoint_seconds=0.0).folder
     with monkeypatch.context() as patch:
         poison_step(patch, step)
         with pytest.raises(TrainingDivergedError) as error:
-            quiet_train(recipe, "broken")
+            quiet_train(recipe, "broken", checkpoint_seconds=0.0)
     broken = unbroken.parent / "broken"
     assert f"the loss is nan at epoch {(step + 6) // 7}, step {step} (learning rate 0.001)" in str(error.value)
     assert str(broken / "last.ckpt") in str(error.value)
@@ -65,24 +64,24 @@ def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(step, tiny, qui
 
 
 def test_random_routing_resumes_too(tiny, quiet_train, monkeypatch):
-    recipe = tiny(epochs=1, checkpoint_seconds=0.0)
-    recipe = dataclasses.replace(recipe, model={**recipe.model, "routing": RandomRouting()})
-    unbroken = quiet_train(recipe, "unbroken").folder
+    recipe = tiny(epochs=1)
+    recipe = recipe.with_model(routing=RandomRouting())
+    unbroken = quiet_train(recipe, "unbroken", checkpoint_seconds=0.0).folder
     with monkeypatch.context() as patch:
         poison_step(patch, 4)
         with pytest.raises(TrainingDivergedError):
-            quiet_train(recipe, "broken")
+            quiet_train(recipe, "broken", checkpoint_seconds=0.0)
     resume(unbroken.parent / "broken", console=Console(quiet=True))
     assert metrics(unbroken.parent / "broken") == metrics(unbroken)
 
 
 def test_without_a_timed_checkpoint_a_run_resumes_from_its_start(tiny, quiet_train, last_checkpoint, monkeypatch):
-    recipe = tiny(checkpoint_seconds=1e9)
-    unbroken = quiet_train(recipe, "unbroken").folder
+    recipe = tiny()
+    unbroken = quiet_train(recipe, "unbroken", checkpoint_seconds=1e9).folder
     with monkeypatch.context() as patch:
         poison_step(patch, 3)
         with pytest.raises(TrainingDivergedError):
-            quiet_train(recipe, "broken")
+            quiet_train(recipe, "broken", checkpoint_seconds=1e9)
     broken = unbroken.parent / "broken"
     (broken / ".last.ckpt.123.part").write_bytes(b"what a killed process was about to write")
     assert last_checkpoint(broken)["progress"]["step"] == 0

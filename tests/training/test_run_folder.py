@@ -14,7 +14,7 @@ from rich.console import Console
 
 from capsella.errors import CapsellaError
 from capsella.training import load_run, new_run_folder, resume
-from capsella.training.run import read_config
+from capsella.training.run import RunFolder
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_damaged_config(run, text):
 
 def test_a_config_cut_off(run):
     cut(run / "config.json")
-    assert message_of(read_config, run).startswith(f"{run / 'config.json'} is damaged: JSONDecodeError")
+    assert message_of(RunFolder(run).read_config).startswith(f"{run / 'config.json'} is damaged: JSONDecodeError")
 
 
 def test_a_recipe_of_another_version(run):
@@ -134,7 +134,7 @@ def test_a_full_disk_keeps_the_older_checkpoint(tiny, quiet_train, tmp_path, mon
         usual(state, file)
 
     monkeypatch.setattr(torch, "save", save)
-    text = message_of(quiet_train, tiny(checkpoint_seconds=0.0))
+    text = message_of(partial(quiet_train, checkpoint_seconds=0.0), tiny())
     path = tmp_path / "run" / "last.ckpt"
     assert text == f"no space left to write {path}; the previous version, if any, is untouched"
     assert last_checkpoint(path.parent)["progress"]["step"] == 2

@@ -14,7 +14,7 @@ from capsella.training.spread import Spread
 
 @dataclass(frozen=True)
 class FromRuns(ABC):
-    """A table or figure made of the runs of one budget on one source: `PublishedTable` and `PublishedFigure`.
+    """A table or figure made of the runs of one budget on one source: `PublishedTable` and `Published`.
 
     item: of the thesis, as in "table3", for the names of files. title: paper and number. suffix: of the file.
     """
@@ -62,15 +62,6 @@ def shown(numbers: Sequence[float]) -> str:
     """
     mean, sd = mean_sd(numbers)
     return f"{mean:.3f}" + ("" if sd is None else f" ± {sd:.3f}")
-
-
-def over_seeds(seeds: Sequence[int]) -> str:
-    """What a mean is of, in words.
-
-    >>> over_seeds([0]), over_seeds([0, 1])
-    ('one seed', 'mean ± standard deviation over 2 seeds')
-    """
-    return "one seed" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
 
 
 def accuracies_of(runs: Sequence[dict[str, Any]]) -> list[float]:

@@ -12,13 +12,13 @@ from rich.console import Console
 from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
 from capsella.explain.plots import read_metrics
-from capsella.grid.grid import PlannedRun, Results, finish_runs
-from capsella.papers.forslov2018.base import FromRuns, over_seeds
+from capsella.grid import Grid, Results, Row
+from capsella.papers.forslov2018.base import FromRuns
 from capsella.papers.forslov2018.paper import FAMILIES, NETWORKS, family
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
-from capsella.papers.kinds.table import BudgetName, hardware_of
+from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase
 
 RATES = (3e-4, 3e-5, 3e-6)
 ITERATIONS, ACCURACY = "iterations", "validation accuracy"
@@ -41,7 +41,7 @@ class CurveFigure(FromRuns):
         **more: Any,
     ) -> dict[str, Any]:
         first = next(iter(results.values()))[0]
-        measured = f"Validation accuracy on {first['data']}; {over_seeds(seeds)}; {hardware_of(results)}."
+        measured = f"Validation accuracy on {first['data']}; {seeds_phrase(len(seeds))}; {hardware_of(results)}."
         return write_panels(
             self.path(folder),
             panels,
@@ -61,7 +61,7 @@ class BestCurves(CurveFigure):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`, a picture with its numbers beside it."""
         supply = find_supply(self.runs.options("hard"), self.runs.sets)
-        results = finish_runs(self.runs.grid(supply.sets), seeds, folder, console)
+        results = Grid(folder, console).results(self.runs.grid(supply.sets), seeds)
         chance = dict.fromkeys(supply.sets, 1 / supply.classes) | {
             name: 1 / len(load_data(self.runs.options(name)).classes)
             for name in supply.sets
@@ -90,7 +90,7 @@ class RateCurves(CurveFigure):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`, a picture with its numbers beside it: a panel a seed, as a mean would hide spikes."""
         plan = {rate: self.runs.with_learning_rate(rate) for rate in RATES}
-        results = finish_runs(list(plan.values()), seeds, folder, console)
+        results = Grid(folder, console).results(list(plan.values()), seeds)
         validation = load_data(plan[RATES[0]].recipe.data).validation
         classes, images = len(validation.classes), len(validation)
         panels: list[Panel] = []
@@ -121,7 +121,7 @@ class DecoderCurves(CurveFigure):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`, a picture with its numbers beside it."""
         plan = {name: self.runs.with_decoder("capsnet1", name == "with") for name in ("with", "without")}
-        results = finish_runs(list(plan.values()), seeds, folder, console)
+        results = Grid(folder, console).results(list(plan.values()), seeds)
         series = tuple(_series(f"{name} reconstruction", run, seeds, folder) for name, run in plan.items())
         options = plan["with"].recipe.data
         chance = 1 / len(load_data(options).classes)
@@ -171,7 +171,7 @@ def figure_37(budget: BudgetName) -> DecoderCurves:
     return DecoderCurves(ThesisRuns(budget), "figure37", "Forslöv 2018, Figure 37: CAPSNET 1 with and without decoder")
 
 
-def _series(name: str, run: PlannedRun, seeds: Sequence[int], folder: Path) -> Series:
+def _series(name: str, run: Row, seeds: Sequence[int], folder: Path) -> Series:
     """The mean curve over seeds."""
     curves = [curve(run.folder(folder, seed)) for seed in seeds]
     steps = tuple(curves[0][0])

@@ -13,11 +13,11 @@ from capsella.explain import dimension_tweaks, largest_elements
 from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
 from capsella.files import write_json
-from capsella.grid.grid import finish_runs
+from capsella.grid import Grid
 from capsella.papers.forslov2018.base import FromRuns
 from capsella.papers.forslov2018.paper import NETWORKS
 from capsella.papers.forslov2018.runs import ThesisRuns
-from capsella.papers.kinds.table import BudgetName, hardware
+from capsella.papers.kinds.published import BudgetName, hardware
 from capsella.training import load_run
 
 CANDIDATES = 16
@@ -44,7 +44,7 @@ class PerturbationFigure(FromRuns):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`, a picture with its numbers beside it: of the first seed's run."""
         planned = self.runs.with_decoder(self.network, True)
-        result = finish_runs([planned], seeds, folder, console)[planned.slug][0]
+        result = Grid(folder, console).results([planned], seeds)[planned.slug][0]
         model = load_run(planned.folder(folder, seeds[0])).model
         test = single_images(load_data(planned.recipe.data).test, "figures of changed capsules")
         image, target = test.images[0].float() / 255, int(test.labels[0])

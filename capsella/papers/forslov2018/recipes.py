@@ -1,85 +1,122 @@
-"""The recipes of Forslöv's thesis (2018), of its networks in few steps, and of a CNN of today beside them."""
+"""The recipes of Forslöv's thesis (2018): of its networks as there, of the same in few steps, and of a CNN of today.
+
+§8: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay and L2, no augmentation
+of training images, reconstruction 0.392 times the mean. The text gives a learning rate for EM alone (Figure 34); the
+others, the decay and the weight of L2 are ours, not tuned.
+"""
 
 from dataclasses import replace
-from typing import Any
 
 from capsella.data import DataOptions
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, EMRouting
-from capsella.training.recipe import AugmentOptions, OptimizerOptions, Recipe
+from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training.registry import register_recipe, register_recipe_for
 
-# Forslöv's thesis 2018, §8: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay
-# and L2, no augmentation of training images, reconstruction 0.392 times the mean. §10.6: dynamic routing does best on
-# small sets, with the decoder. The text gives a learning rate for EM alone (Fig. 34); the others, the decay and the
-# weight of L2 are ours, not tuned.
-FORSLOV_OPTIMIZER = OptimizerOptions(learning_rate=1e-4, l2=1e-6)
-FORSLOV_CAPSNET = Recipe(
-    model={"name": "forslov2018_capsnet1_init1", "routing": DynamicRouting(iterations=3), "reconstruction": True},
-    data=DataOptions(name="pbc", size=224, channels=3),
-    loss=LossOptions(name="margin", reconstruction="mean", reconstruction_weight=0.392),
-    optimizer=FORSLOV_OPTIMIZER,
-    epochs=333,
-    batch_size=5,
+CAPSNETS = (
+    "forslov2018_capsnet1_init1",
+    "forslov2018_capsnet1_init2",
+    "forslov2018_capsnet2_init1",
+    "forslov2018_capsnet2_init2",
 )
-# §8.2.3: the margin rises by 0.1 every 3,000 steps.
-FORSLOV_EMNET = replace(
-    FORSLOV_CAPSNET,
-    model={"name": "forslov2018_emnet1_init1", "reconstruction": False},
-    loss=replace(FORSLOV_CAPSNET.loss, name="spread", spread_schedule="stairs"),
-    optimizer=replace(FORSLOV_OPTIMIZER, learning_rate=3e-4),
+EMNETS = (
+    "forslov2018_emnet1_init1",
+    "forslov2018_emnet1_init2",
+    "forslov2018_emnet2_init1",
+    "forslov2018_emnet2_init2",
 )
-FORSLOV_CNN = replace(
-    FORSLOV_CAPSNET,
-    model={"name": "forslov2018_cnnnet1_init1", "dropout": 0.5},
-    loss=LossOptions(name="cross_entropy"),
+CNNNETS = (
+    "forslov2018_cnnnet1_init1",
+    "forslov2018_cnnnet1_init2",
+    "forslov2018_cnnnet2_init1",
+    "forslov2018_cnnnet2_init2",
+    "forslov2018_cnnnet3_init1",
+    "forslov2018_cnnnet3_init2",
 )
-FORSLOV = {
-    f"forslov2018-{net}-init{init}": replace(recipe, model={**recipe.model, "name": f"forslov2018_{net}_init{init}"})
-    for recipe, nets in (
-        (FORSLOV_CAPSNET, ("capsnet1", "capsnet2")),
-        (FORSLOV_EMNET, ("emnet1", "emnet2")),
-        (FORSLOV_CNN, ("cnnnet1", "cnnnet2", "cnnnet3")),
+
+
+@register_recipe_for(CAPSNETS)
+def capsnet(network: str) -> Recipe:
+    """A CAPSNET on cells of 224×224, as in the thesis, with its decoder: dynamic routing does best with it (§10.6)."""
+    return Recipe(
+        model=ModelOptions(network, {"routing": DynamicRouting(iterations=3), "reconstruction": True}),
+        data=DataOptions(name="pbc", size=224, channels=3),
+        loss=LossOptions(name="margin", reconstruction="mean", reconstruction_weight=0.392),
+        optimizer=OptimizerOptions(learning_rate=1e-4, l2=1e-6),
+        epochs=333,
+        batch_size=5,
     )
-    for net in nets
-    for init in (1, 2)
-}
-
-# Ours, for few steps: batch normalisation, first weights that give class capsules a middling length, costs of EM that
-# are scaled instead of standardised, no dropout, larger batches, mirrored images, a rate that falls to a tenth; each
-# chosen by validation on pbc (LOG.md, 2026-11-21 and 22).
-MODERN: dict[str, tuple[float, dict[str, Any]]] = {
-    "capsnet1": (3e-4, {"he_primary": True, "class_weight_sd": 0.01}),
-    "capsnet2": (3e-4, {"he_primary": True, "conv_weight_sd": 0.3}),
-    **dict.fromkeys(
-        ("emnet1", "emnet2"), (1e-3, {"routing": EMRouting(iterations=2, competition="types", cost_scale=100.0)})
-    ),
-    **dict.fromkeys(("cnnnet1", "cnnnet2", "cnnnet3"), (3e-4, {"dropout": 0.0})),
-}
 
 
-def _modern(name: str, recipe: Recipe) -> Recipe:
-    learning_rate, options = MODERN[name.split("-")[1]]
-    model = {**recipe.model, "batch_norm": True, **options}
-    if "reconstruction" in model:
-        model["reconstruction"] = False
+@register_recipe_for(EMNETS)
+def emnet(network: str) -> Recipe:
+    """An EM-NET on the same cells, as in the thesis; the margin rises by 0.1 every 3,000 steps (§8.2.3)."""
+    recipe = capsnet(network)
     return replace(
         recipe,
-        model=model,
+        model=ModelOptions(network, {"reconstruction": False}),
+        loss=replace(recipe.loss, name="spread", spread_schedule="stairs"),
+        optimizer=replace(recipe.optimizer, learning_rate=3e-4),
+    )
+
+
+@register_recipe_for(CNNNETS)
+def cnnnet(network: str) -> Recipe:
+    """A CNN-NET on the same cells, as in the thesis."""
+    model = ModelOptions(network, {"dropout": 0.5})
+    return replace(capsnet(network), model=model, loss=LossOptions(name="cross_entropy"))
+
+
+@register_recipe_for(CAPSNETS[:2], "-modern")
+def capsnet1_modern(network: str) -> Recipe:
+    """CAPSNET 1 in few steps; ours. First weights give class capsules a middling length; no decoder."""
+    recipe = capsnet(network).with_model(he_primary=True, class_weight_sd=0.01, reconstruction=False)
+    return _in_few_steps(recipe, 3e-4)
+
+
+@register_recipe_for(CAPSNETS[2:], "-modern")
+def capsnet2_modern(network: str) -> Recipe:
+    """CAPSNET 2 in few steps; ours. First weights give class capsules a middling length; no decoder."""
+    return _in_few_steps(capsnet(network).with_model(he_primary=True, conv_weight_sd=0.3, reconstruction=False), 3e-4)
+
+
+@register_recipe_for(EMNETS, "-modern")
+def emnet_modern(network: str) -> Recipe:
+    """An EM-NET in few steps; ours. Costs are scaled instead of standardised, in two iterations."""
+    routing = EMRouting(iterations=2, competition="types", cost_scale=100.0)
+    return _in_few_steps(emnet(network).with_model(routing=routing), 1e-3)
+
+
+@register_recipe_for(CNNNETS, "-modern")
+def cnnnet_modern(network: str) -> Recipe:
+    """A CNN-NET in few steps; ours. Without dropout."""
+    return _in_few_steps(cnnnet(network).with_model(dropout=0.0), 3e-4)
+
+
+@register_recipe
+def he2016_cells() -> Recipe:
+    """A residual network of today with as many parameters as EM-NET 1, on as many of the same images; ours.
+
+    The rate falls over half a cosine, as is usual for it (not tuned).
+    """
+    return replace(
+        cnnnet_modern("forslov2018_cnnnet3_init1"),
+        model=ModelOptions("he2016_resnet10"),
+        optimizer=OptimizerOptions(learning_rate=1e-3, schedule="cosine", warmup_steps=100),
+        batch_size=16,
+    )
+
+
+def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
+    """Batch normalisation, larger batches, mirrored images, and a rate that falls to a tenth.
+
+    Each was chosen by validation on pbc (LOG.md, 2026-11-21 and 22).
+    """
+    return replace(
+        recipe.with_model(batch_norm=True),
         augment=AugmentOptions(flip=True),
         loss=replace(recipe.loss, spread_schedule="linear"),
         optimizer=OptimizerOptions(learning_rate=learning_rate, decay=0.1, decay_steps=2500, gradient_clip=10.0),
         epochs=20,
         batch_size=10,
     )
-
-
-FORSLOV |= {f"{name}-modern": _modern(name, recipe) for name, recipe in FORSLOV.items()}
-
-# A CNN of today with as many parameters as EM-NET 1, on the same images and as many of them as the modern recipes: the
-# rate falls over half a cosine, as is usual for it (not tuned).
-HE_CELLS = replace(
-    FORSLOV["forslov2018-cnnnet3-init1-modern"],
-    model={"name": "he2016_resnet10"},
-    optimizer=OptimizerOptions(learning_rate=1e-3, schedule="cosine", warmup_steps=100),
-    batch_size=16,
-)

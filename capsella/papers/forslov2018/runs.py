@@ -4,52 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from capsella.data import DataOptions, thesis_set
-from capsella.grid.grid import PlannedRun
-from capsella.papers import get_recipe
+from capsella.grid import Budget, Row
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
-from capsella.papers.kinds.table import BudgetName
+from capsella.papers.kinds.published import BudgetName
 from capsella.training import Recipe
+from capsella.training.registry import get_recipe
 
 SOURCE = "bloodmnist"
 """The default images: 224×224, of the same maker's microscope as the thesis's, and there is a public download."""
 SIZE = 224
 
 
-@dataclass(frozen=True)
-class ShortTraining:
-    """A fixed, short training, the same for every network: it compares them with each other, not with the paper.
-
-    images: seen in all, drawn anew for each of `checks` validations. validation_per_class: images of each.
-    """
-
-    images: int
-    checks: int
-    batch_size: int
-    validation_per_class: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.images:,} images seen in batches of {self.batch_size}, validated {self.checks} times on up to "
-            f"{self.validation_per_class} images a class"
-        )
-
-    def limit(self, recipe: Recipe) -> Recipe:
-        """The recipe within this budget; its learning rate decays once, from the first step to the last."""
-        return replace(
-            recipe,
-            data=replace(recipe.data, validation_per_class=self.validation_per_class),
-            optimizer=replace(recipe.optimizer, decay_steps=self.images // self.batch_size),
-            epochs=self.checks,
-            epoch_images=self.images // self.checks,
-            batch_size=self.batch_size,
-        )
-
-
-SMALL = ShortTraining(images=1600, checks=4, batch_size=10, validation_per_class=30)
+SMALL = Budget(epochs=4, epoch_images=400, batch_size=10, validation_per_class=30, decays_once=True)
 # Figure 34, of one light network, in batches of 5 as in the thesis.
-FINE = ShortTraining(images=3000, checks=40, batch_size=5, validation_per_class=20)
+FINE = Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20, decays_once=True)
 # Figures 35 to 37. At 224×224 the decoder costs fifty times as much as the rest of CAPSNET 1; it draws 64×64 instead.
-DRAWN = replace(SMALL, images=1200, checks=8)
+DRAWN = replace(SMALL, epochs=8, epoch_images=150)
 DRAWN_SIZE = 64
 SMALL_SETS = ("mini", "small", "basic")
 # Of the thesis's trainings (§9.2); EM-NETs and CNN-NETs got twice as many on hard. The thesis validates after each pass
@@ -105,7 +75,7 @@ class ThesisRuns:
             return replace(options, first_classes=int(name.removeprefix("classes")))
         return thesis_set(name, options)
 
-    def planned(self, name: str, network: str, init: int) -> PlannedRun:
+    def planned(self, name: str, network: str, init: int) -> Row:
         """The run of a network on a set.
 
         Args:
@@ -120,9 +90,10 @@ class ThesisRuns:
         else:
             longer = 2 if name == "hard" and family(network) != "capsnet" else 1
             recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
-        return PlannedRun(f"{name}-{network}-init{init}", f"{network}-init{init}", recipe_name, recipe)
+        slug, cost = f"{name}-{network}-init{init}", f"{network}-init{init}"
+        return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=recipe)
 
-    def with_learning_rate(self, rate: float) -> PlannedRun:
+    def with_learning_rate(self, rate: float) -> Row:
         """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at both budgets.
 
         At the small budget the rate stays as it is, and there is batch normalisation: without it, the network
@@ -132,24 +103,24 @@ class ThesisRuns:
         recipe = replace(get_recipe(name), data=self.options("mini"))
         optimizer = replace(recipe.optimizer, learning_rate=rate)
         if self.budget == "small":
-            recipe = FINE.limit(replace(recipe, model={**recipe.model, "batch_norm": True}))
+            recipe = FINE.limit(recipe.with_model(batch_norm=True))
             optimizer = replace(optimizer, decay=1.0)
         else:
             recipe = _as_long_as_the_thesis(recipe, STEPS, STEPS_BETWEEN_VALIDATIONS // 10)
         recipe = replace(recipe, optimizer=optimizer)
-        return PlannedRun(f"mini-emnet1-init1-rate{rate:g}", "rate", name, recipe)
+        return Row(slug=f"mini-emnet1-init1-rate{rate:g}", cost="rate", recipe_name=name, recipe=recipe)
 
-    def with_decoder(self, network: str, decoder: bool) -> PlannedRun:
+    def with_decoder(self, network: str, decoder: bool) -> Row:
         """A capsule network on mini with DECODER NET, or without it, for Figures 35 to 37; small: images of 64×64."""
         run = self.planned("mini", network, 1)
         recipe = run.recipe
         if self.budget == "small":
             recipe = DRAWN.limit(replace(recipe, data=replace(recipe.data, size=DRAWN_SIZE)))
-        recipe = replace(recipe, model={**recipe.model, "reconstruction": decoder})
+        recipe = recipe.with_model(reconstruction=decoder)
         suffix = "decoder" if decoder else "no-decoder"
         return replace(run, slug=f"{run.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
 
-    def grid(self, sets: Sequence[str]) -> list[PlannedRun]:
+    def grid(self, sets: Sequence[str]) -> list[Row]:
         """Every network on every set, set after set, so that the time left is known after the first."""
         return [self.planned(name, *network) for name in sets for network in self.networks]
 

@@ -15,7 +15,7 @@ from capsella.models import create_model
 from capsella.models.forslov2018.parts import init_net
 from capsella.papers.forslov2018.paper import CAPSULE_THICKNESS, NETWORKS, WEIGHTS
 from capsella.papers.forslov2018.runs import SIZE
-from capsella.papers.kinds.table import BudgetName, check_untrained, table_values
+from capsella.papers.kinds.published import BudgetName, check_untrained, table_values
 from capsella.training.environment import environment
 
 CLASSES = (5, 10, 15)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from capsella.files import write_json
-from capsella.grid.grid import Results, finish_runs
-from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, over_seeds, shown
+from capsella.grid import Grid, Results
+from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, shown
 from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, SETS
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import Supply, find_supply
-from capsella.papers.kinds.table import BudgetName, hardware_of, table_values
+from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase, table_values
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class AccuracyTable(FromRuns):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`: accuracies as shares of 1; errors, losses and each run's result in full in the JSON."""
         supply = find_supply(self.runs.options("hard"), self.runs.sets)
-        results = finish_runs(self.runs.grid(supply.sets), seeds, folder, console)
+        results = Grid(folder, console).results(self.runs.grid(supply.sets), seeds)
         every = [result for runs in results.values() for result in runs]
         values = table_values(
             title=self.title,
             note=f"{self.runs.describe()} {supply.sentences()}",
-            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; {over_seeds(seeds)}; "
-            f"{hardware_of(results)}.",
+            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; "
+            f"{seeds_phrase(len(seeds))}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=[f"{name} {whose}" for name in supply.sets for whose in ("paper", "ours")],

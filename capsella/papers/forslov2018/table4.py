@@ -11,12 +11,12 @@ from rich.console import Console
 from capsella.data import load_data, single_images
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.files import write_json
-from capsella.grid.grid import PlannedRun, finish_runs
-from capsella.papers.forslov2018.base import FromRuns, images_tested, over_seeds, shown
+from capsella.grid import Grid, Row
+from capsella.papers.forslov2018.base import FromRuns, images_tested, shown
 from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, ROBUSTNESS, SETS
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
-from capsella.papers.kinds.table import BudgetName, hardware_of, table_values
+from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase, table_values
 from capsella.training import load_run
 
 SHOWN = {"translation": 0.25, "rotation": 180.0, "noise": 0.1, "colour": 0.2}
@@ -45,7 +45,7 @@ class RobustnessTable(FromRuns):
         supply = find_supply(self.runs.options("hard"), wanted)
         name = supply.sets[0]
         plan = self.runs.grid([name])
-        results = finish_runs(plan, seeds, folder, console)
+        results = Grid(folder, console).results(plan, seeds)
         points: dict[str, list[list[dict[str, Any]]]] = {run.slug: [] for run in plan}
         for number, (seed, run) in enumerate([(seed, run) for seed in seeds for run in plan], start=1):
             console.print(f"changed images {number} of {len(seeds) * len(plan)}: {run.slug}, seed {seed}")
@@ -54,8 +54,8 @@ class RobustnessTable(FromRuns):
         values = table_values(
             title=self.title,
             note=self._note(name, supply.classes),
-            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested([first])}; {over_seeds(seeds)}; "
-            f"{hardware_of(results)}.",
+            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested([first])}; "
+            f"{seeds_phrase(len(seeds))}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=[
@@ -81,7 +81,7 @@ class RobustnessTable(FromRuns):
         )
 
 
-def accuracies(run: PlannedRun, folder: Path, strengths: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+def accuracies(run: Row, folder: Path, strengths: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     """The accuracies of a finished run on changed test images: a dict a point, as `Robustness.to_dict` has them.
 
     Read from changed-images.json in its folder where that has the same strengths; written there otherwise.

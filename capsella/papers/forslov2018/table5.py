@@ -12,7 +12,7 @@ from capsella.files import write_json
 from capsella.models import ImageClassifier, create_model
 from capsella.papers.forslov2018.paper import COUNTERPART, NETWORKS, TIMES
 from capsella.papers.forslov2018.runs import SIZE
-from capsella.papers.kinds.table import BudgetName, check_untrained, hardware, table_values
+from capsella.papers.kinds.published import BudgetName, check_untrained, hardware, table_values
 from capsella.training.environment import environment
 
 BATCHES = (1, 5)

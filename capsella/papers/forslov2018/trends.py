@@ -10,8 +10,8 @@ from rich.console import Console
 
 from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
-from capsella.grid.grid import PlannedRun, Results, finish_runs
-from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, over_seeds
+from capsella.grid import Grid, Results, Row
+from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd
 from capsella.papers.forslov2018.paper import (
     ACCURACY,
     FAMILIES,
@@ -24,9 +24,8 @@ from capsella.papers.forslov2018.paper import (
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
-from capsella.papers.kinds.table import BudgetName, hardware_of
+from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase
 from capsella.routing import EMRouting
-from capsella.training.command import complete
 
 LEAST_FOR_STANDARDISED_COSTS = 3
 """Classes: of two, the costs are always +1 and −1 and teach an EM-NET nothing."""
@@ -45,21 +44,21 @@ class TrendFigure(FromRuns):
     def points(self) -> tuple[dict[str, int], str]:
         """The training sets with their place on the horizontal axis, and what a reader must know of them."""
 
-    def plan(self, points: Mapping[str, int]) -> list[PlannedRun]:
+    def plan(self, points: Mapping[str, int]) -> list[Row]:
         """The runs of the figure: every network on every set."""
         return self.runs.grid([*points])
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`, a picture with its numbers beside it."""
         points, note = self.points()
-        results = finish_runs(self.plan(points), seeds, folder, console)
+        results = Grid(folder, console).results(self.plan(points), seeds)
         every = [result for runs in results.values() for result in runs]
         return write_panels(
             self.path(folder),
             [self._panel(kind, points, results) for kind in FAMILIES],
             title=self.title,
             note=f"{self.runs.describe()} {note}",
-            measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {over_seeds(seeds)}; "
+            measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {seeds_phrase(len(seeds))}; "
             f"{hardware_of(results)}.",
             command=command,
             runs=results,
@@ -119,7 +118,7 @@ class ClassesFigure(TrendFigure):
             note += " EM-NETs start at 3: of two classes, standardised costs are always +1 and −1 and teach nothing."
         return {f"classes{number}": number for number in range(2, classes)} | whole, note
 
-    def plan(self, points: Mapping[str, int]) -> list[PlannedRun]:
+    def plan(self, points: Mapping[str, int]) -> list[Row]:
         """The runs of the figure: every network on every set with enough classes for its routing."""
         return [run for name, classes in points.items() for run in self.runs.grid([name]) if _can_learn(run, classes)]
 
@@ -134,8 +133,8 @@ def figure_32(budget: BudgetName) -> ClassesFigure:
     return ClassesFigure(ThesisRuns(budget), "figure32", "Forslöv 2018, Figure 32: accuracy by number of classes")
 
 
-def _can_learn(run: PlannedRun, classes: int) -> bool:
-    routing = complete(run.recipe).model.get("routing")
+def _can_learn(run: Row, classes: int) -> bool:
+    routing = run.recipe.complete().model.options.get("routing")
     return not (isinstance(routing, EMRouting) and routing.standardise_costs and classes < LEAST_FOR_STANDARDISED_COSTS)
 
 

@@ -3,17 +3,18 @@
 from dataclasses import replace
 
 from capsella.evaluation import AttackOptions
-from capsella.grid.grid import PlannedRun
-from capsella.papers import get_recipe
+from capsella.grid import Budget, Row
 from capsella.papers.kinds.attack_table import AttackTable
-from capsella.papers.kinds.table import BudgetName
+from capsella.papers.kinds.published import BudgetName
 from capsella.training import OptimizerOptions, Recipe
+from capsella.training.registry import get_recipe
 
 STOP, SMALL_STOP = 10.0, 30.0
 """Error in per cent, on the images that are then attacked, at which networks stop. Stopped at 40 % on toys held out of
 the training, they had from 69 to 80 % of the test's right (LOG.md)."""
 SMALL_RATES = {"capsnet": 3e-4, "matrix": 3e-3, "cnn": 3e-4}
 """Learning rates of the small budget."""
+SMALL = Budget(epochs=80, epoch_images=250, batch_size=32, validation_per_class=20, test_per_class=20)
 SMALL_OPTIONS = AttackOptions(epsilons=(0.01, 0.03, 0.1), steps=10, restarts=2)
 NOTE = (
     "All attacks climb the margin between log-odds, not the loss; 'vote' passes by the last routing and is for "
@@ -38,9 +39,10 @@ def attacks(budget: BudgetName) -> AttackTable:
         recipe = replace(
             get_recipe(name), data=data, epochs=200, epoch_images=5_000, stop_at_error=STOP, stop_on="test"
         )
-        if "crop" in recipe.model:
-            recipe = replace(recipe, model={**recipe.model, "crop": None})
-        networks[head] = PlannedRun(slug, slug, name, recipe if budget == "full" else _small(recipe, slug))
+        if "crop" in recipe.model.options:
+            recipe = recipe.with_model(crop=None)
+        recipe = recipe if budget == "full" else _small(recipe, slug)
+        networks[head] = Row(slug=slug, recipe_name=name, recipe=recipe)
     return AttackTable(
         "Hinton et al. 2018, section 6: adversarial attacks",
         f"Images of 24×24, small matrix network, 2 iterations. {NOTE}" if budget == "small" else NOTE,
@@ -54,16 +56,10 @@ def _small(recipe: Recipe, slug: str) -> Recipe:
 
     Short epochs, and averaged weights, whose error is to fall evenly, so that all stop at nearly the same.
     """
-    model = recipe.model
     if slug == "matrix":
-        model = {**model, "routing": replace(model["routing"], iterations=2)}
+        recipe = recipe.with_model(routing=replace(recipe.model.options["routing"], iterations=2))
     return replace(
-        recipe,
-        model=model,
-        data=replace(recipe.data, size=24, validation_per_class=20, test_per_class=20),
+        SMALL.limit(replace(recipe, data=replace(recipe.data, size=24))),
         optimizer=OptimizerOptions(learning_rate=SMALL_RATES[slug], warmup_steps=100, gradient_clip=10.0, ema=0.98),
-        epochs=80,
-        epoch_images=250,
-        batch_size=32,
         stop_at_error=SMALL_STOP,
     )

@@ -10,22 +10,19 @@ from capsella.explain.reconstruction import pick_examples
 from capsella.explain.vote_distances import VoteDistances, class_vote_distances, vote_examples_figure
 from capsella.models import ImageClassifier
 from capsella.papers.hinton2018.tables import best_row
+from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
-from capsella.papers.kinds.table import BudgetName
 
 RIGHT, WRONG = 2, 1  # images, as in the paper
 
 
 def figure_2(budget: BudgetName) -> RunFigure:
     """Distances of votes to the means of the class capsules after each iteration, of the best row of Table 1."""
-    row = best_row(budget)
     return RunFigure(
-        "hinton2018-2",
-        "Hinton et al. 2018, Figure 2: votes and their means",
-        row.slug,
-        row.recipe_name,
-        row.recipe,
-        draw_votes,
+        name="hinton2018-2",
+        title="Hinton et al. 2018, Figure 2: votes and their means",
+        row=best_row(budget),
+        draw=draw_votes,
         family="hinton2018-1",
     )
 

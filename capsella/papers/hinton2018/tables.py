@@ -1,14 +1,14 @@
 """The tables of Hinton, Sabour, Frosst 2018, "Matrix Capsules with EM Routing"."""
 
 from dataclasses import replace
-from typing import Any
 
+from capsella.grid import Budget
 from capsella.losses import Classification
 from capsella.models.multi_crop import CROPS, MultiCrop
-from capsella.papers import get_recipe
-from capsella.papers.kinds.error_table import AgainRow, Budget, ErrorTable, Row
-from capsella.papers.kinds.table import BudgetName
-from capsella.training import Recipe
+from capsella.papers.kinds.error_table import AgainRow, ErrorRow, ErrorTable
+from capsella.papers.kinds.published import BudgetName
+from capsella.training import ModelOptions, Recipe
+from capsella.training.registry import get_recipe
 
 SMALL_OTHERS = Budget(per_class=200, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32)
 SMALL_OTHERS_RATE = 3e-3
@@ -53,7 +53,13 @@ def others(budget: BudgetName) -> ErrorTable:
     The small budget trains the small network, with two iterations.
     """
     rows = tuple(
-        Row(slug, (label,), name, get_recipe(name) if budget == "full" else _small_other(get_recipe(name)), paper)
+        ErrorRow(
+            slug=slug,
+            recipe_name=name,
+            recipe=get_recipe(name) if budget == "full" else _small_other(get_recipe(name)),
+            label=(label,),
+            paper=paper,
+        )
         for slug, label, name, paper in (
             ("mnist", "MNIST", "hinton2018-mnist", 0.44),
             ("cifar10", "CIFAR-10", "hinton2018-cifar10", 11.9),
@@ -69,13 +75,18 @@ def others(budget: BudgetName) -> ErrorTable:
 
 
 def _small_other(recipe: Recipe) -> Recipe:
-    routing = replace(recipe.model["routing"], iterations=2)
-    model = {**recipe.model, "name": "hinton2018_matrix_capsnet_small", "routing": routing}
+    model = small_network(recipe.model)
     optimizer = replace(recipe.optimizer, learning_rate=SMALL_OTHERS_RATE, warmup_steps=100)
     return SMALL_OTHERS.limit(replace(recipe, model=model, optimizer=optimizer))
 
 
-def best_row(budget: BudgetName) -> Row:
+def small_network(model: ModelOptions) -> ModelOptions:
+    """The small matrix capsules with two iterations, and the other options of the large ones."""
+    routing = replace(model.options["routing"], iterations=2)
+    return ModelOptions("hinton2018_matrix_capsnet_small", {**model.options, "routing": routing})
+
+
+def best_row(budget: BudgetName) -> ErrorRow:
     """The paper's best row of Table 1: three iterations, matrices, spread loss, coordinate addition."""
     table = table_1(budget)
     return next(row for row in table.rows if row.slug == table.again[0].of)
@@ -91,14 +102,14 @@ def _row(
     loss: Classification = "spread",
     coordinates: bool = True,
     start: str = "even",
-) -> Row:
+) -> ErrorRow:
     recipe = get_recipe(base)
-    routing = replace(recipe.model["routing"], iterations=iterations, start=start)
-    model: dict[str, Any] = {**recipe.model, "routing": routing, "pose": pose, "coordinate_addition": coordinates}
-    recipe = replace(recipe, model=model, loss=replace(recipe.loss, name=loss))
+    routing = replace(recipe.model.options["routing"], iterations=iterations, start=start)
+    recipe = recipe.with_model(routing=routing, pose=pose, coordinate_addition=coordinates)
+    recipe = replace(recipe, loss=replace(recipe.loss, name=loss))
     couplings = "routed" if iterations > 1 else {"even": "uniform", "random": "random"}[start]
     where = "yes" if coordinates else "no"
-    return Row(
+    return ErrorRow(
         slug=f"{iterations}-{pose}-{loss}-{where}-{couplings}",
         label=(str(iterations), pose, loss, where, couplings, "1"),
         recipe_name=base,

@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 from capsella.data import DataOptions
-from capsella.papers import get_recipe
+from capsella.grid import Budget
+from capsella.papers.hinton2018.tables import small_network
+from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
-from capsella.papers.kinds.table import BudgetName
 from capsella.training import OptimizerOptions, Recipe
+from capsella.training.registry import get_recipe
 
 SMALL_STOP = 15.0
 """Per cent of error on familiar viewpoints at which the small budget stops: within reach of both networks."""
 SMALL_RATE, SMALL_CNN_RATE = 3e-3, 3e-4
 """Learning rates of the small budget."""
+SMALL = Budget(epochs=24, epoch_images=1500, batch_size=32, validation_per_class=20, test_per_class=200)
 NO_AZIMUTHS = {
     "smallnorb-jpeg-poses": "No azimuth rows: the JPEG copy counts each toy's azimuths from a first view of its own. "
     "Its file of test images is the only one with poses: toys 2, 3 and 5 of each category train, toys 0 and 1 test."
@@ -62,17 +65,11 @@ def _novel(data: DataOptions) -> DataOptions:
 
 def _small(recipe: Recipe) -> Recipe:
     """Some minutes a network; learning rates that its training images allow, after a warm-up."""
-    model, learning_rate = recipe.model, SMALL_CNN_RATE
-    if "routing" in model:
-        routing = replace(model["routing"], iterations=2)
-        model, learning_rate = {**model, "name": "hinton2018_matrix_capsnet_small", "routing": routing}, SMALL_RATE
+    has_capsules = "routing" in recipe.model.options
+    learning_rate = SMALL_RATE if has_capsules else SMALL_CNN_RATE
     return replace(
-        recipe,
-        model=model,
-        data=replace(recipe.data, validation_per_class=20, test_per_class=200),
+        SMALL.limit(recipe),
+        model=small_network(recipe.model) if has_capsules else recipe.model,
         optimizer=OptimizerOptions(learning_rate=learning_rate, warmup_steps=100, gradient_clip=10.0),
-        epochs=24,
-        epoch_images=1500,
-        batch_size=32,
         stop_at_error=SMALL_STOP,
     )

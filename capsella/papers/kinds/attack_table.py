@@ -12,15 +12,15 @@ from capsella.data import load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
-from capsella.grid.grid import PlannedRun, Results, finish_runs
-from capsella.papers.kinds.table import hardware_of, mean_cell, seeds_phrase, table_values
+from capsella.grid import Grid, Results, Row
+from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_phrase, table_values
 from capsella.training import load_run
 
 _ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # of the rows; transfers stand last, by their source
 
 
 @dataclass(frozen=True)
-class AttackTable:
+class AttackTable(FolderTable):
     """Accuracy under attack, a row an attack and ε, a column a network; all networks of the same images.
 
     title: paper and section. note: what a reader of the numbers must know. networks: their runs by their heads.
@@ -32,7 +32,7 @@ class AttackTable:
 
     title: str
     note: str
-    networks: Mapping[str, PlannedRun]
+    networks: Mapping[str, Row]
     options: AttackOptions
     columns: tuple[str, ...] = ("attack", "ε")
     family: str | None = None
@@ -43,29 +43,25 @@ class AttackTable:
             raise ValueError(f"networks: must be at least one, all of the same images, got {list(self.networks)}")
 
     @property
-    def rows(self) -> tuple[PlannedRun, ...]:
+    def rows(self) -> tuple[Row, ...]:
         """The runs."""
         return tuple(self.networks.values())
 
     def on(self, source: str) -> "AttackTable":
         """The same table on the images of another source."""
         networks = {
-            name: replace(run, recipe=replace(run.recipe, data=replace(run.recipe.data, name=source)))
+            name: replace(run, recipe=replace(run.recipe, data=run.recipe.data.on(source)))
             for name, run in self.networks.items()
         }
         return replace(self, networks=networks)
 
-    def path(self, folder: Path) -> Path:
-        """`folder`/`folder's name`.json."""
-        return folder / f"{folder.name}.json"
-
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train and attack what is missing and write `path(folder)`; args and errors as `finish_runs`.
+        """Train and attack what is missing and write `path(folder)`; as `Published.run`.
 
         Raises:
             CapsellaError: also where the folder holds attacks of other options.
         """
-        results = finish_runs(self.rows, seeds, folder, console)
+        results = Grid(folder, console).results(self.rows, seeds)
         attacks = [self._attacked(folder, seed, console) for seed in seeds]
         values = table_values(
             title=self.title,

@@ -8,85 +8,24 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.data import DataOptions, load_data
 from capsella.files import write_json
-from capsella.grid.run import evaluated_again, result_of
+from capsella.grid import Grid, Row, evaluated_again
 from capsella.models import ImageClassifier
-from capsella.papers.kinds.table import check_seeds, hardware_of, mean_cell, seeds_phrase, table_values
-from capsella.training import Recipe
+from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_phrase, table_values
 
 MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 """The columns that every table of errors has, behind its own."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """A fixed, short training, the same for every row: it compares the rows with each other, not with the paper.
-
-    per_class, validation_per_class, test_per_class: images a class, to train on, to choose the epoch by, to test on.
-    """
-
-    per_class: int
-    validation_per_class: int
-    test_per_class: int
-    epochs: int
-    batch_size: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.per_class} training, {self.validation_per_class} validation and {self.test_per_class} test images "
-            f"a class, {self.epochs} epochs, batches of {self.batch_size}"
-        )
-
-    def limit(self, recipe: Recipe) -> Recipe:
-        """The recipe within this budget."""
-        data = dataclasses.replace(
-            recipe.data,
-            per_class=self.per_class,
-            validation_per_class=self.validation_per_class,
-            test_per_class=self.test_per_class,
-        )
-        return dataclasses.replace(recipe, data=data, epochs=self.epochs, batch_size=self.batch_size)
-
-
-@dataclass(frozen=True)
-class PairBudget:
-    """As `Budget`, for images that are overlaid in pairs, of which there is no end."""
-
-    epoch_pairs: int
-    validation_pairs: int
-    test_pairs: int
-    epochs: int
-    batch_size: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.epochs} × {self.epoch_pairs} training, {self.validation_pairs} validation and {self.test_pairs} "
-            f"test pairs, batches of {self.batch_size}"
-        )
-
-    def limit(self, recipe: Recipe) -> Recipe:
-        """The recipe within this budget."""
-        data = dataclasses.replace(recipe.data, validation_pairs=self.validation_pairs, test_pairs=self.test_pairs)
-        return dataclasses.replace(
-            recipe, data=data, epochs=self.epochs, epoch_images=self.epoch_pairs, batch_size=self.batch_size
-        )
-
-
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, kw_only=True)
+class ErrorRow(Row):
     """One row of a table.
 
-    slug: name of its runs' folders. label: what the row says, a cell for each of the table's own columns.
-    recipe_name, recipe: the registered recipe that it departs from, and what it trains.
-    paper: the published test error in per cent, or None where the paper has no such row. paper_sd: its standard
-    deviation, where the paper has it.
+    label: what the row says, a cell for each of the table's own columns. paper: the published test error in per cent,
+    or None where the paper has no such row. paper_sd: its standard deviation, where the paper has it.
     """
 
-    slug: str
     label: tuple[str, ...]
-    recipe_name: str
-    recipe: Recipe
     paper: float | None
     paper_sd: float | None = None
 
@@ -107,7 +46,7 @@ class AgainRow:
 
 
 @dataclass(frozen=True)
-class ErrorTable:
+class ErrorTable(FolderTable):
     """A published table of test errors, each row a recipe of its own.
 
     title: paper and number. note: what a reader of the numbers must know. columns: heads of the labels.
@@ -118,7 +57,7 @@ class ErrorTable:
     title: str
     note: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ErrorRow, ...]
     again: tuple[AgainRow, ...] = ()
     family: str | None = None
 
@@ -132,38 +71,27 @@ class ErrorTable:
         Raises:
             ValueError: a name continues none of the rows' sources.
         """
-        rows = [self._relabelled(row, old) for row, old in zip(on_source(self.rows, source), self.rows, strict=True)]
+        instead = _instead({row.recipe.data.source for row in self.rows}, source.split(","))
+        rows = [self._on(row, instead[row.recipe.data.source]) for row in self.rows]
         published = {row.slug for row in rows if row.paper is not None}
         again = [row if row.of in published else dataclasses.replace(row, paper=None) for row in self.again]
         return dataclasses.replace(self, rows=tuple(rows), again=tuple(again))
 
-    def _relabelled(self, row: Row, old: Row) -> Row:
-        """A row on another source than the `old` one, which the paper knows."""
-        source = _source(row.recipe.data)
-        if source.startswith(_source(old.recipe.data)):
+    def _on(self, row: ErrorRow, source: str) -> ErrorRow:
+        """A row on another source."""
+        data = row.recipe.data
+        if source == data.source:
             return row
-        data = f"pairs of {source}" if row.recipe.data.is_paired else source
-        label = [data if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
-        return dataclasses.replace(row, label=tuple(label), paper=None, paper_sd=None)
-
-    def path(self, folder: Path) -> Path:
-        """`folder`/`folder's name`.json."""
-        return folder / f"{folder.name}.json"
+        recipe = dataclasses.replace(row.recipe, data=data.on(source))
+        if source.startswith(data.source):
+            return dataclasses.replace(row, recipe=recipe)
+        name = f"pairs of {source}" if data.is_paired else source
+        label = [name if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
+        return dataclasses.replace(row, recipe=recipe, label=tuple(label), paper=None, paper_sd=None)
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing and write `path(folder)`: errors by seed, and each run's result in full.
-
-        Args:
-            folder: of the table; each run has a folder of its own in it, and one that is finished is read.
-            seeds: of the runs of each row.
-            command: that makes this table, to be kept beside the numbers.
-            console: for progress.
-
-        Raises:
-            ValueError: no seed, or one twice.
-            CapsellaError: a run of another recipe is in the folder.
-        """
-        runs = self._runs(folder, seeds, console)
+        """As `Published.run`; the JSON has errors by seed, and each run's result in full."""
+        runs = Grid(folder, console).results(self.rows, seeds)
         tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run, *_ in runs.values()))
         values = table_values(
             title=self.title,
@@ -177,76 +105,33 @@ class ErrorTable:
         write_json(self.path(folder), values)
         return values
 
-    def _with_again(self, row: Row, runs: list[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+    def _with_again(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
         """The values of a row, and of those that test its networks again."""
         yield _row_values(row, runs)
         for again in self.again:
             if again.of == row.slug:
                 tests = [
-                    evaluated_again(_place(folder, row, run["seed"]), again.slug, row.recipe.data, again.change)
+                    evaluated_again(row.folder(folder, run["seed"]), again.slug, row.recipe.data, again.change)
                     for run in runs
                 ]
                 yield _row_values(again, [{**run, "test": test} for run, test in zip(runs, tests, strict=True)])
 
-    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, list[dict[str, Any]]]:
-        """Results by row. Seeds go round the rows: after the first, every row has a number."""
-        check_seeds(seeds)
-        runs: dict[str, list[dict[str, Any]]] = {row.slug: [] for row in self.rows}
-        plan = [(seed, row) for seed in seeds for row in self.rows]
-        self._check_sources([row for seed, row in plan if not (_place(folder, row, seed) / "result.json").exists()])
-        for number, (seed, row) in enumerate(plan, start=1):
-            console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
-            recipe = dataclasses.replace(row.recipe, seed=seed)
-            runs[row.slug].append(result_of(recipe, _place(folder, row, seed), row.recipe_name, console))
-        return runs
 
-    def _check_sources(self, rows: Sequence[Row]) -> None:
-        """Load the images of every source: one that is missing shows before the hours of the rows before it.
-
-        A single source is not loaded twice, for the first training finds what is wrong with it.
-        """
-        sources = {_source(row.recipe.data): row.recipe.data for row in rows}
-        for data in sources.values() if len(sources) > 1 else ():
-            load_data(data)
-
-
-def _place(folder: Path, row: Row, seed: int) -> Path:
-    return folder / f"{row.slug}-seed{seed}"
-
-
-def on_source(rows: Sequence[Row], source: str) -> list[Row]:
-    """The rows on other sources: see `ErrorTable.on`. Of pairs, the source of their images.
-
-    Raises:
-        ValueError: a name continues none of the rows' sources.
-    """
-    usual, wanted = {_source(row.recipe.data) for row in rows}, source.split(",")
-    # A table on one source has it replaced, whatever the other is called.
-    instead = dict.fromkeys(usual, wanted[0]) if len(usual) == len(wanted) == 1 else {}
-    for name in wanted if len(usual) > 1 or len(wanted) > 1 else ():
+def _instead(usual: set[str], wanted: list[str]) -> dict[str, str]:
+    """Each usual source's new one: the wanted name that continues it, or itself."""
+    if len(usual) == len(wanted) == 1:  # a table on one source has it replaced, whatever the other is called
+        return dict.fromkeys(usual, wanted[0])
+    instead = {name: name for name in usual}
+    for name in wanted:
         continued = [one for one in usual if name.startswith(one)]
         if not continued:
             raise ValueError(f"data: each source must continue the name of one of {sorted(usual)}, got {name!r}")
         instead[max(continued, key=len)] = name
-    return [_with_source(row, instead.get(_source(row.recipe.data))) for row in rows]
+    return instead
 
 
-def _source(data: DataOptions) -> str:
-    return data.single().name if data.is_paired else data.name
-
-
-def _with_source(row: Row, source: str | None) -> Row:
-    if source is None:
-        return row
-    data = row.recipe.data
-    other = (
-        dataclasses.replace(data, name="multi", of=source) if data.is_paired else dataclasses.replace(data, name=source)
-    )
-    return dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, data=other))
-
-
-def _row_values(row: Row | AgainRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    sd = row.paper_sd if isinstance(row, Row) else None
+def _row_values(row: ErrorRow | AgainRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    sd = row.paper_sd if isinstance(row, ErrorRow) else None
     return {
         "cells": [*row.label, *error_cells(row.paper, runs, sd)],
         "label": list(row.label),

@@ -11,56 +11,45 @@ from rich.console import Console
 from capsella.data import LabelledImages, load_data
 from capsella.explain.plots import write_png
 from capsella.files import write_json
-from capsella.grid.run import result_of
+from capsella.grid import Grid, Row
 from capsella.models import ImageClassifier
-from capsella.papers.kinds.table import check_seeds
-from capsella.training import Recipe, load_run
+from capsella.training import load_run
 
 Drawn = tuple[Figure, dict[str, Any]]
 """A picture, and what it shows in numbers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFigure:
     """A figure of what a trained network does with its test images.
 
-    name: of the picture. title: paper and number. slug, recipe_name, recipe: the run, in a folder of the same name as
-    in the table whose runs it shares, `family`. draw: the picture of a model and its test images.
+    name: of the picture. title: paper and number. row: the run, the same as in the table whose folder of runs it
+    shares, `family`. draw: the picture of a model and its test images.
     """
 
     name: str
     title: str
-    slug: str
-    recipe_name: str
-    recipe: Recipe
+    row: Row
     draw: Callable[[ImageClassifier, LabelledImages], Drawn]
     family: str
 
     def on(self, source: str) -> "RunFigure":
         """The same figure of a network trained on another source, or on pairs of its images."""
-        data = self.recipe.data
-        data = replace(data, of=source) if data.is_paired else replace(data, name=source)
-        return replace(self, recipe=replace(self.recipe, data=data))
+        recipe = replace(self.row.recipe, data=self.row.recipe.data.on(source))
+        return replace(self, row=replace(self.row, recipe=recipe))
 
     def path(self, folder: Path) -> Path:
         """Of the first seed's picture; the others' have their seed behind the name."""
         return folder / f"{self.name}.png"
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train what is missing; write a picture a seed, and what they show as JSON.
-
-        Raises:
-            ValueError: no seed, or one twice.
-            CapsellaError: a run of another recipe is in the folder.
-        """
-        check_seeds(seeds)
+        """As `Published.run`: a picture a seed, and what they show as JSON."""
+        results = Grid(folder, console).results([self.row], seeds)[self.row.slug]
         drawn: list[dict[str, Any]] = []
         path = self.path(folder)
-        for seed in seeds:
-            recipe = replace(self.recipe, seed=seed)
-            place = folder / f"{self.slug}-seed{seed}"
-            result = result_of(recipe, place, self.recipe_name, console)
-            figure, shown = self.draw(load_run(place).model, load_data(recipe.data).test)
+        for seed, result in zip(seeds, results, strict=True):
+            test = load_data(self.row.recipe.data).test
+            figure, shown = self.draw(load_run(self.row.folder(folder, seed)).model, test)
             picture = path if seed == seeds[0] else path.with_stem(f"{path.stem}-seed{seed}")
             write_png(figure, picture)
             drawn.append({"picture": picture.name, "shown": shown, "run": result})

@@ -10,12 +10,8 @@ from rich.console import Console
 
 from capsella.data import DataOptions, load_data
 from capsella.files import write_json
-from capsella.grid.run import evaluated_again, result_of
-from capsella.papers.kinds.table import check_seeds, hardware_of, mean_cell, seeds_phrase, table_values
-from capsella.training import Recipe
-
-Runs = dict[str, list[dict[str, Any]]]
-"""Results by row, in the order of the seeds."""
+from capsella.grid import Grid, Results, Row, evaluated_again
+from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_phrase, table_values
 
 
 @dataclass(frozen=True)
@@ -48,26 +44,22 @@ class ErrorOn:
         return self.data(data) if self.data is not None else None
 
 
-@dataclass(frozen=True)
-class StoppedRow:
+@dataclass(frozen=True, kw_only=True)
+class StoppedRow(Row):
     """One network.
 
-    slug: name of its runs' folders. label: what the row says, the network last. recipe_name, recipe: the registered
-    recipe, and what it trains. paper: the published errors in per cent, as it was stopped and under the change; None
-    where there are none.
-    impossible: sources whose images cannot make this row, each with the sentence that says why.
+    label: what the row says, the network last. paper: the published errors in per cent, as it was stopped and under the
+    change; None where there are none. impossible: sources whose images cannot make this row, each with the sentence
+    that says why.
     """
 
-    slug: str
     label: tuple[str, ...]
-    recipe_name: str
-    recipe: Recipe
     paper: tuple[float, float] | None
     impossible: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class StoppedTable:
+class StoppedTable(FolderTable):
     """Errors on plain and on changed test images, of networks of one training set, and how far they are apart.
 
     title: paper and section. note: what a reader of the numbers must know. columns: heads of the labels.
@@ -112,13 +104,8 @@ class StoppedTable:
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
         return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why]))
 
-    def path(self, folder: Path) -> Path:
-        """`folder`/`folder's name`.json."""
-        return folder / f"{folder.name}.json"
-
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing and write `path(folder)`; args and errors as `ErrorTable.run`."""
-        check_seeds(seeds)
+        """As `Published.run`."""
         runs = self._runs(folder, seeds, console)
         rows = []
         for one, other in zip(self.rows[::2], self.rows[1::2], strict=True):
@@ -141,20 +128,15 @@ class StoppedTable:
         heads = [f"{on.head}, {whose} %" for on in self.errors_on for whose in ("paper", "ours")]
         return ("stopped", *heads, "gap")
 
-    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> Runs:
+    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> Results:
         """Results, and what each network makes of the set that its training does not hold."""
-        runs: Runs = {row.slug: [] for row in self.rows}
-        plan = [(seed, row) for seed in seeds for row in self.rows]
-        self._check_sources([folder / f"{row.slug}-seed{seed}" for seed, row in plan])
-        for number, (seed, row) in enumerate(plan, start=1):
-            console.print(f"run {number} of {len(plan)}: {row.slug}, seed {seed}")
-            recipe = dataclasses.replace(row.recipe, seed=seed)
-            place = folder / f"{row.slug}-seed{seed}"
-            result = result_of(recipe, place, row.recipe_name, console)
-            for on in self.errors_on:
-                if (data := on.of(recipe.data)) is not None:
-                    result[on.key] = evaluated_again(place, on.key, data)
-            runs[row.slug].append(result)
+        self._check_sources([row.folder(folder, seed) for seed in seeds for row in self.rows])
+        runs = Grid(folder, console).results(self.rows, seeds)
+        for row in self.rows:
+            for result in runs[row.slug]:
+                for on in self.errors_on:
+                    if (data := on.of(row.recipe.data)) is not None:
+                        result[on.key] = evaluated_again(row.folder(folder, result["seed"]), on.key, data)
         return runs
 
     def _check_sources(self, places: Sequence[Path]) -> None:
@@ -163,7 +145,7 @@ class StoppedTable:
             if on.source is not None and not all((place / f"{on.key}.json").exists() for place in places):
                 load_data(dataclasses.replace(self.rows[0].recipe.data, name=on.source))
 
-    def _measured(self, runs: Runs) -> str:
+    def _measured(self, runs: Results) -> str:
         """On how many images of what, over how many seeds, on which hardware."""
         first = [runs[row.slug][0] for row in self.rows]
         sets = [
@@ -186,7 +168,7 @@ class StoppedTable:
         cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, _mean(errors[1]))]
         return {"cells": cells, "paper": self._by_key(row.paper), "runs": runs}
 
-    def _difference(self, one: StoppedRow, other: StoppedRow, runs: Runs) -> dict[str, Any]:
+    def _difference(self, one: StoppedRow, other: StoppedRow, runs: Results) -> dict[str, Any]:
         """The second network's errors less the first's, of runs of the same seed."""
         errors = [
             [

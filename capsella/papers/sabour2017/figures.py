@@ -11,9 +11,10 @@ from capsella.explain.image_grids import reconstruction_figure, tweak_figure
 from capsella.explain.pairs import pair_name, pairs_figure
 from capsella.explain.reconstruction import pick_examples, reconstruct
 from capsella.explain.tweaks import OFFSETS, dimension_tweaks
+from capsella.grid import Row
 from capsella.models import ImageClassifier
+from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
-from capsella.papers.kinds.table import BudgetName
 from capsella.papers.sabour2017.tables import capsnet_recipe, capsnet_slug
 
 LOOKED_AT = 1000  # test images among which examples are looked for
@@ -96,6 +97,6 @@ def _change(grid: Tensor) -> Tensor:
 def _figure(
     number: int, shows: str, recipe: str, budget: BudgetName, draw: Callable[[ImageClassifier, LabelledImages], Drawn]
 ) -> RunFigure:
+    row = Row(slug=capsnet_slug(recipe), recipe_name=recipe, recipe=capsnet_recipe(recipe, budget))
     title = f"Sabour et al. 2017, Figure {number}: {shows}"
-    name, slug = f"sabour2017-{number}", capsnet_slug(recipe)
-    return RunFigure(name, title, slug, recipe, capsnet_recipe(recipe, budget), draw, family="sabour2017-1")
+    return RunFigure(name=f"sabour2017-{number}", title=title, row=row, draw=draw, family="sabour2017-1")

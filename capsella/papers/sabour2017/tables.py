@@ -2,20 +2,22 @@
 
 from dataclasses import replace
 
-from capsella.papers import get_recipe
-from capsella.papers.kinds.error_table import Budget, ErrorTable, PairBudget, Row
+from capsella.grid import Budget
+from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
+from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
-from capsella.papers.kinds.table import BudgetName
 from capsella.training import Recipe
+from capsella.training.registry import get_recipe
 
 # The baseline CNN costs ten times as much a digit as CapsNet, and CapsNet three times as much on the pairs' canvas:
 # with these, all rows take about an hour a seed on two cores.
 SMALL = Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32)
-SMALL_PAIRS = PairBudget(epoch_pairs=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16)
+SMALL_PAIRS = Budget(epoch_images=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16)
+SMALL_AFFNIST = Budget(epochs=120, epoch_images=250, batch_size=32, validation_per_class=10, test_per_class=100)
 SMALL_OTHERS = Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32)
 
 
-def within(recipe: Recipe, budget: BudgetName, small: Budget | PairBudget = SMALL) -> Recipe:
+def within(recipe: Recipe, budget: BudgetName, small: Budget = SMALL) -> Recipe:
     """The recipe, limited where the budget is small; pairs by `SMALL_PAIRS`."""
     if budget == "full":
         return recipe
@@ -49,7 +51,13 @@ def table_1(budget: BudgetName) -> ErrorTable:
 def others(budget: BudgetName) -> ErrorTable:
     """§7, other data sets: CIFAR-10 and smallNORB, and Fashion-MNIST, which the paper has not."""
     rows = tuple(
-        Row(slug, (label, "3"), name, within(get_recipe(name), budget, SMALL_OTHERS), paper)
+        ErrorRow(
+            slug=slug,
+            recipe_name=name,
+            recipe=within(get_recipe(name), budget, SMALL_OTHERS),
+            label=(label, "3"),
+            paper=paper,
+        )
         for slug, label, name, paper in (
             ("cifar10", "CIFAR-10", "sabour2017-cifar10", 10.6),
             ("smallnorb", "smallNORB", "sabour2017-smallnorb", 2.7),
@@ -71,7 +79,7 @@ def affnist(budget: BudgetName) -> StoppedTable:
     The small budget stops at 5 % error, on fewer images.
     """
     rows = tuple(
-        StoppedRow(slug, (label,), name, _affine(get_recipe(name), budget), paper)
+        StoppedRow(slug=slug, recipe_name=name, recipe=_affine(get_recipe(name), budget), label=(label,), paper=paper)
         for slug, label, name, paper in (
             ("capsnet", "CapsNet", "sabour2017-affnist", (0.77, 21.0)),
             ("cnn", "CNN", "sabour2017-affnist-cnn", (0.78, 34.0)),
@@ -89,9 +97,8 @@ def affnist(budget: BudgetName) -> StoppedTable:
 def capsnet_recipe(name: str, budget: BudgetName, iterations: int = 3, reconstruction: bool = True) -> Recipe:
     """A recipe of CapsNet with other routing, within a budget."""
     recipe = get_recipe(name)
-    routing = replace(recipe.model["routing"], iterations=iterations)
-    model = {**recipe.model, "routing": routing, "reconstruction": reconstruction}
-    return within(replace(recipe, model=model), budget)
+    routing = replace(recipe.model.options["routing"], iterations=iterations)
+    return within(recipe.with_model(routing=routing, reconstruction=reconstruction), budget)
 
 
 def capsnet_slug(name: str, iterations: int = 3, reconstruction: bool = True) -> str:
@@ -106,8 +113,8 @@ def _capsnet(
     reconstruction: bool,
     paper: float | None,
     paper_sd: float | None = None,
-) -> Row:
-    return Row(
+) -> ErrorRow:
+    return ErrorRow(
         slug=capsnet_slug(name, iterations, reconstruction),
         label=(_data(name), "CapsNet", str(iterations), "yes" if reconstruction else "no"),
         recipe_name=name,
@@ -117,9 +124,14 @@ def _capsnet(
     )
 
 
-def _baseline(name: str, budget: BudgetName, paper: float) -> Row:
-    label = (_data(name), "CNN", "–", "–")
-    return Row(name.removeprefix("sabour2017-"), label, name, within(get_recipe(name), budget), paper)
+def _baseline(name: str, budget: BudgetName, paper: float) -> ErrorRow:
+    return ErrorRow(
+        slug=name.removeprefix("sabour2017-"),
+        recipe_name=name,
+        recipe=within(get_recipe(name), budget),
+        label=(_data(name), "CNN", "–", "–"),
+        paper=paper,
+    )
 
 
 def _data(name: str) -> str:
@@ -130,12 +142,5 @@ def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:
     """Short epochs, and averaged weights, whose error is to fall evenly, so that both stop at nearly the same."""
     if budget == "full":
         return recipe
-    return replace(
-        recipe,
-        data=replace(recipe.data, validation_per_class=10, test_per_class=100),
-        optimizer=replace(recipe.optimizer, ema=0.99),
-        epochs=120,
-        epoch_images=250,
-        batch_size=32,
-        stop_at_error=5.0,
-    )
+    limited = SMALL_AFFNIST.limit(recipe)
+    return replace(limited, optimizer=replace(recipe.optimizer, ema=0.99), stop_at_error=5.0)

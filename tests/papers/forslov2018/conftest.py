@@ -9,12 +9,13 @@ import torch
 from capsella.data import ImageSet
 from capsella.data import load as loading
 from capsella.data.source import Parts, Source
+from capsella.grid import Budget
 from capsella.models.forslov2018 import parts as thesis_parts
 from capsella.papers.forslov2018 import paper, runs
 
 PER_CLASS = 102  # two more than mini takes
 CLASSES = ("a", "b", "c", "d", "e")
-TINY = runs.ShortTraining(images=4, checks=2, batch_size=2, validation_per_class=1)
+TINY = Budget(epochs=2, epoch_images=2, batch_size=2, validation_per_class=1, decays_once=True)
 
 
 def image_set(per_class: int) -> ImageSet:
@@ -49,7 +50,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     monkeypatch.setattr(runs, "SIZE", 64)
     monkeypatch.setattr(runs, "SMALL", TINY)
     for name in ("FINE", "DRAWN"):
-        monkeypatch.setattr(runs, name, dataclasses.replace(TINY, checks=1, images=2))
+        monkeypatch.setattr(runs, name, dataclasses.replace(TINY, epochs=1, epoch_images=2))
     monkeypatch.setattr(thesis_parts, "PUBLISHED_SIZE", 160)
     only("emnet1", "cnnnet1")
     monkeypatch.setenv("COLUMNS", "160")

@@ -24,8 +24,8 @@ from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018.tables import SMALL, SMALL_OTHERS, best_row, others, table_1
 from capsella.papers.published import FIGURES, TABLES
 from capsella.routing import EMRouting
-from capsella.training import Recipe, load_run
-from capsella.training.command import command, complete
+from capsella.training import ModelOptions, Recipe, load_run
+from capsella.training.command_line import command
 
 QUIET = Console(quiet=True)
 # The flags of a row, and the test error of the paper.
@@ -53,13 +53,13 @@ def test_the_flags_of_a_row_are_enough(row, flags, paper):
     table = table_1("full")
     ours = table.rows[row]
     recipe = parsed("hinton2018-smallnorb", flags)
-    assert recipe == complete(ours.recipe)
+    assert recipe == ours.recipe.complete()
     assert ours.paper == paper
     words = command(ours.recipe_name, ours.recipe).split()
     assert words[:3] == ["capsella", "train", "hinton2018-smallnorb"]
     assert len(words[3:]) == len(flags.split())
     with torch.device("meta"):
-        create_model(**recipe.model, image_size=recipe.data.size)
+        create_model(recipe.model.name, **recipe.model.options, image_size=recipe.data.size)
 
 
 def test_a_row_a_combination():
@@ -98,25 +98,30 @@ def test_the_other_sets(budget):
         assert row.recipe_name == f"hinton2018-{row.recipe.data.name}"
         if budget == "full":
             assert row.recipe == get_recipe(row.recipe_name)
-            assert row.recipe.model["name"] == "hinton2018_matrix_capsnet"
+            assert row.recipe.model.name == "hinton2018_matrix_capsnet"
         else:
-            assert row.recipe.model["name"] == "hinton2018_matrix_capsnet_small"
-            assert row.recipe.model["routing"].iterations == 2
+            assert row.recipe.model.name == "hinton2018_matrix_capsnet_small"
+            assert row.recipe.model.options["routing"].iterations == 2
             assert row.recipe.data.per_class == SMALL_OTHERS.per_class
         channels, size = (3, 32) if row.slug == "cifar10" else (1, 28)
         with torch.device("meta"):
-            create_model(**row.recipe.model, image_size=size, channels=channels, classes=tuple("0123456789"))
+            create_model(
+                row.recipe.model.name,
+                **row.recipe.model.options,
+                image_size=size,
+                channels=channels,
+                classes=tuple("0123456789"),
+            )
     assert [row.recipe.data.name for row in table.on("cifar10-jpeg,mnist,fashion-mnist").rows][1] == "cifar10-jpeg"
     assert TABLES["hinton2018-others"] is others
 
 
 TINY = Recipe(
-    model={"name": "hinton2018_matrix_capsnet_small", "routing": EMRouting(iterations=3), "crop": 19},
+    model=ModelOptions("hinton2018_matrix_capsnet_small", {"routing": EMRouting(iterations=3), "crop": 19}),
     data=DataOptions(name="digits", size=25, per_class=3, validation=0.02, test_per_class=2),
     loss=LossOptions(name="spread"),
     epochs=1,
     batch_size=15,
-    accelerator="cpu",
 )
 
 
@@ -142,12 +147,13 @@ def test_figure_2_of_the_run_of_table_1(tmp_path):
     made = hinton2018_figures.figure_2("small")
     assert FIGURES["hinton2018-2"] is hinton2018_figures.figure_2
     assert made.family in TABLES
-    row = {row.slug: row for row in table_1("small").rows}[made.slug]
-    assert (row.paper, row.recipe) == (1.8, made.recipe)
-    made = dataclasses.replace(made, recipe=dataclasses.replace(TINY, epochs=4))
+    row = {row.slug: row for row in table_1("small").rows}[made.row.slug]
+    assert (row.paper, row.recipe) == (1.8, made.row.recipe)
+    row = dataclasses.replace(made.row, recipe=dataclasses.replace(TINY, epochs=4))
+    made = dataclasses.replace(made, row=row)
     values = made.run(tmp_path, (0,), "capsella figure …", QUIET)
     assert json.loads(made.path(tmp_path).with_suffix(".json").read_text()) == values
-    model, test = load_run(tmp_path / f"{made.slug}-seed0").model, load_data(TINY.data).test
+    model, test = load_run(tmp_path / f"{made.row.slug}-seed0").model, load_data(TINY.data).test
     shown = values["figures"][0]["shown"]["images"]
     assert [image["label"] == image["prediction"] for image in shown] in ([True, True, False], [True, False], [False])
     for image in shown:
@@ -171,17 +177,17 @@ def test_the_small_budget():
         assert small.recipe.data.test_per_class == SMALL.test_per_class
         assert (small.recipe.epochs, small.recipe.batch_size) == (SMALL.epochs, SMALL.batch_size)
         assert full.recipe.data == get_recipe("hinton2018-smallnorb").data
-        assert small.recipe.model == {**full.recipe.model, "name": "hinton2018_matrix_capsnet_small"}
+        assert small.recipe.model == ModelOptions("hinton2018_matrix_capsnet_small", full.recipe.model.options)
         assert small.recipe.loss == full.recipe.loss
 
 
 @pytest.mark.parametrize("name", ["hinton2018-smallnorb", "hinton2018-smallnorb-small", "hinton2018-smallnorb-cnn"])
 def test_the_protocol_of_the_paper(name):
     recipe = parsed(name, "--data.name smallnorb-jpeg")
-    assert (recipe.data.name, recipe.data.size, recipe.model["crop"], recipe.model["standardise"]) == (
+    assert (recipe.data.name, recipe.data.size, recipe.model.options["crop"], recipe.model.options["standardise"]) == (
         "smallnorb-jpeg", 48, 32, True
     )  # fmt: skip
-    assert recipe.model["brightness"] > 0
-    assert recipe.model["contrast"] > 0
+    assert recipe.model.options["brightness"] > 0
+    assert recipe.model.options["contrast"] > 0
     assert recipe.data.group == "instance"
     assert recipe.loss.name == ("cross_entropy" if "cnn" in name else "spread")

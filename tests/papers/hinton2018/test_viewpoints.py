@@ -31,7 +31,7 @@ def test_the_rows_are_the_papers(budget):
     for row in table.rows:
         data = row.recipe.data
         assert (data.viewpoints, data.test_viewpoints, row.recipe.stop_on) == (row.label[0], "familiar", "test")
-        assert ("routing" in row.recipe.model) == (row.label[1] == "capsules")
+        assert ("routing" in row.recipe.model.options) == (row.label[1] == "capsules")
         assert row.recipe.stop_at_error == (row.paper[0] if budget == "full" else 15.0)
         assert row.recipe == get_recipe(row.recipe_name) or budget == "small"
         familiar, novel = table.errors_on
@@ -63,10 +63,9 @@ def few_toys(monkeypatch):
 
 
 def tiny(row):
-    model = {**row.recipe.model, "crop": None}
     data = dataclasses.replace(row.recipe.data, size=20, validation_per_class=2, test_per_class=4)
     recipe = dataclasses.replace(
-        row.recipe, model=model, data=data, epochs=1, epoch_images=32, stop_at_error=100.0, accelerator="cpu"
+        row.recipe.with_model(crop=None), data=data, epochs=1, epoch_images=32, stop_at_error=100.0
     )
     return dataclasses.replace(row, recipe=recipe)
 

@@ -8,7 +8,7 @@ import pytest
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackCurve, AttackOptions, UnderAttack
 from capsella.evaluation.attacks import networks as adversarial
-from capsella.grid.grid import PlannedRun
+from capsella.grid import Row
 from capsella.papers.hinton2018.attacks import attacks
 from capsella.papers.kinds import attack_table as attack_tables
 from capsella.papers.kinds.attack_table import AttackTable
@@ -23,21 +23,25 @@ CAPSNET, CNN = (
 OPTIONS = AttackOptions(epsilons=(0.1, 0.5), steps=1, restarts=1)
 
 
+def row(slug, recipe):
+    return Row(slug=slug, recipe_name="demo", recipe=recipe)
+
+
 def tiny_table(options=OPTIONS):
-    networks = {"caps": PlannedRun("caps", "a", "demo", CAPSNET), "cnn": PlannedRun("cnn", "b", "demo", CNN)}
+    networks = {"caps": row("caps", CAPSNET), "cnn": row("cnn", CNN)}
     return AttackTable("A paper", "A note.", networks, options)
 
 
 @pytest.mark.parametrize("budget", ["small", "full"])
 def test_three_networks_of_one_error_on_the_same_images(budget):
     table = attacks(budget)
-    assert [row.recipe.model["name"] for row in table.rows] == [
+    assert [row.recipe.model.name for row in table.rows] == [
         "sabour2017_capsnet",
         f"hinton2018_matrix_capsnet{'_small' if budget == 'small' else ''}",
         "hinton2018_cnn",
     ]
     assert {row.recipe.data.size for row in table.rows} == {24 if budget == "small" else 32}
-    assert not any(row.recipe.model.get("crop") for row in table.rows)
+    assert not any(row.recipe.model.options.get("crop") for row in table.rows)
     assert len({(row.recipe.stop_at_error, row.recipe.stop_on, row.recipe.epoch_images) for row in table.rows}) == 1
     assert table.rows[0].recipe.stop_on == "test"
     assert {row.recipe.data.name for row in table.on("smallnorb-jpeg").rows} == {"smallnorb-jpeg"}
@@ -103,6 +107,6 @@ def test_cells_by_hand(tmp_path, monkeypatch):
 
 def test_networks_of_different_images():
     other = dataclasses.replace(CNN, data=dataclasses.replace(CNN.data, size=20))
-    networks = {"caps": PlannedRun("caps", "a", "demo", CAPSNET), "cnn": PlannedRun("cnn", "b", "demo", other)}
+    networks = {"caps": row("caps", CAPSNET), "cnn": row("cnn", other)}
     with pytest.raises(ValueError, match=r"networks: must be at least one, all of the same images, got \['caps', 'cnn"):
         AttackTable("A paper", "", networks, OPTIONS)

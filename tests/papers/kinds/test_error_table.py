@@ -9,22 +9,22 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.data import DataOptions
 from capsella.errors import CapsellaError
+from capsella.grid import Budget
 from capsella.grid import run as runs
 from capsella.losses import LossOptions
-from capsella.papers import RECIPES
-from capsella.papers.kinds.error_table import Budget, ErrorTable, Row, error_cells
-from capsella.papers.kinds.table import hardware_of, table_values
+from capsella.papers.kinds.error_table import ErrorRow, ErrorTable, error_cells
+from capsella.papers.kinds.published import hardware_of, table_values
 from capsella.papers.published import TABLES
 from capsella.routing import EMRouting
-from capsella.training import Recipe
+from capsella.training import ModelOptions, Recipe
+from capsella.training.registry import RECIPES
 from tools.results import markdown
 
 TINY = Budget(per_class=3, validation_per_class=1, test_per_class=2, epochs=1, batch_size=16)
 RECIPE = Recipe(
-    model={"name": "hinton2018_matrix_capsnet_small", "routing": EMRouting(iterations=1)},
+    model=ModelOptions("hinton2018_matrix_capsnet_small", {"routing": EMRouting(iterations=1)}),
     data=DataOptions(name="digits", size=17, validation=0.02),
     loss=LossOptions(name="spread"),
-    accelerator="cpu",
 )
 QUIET = Console(quiet=True)
 
@@ -32,9 +32,9 @@ QUIET = Console(quiet=True)
 def tiny_table(budget="small"):
     """Two rows: one iteration, which a paper has, and random couplings, which it has not."""
     rows = [
-        Row(start, ("1", start), "tiny", TINY.limit(dataclasses.replace(RECIPE, model=model)), paper)
+        ErrorRow(slug=start, recipe_name="tiny", recipe=TINY.limit(recipe), label=("1", start), paper=paper)
         for start, paper in (("even", 9.7), ("random", None))
-        for model in [{**RECIPE.model, "routing": EMRouting(iterations=1, start=start)}]
+        for recipe in [RECIPE.with_model(routing=EMRouting(iterations=1, start=start))]
     ]
     return ErrorTable("A paper, Table 1", f"Budget: {TINY}.", ("iterations", "start"), tuple(rows))
 
@@ -42,7 +42,7 @@ def tiny_table(budget="small"):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
     monkeypatch.setitem(TABLES, "tiny", tiny_table)
-    monkeypatch.setitem(RECIPES, "tiny", RECIPE)
+    monkeypatch.setitem(RECIPES, "tiny", lambda: RECIPE)
     monkeypatch.setenv("COLUMNS", "160")
 
 
@@ -59,7 +59,7 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
         assert [run["seed"] for run in row["runs"]] == [0, 1]
         for run in row["runs"]:
             recipe = Recipe.from_dict(run["recipe"])
-            assert recipe.model["routing"].start == row["label"][1]
+            assert recipe.model.options["routing"].start == row["label"][1]
             assert (recipe.data.test_per_class, run["test"]["images"]) == (2, 20)
             assert (recipe.data.per_class, recipe.epochs, recipe.batch_size) == (3, 1, 16)
             assert run["training"]["best"]["train_images"] == 30

@@ -14,8 +14,8 @@ TINY = dataclasses.replace(tiny.CAPSNET, epochs=2, stop_at_error=100.0)
 CNN = dataclasses.replace(tiny.CNN, epochs=2, stop_at_error=100.0)
 LESS = ErrorOn("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
 ROWS = (
-    StoppedRow("capsnet", ("digits", "CapsNet"), "demo", TINY, (1.0, 20.0)),
-    StoppedRow("cnn", ("digits", "CNN"), "demo", CNN, (1.5, 30.0)),
+    StoppedRow(slug="capsnet", recipe_name="demo", recipe=TINY, label=("digits", "CapsNet"), paper=(1.0, 20.0)),
+    StoppedRow(slug="cnn", recipe_name="demo", recipe=CNN, label=("digits", "CNN"), paper=(1.5, 30.0)),
 )
 
 

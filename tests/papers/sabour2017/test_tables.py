@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from capsella.data import DataOptions
+from capsella.grid import Budget
 from capsella.models import count_parameters, create_model
 from capsella.papers import get_recipe
-from capsella.papers.kinds.error_table import PairBudget
 from capsella.papers.published import FIGURES, TABLES
 from capsella.papers.sabour2017 import figures as sabour2017_figures
 from capsella.papers.sabour2017 import tables as sabour2017
@@ -44,10 +44,10 @@ def test_the_rows_of_table_1(budget):
     for row in table.rows:
         data, network, iterations, reconstruction = row.label
         assert row.recipe.data.is_paired == (data == "MultiMNIST")
-        assert ("routing" in row.recipe.model) == (network == "CapsNet")
+        assert ("routing" in row.recipe.model.options) == (network == "CapsNet")
         if network == "CapsNet":
-            assert str(row.recipe.model["routing"].iterations) == iterations
-            assert row.recipe.model["reconstruction"] == (reconstruction == "yes")
+            assert str(row.recipe.model.options["routing"].iterations) == iterations
+            assert row.recipe.model.options["reconstruction"] == (reconstruction == "yes")
     assert len({row.slug for row in table.rows}) == len(table.rows)
 
 
@@ -59,11 +59,13 @@ def test_the_full_budget_is_the_registered_recipe():
 
 
 def test_a_budget_of_pairs():
-    limited = PairBudget(100, 20, 30, epochs=2, batch_size=10).limit(get_recipe("sabour2017-multimnist"))
+    limited = Budget(epoch_images=100, validation_pairs=20, test_pairs=30, epochs=2, batch_size=10).limit(
+        get_recipe("sabour2017-multimnist")
+    )
     assert (limited.epoch_images, limited.epochs, limited.batch_size) == (100, 2, 10)
     assert (limited.data.validation_pairs, limited.data.test_pairs, limited.data.train_pairs) == (20, 30, None)
     small = {row.slug: row.recipe for row in sabour2017.table_1("small").rows}["multimnist-cnn"]
-    assert small.epoch_images == sabour2017.SMALL_PAIRS.epoch_pairs
+    assert small.epoch_images == sabour2017.SMALL_PAIRS.epoch_images
 
 
 def test_other_sources():
@@ -88,7 +90,7 @@ def test_the_affnist_table_compares_networks_of_one_size():
     stand_in = table.on("affnist-like")
     assert (stand_in.errors_on[1].of(data).name, stand_in.errors_on[1].key) == ("affnist-like", "affnist-like")
     assert {row.recipe.data.name for row in (*rows, *stand_in.rows)} == {"mnist40"}
-    sizes = [count_parameters(create_model(row.recipe.model["name"], image_size=40)) for row in rows]
+    sizes = [count_parameters(create_model(row.recipe.model.name, image_size=40)) for row in rows]
     assert sizes == [13_475_648, 13_484_826]
     for budget in ("small", "full"):
         recipes = [row.recipe for row in sabour2017.affnist(budget).rows]
@@ -107,7 +109,8 @@ def test_the_affnist_table_compares_networks_of_one_size():
 )
 def test_a_figure_from_its_run(figure, recipe, keys, tmp_path):
     folder = tmp_path / "figure"
-    made = dataclasses.replace(figure("small"), recipe=recipe)
+    made = figure("small")
+    made = dataclasses.replace(made, row=dataclasses.replace(made.row, recipe=recipe))
     values = made.run(folder, (3,), "capsella figure …", QUIET)
     assert json.loads(made.path(folder).with_suffix(".json").read_text()) == values
     assert values["figures"][0]["picture"] == made.path(folder).name
@@ -124,9 +127,9 @@ def test_the_figures_share_the_runs_of_the_table():
     slugs = {row.slug: row.recipe for row in sabour2017.table_1("small").rows}
     for figure in (sabour2017_figures.figure_3, sabour2017_figures.figure_4, sabour2017_figures.figure_5):
         made = figure("small")
-        assert slugs[made.slug] == made.recipe
+        assert slugs[made.row.slug] == made.row.recipe
         assert made.family in TABLES
         assert FIGURES[made.name] is figure
-        elsewhere = made.on("fashion-mnist").recipe.data
+        elsewhere = made.on("fashion-mnist").row.recipe.data
         assert "fashion-mnist" in (elsewhere.name, elsewhere.of)
     assert set(TABLES) >= {"sabour2017-1", "sabour2017-affnist", "sabour2017-others"}

@@ -1,7 +1,7 @@
-"""What every published table has in common: a budget, its values as JSON, and their picture on a terminal.
+"""What every published table and figure has in common: other images, a folder of runs, and its numbers as JSON.
 
-A kind of table is a class with what `PublishedTable` names (`ErrorTable` is one); published.py lists them all.
-Figures are the same with a picture: figures.py.
+A kind of table is a class with what `PublishedTable` names, as `ErrorTable`; one of figures has what `Published` names.
+`capsella.papers.published` lists them all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,45 @@ from capsella.training.spread import Spread
 BudgetName = Literal["small", "full"]
 
 
-class PublishedTable(Protocol):
-    """A table of a paper: it trains and measures what is missing, and sets the paper's values beside ours."""
+class Published(Protocol):
+    """A table or figure of a paper: it trains and measures what is missing, and sets the paper's values beside ours."""
 
     @property
     def title(self) -> str:
-        """Paper and number."""
+        """Paper, number and what it shows."""
         ...
 
     @property
     def family(self) -> str | None:
         """Name of the folder of runs that tables and figures of one paper share, or None for a folder of its own."""
         ...
+
+    def on(self, source: str) -> Self:
+        """The same on the images of another source, as on the copy of a set at hand."""
+        ...
+
+    def path(self, folder: Path) -> Path:
+        """Where `run` writes the table's JSON, or the figure's picture, with its numbers beside it as .json."""
+        ...
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Run what is missing, write `path(folder)` and return what the JSON holds.
+
+        Args:
+            folder: of the runs; each has a folder of its own in it, and one that is finished is read.
+            seeds: of each run.
+            command: that makes this table or figure, to be kept beside the numbers.
+            console: for progress.
+
+        Raises:
+            ValueError: no seed, or one twice.
+            CapsellaError: a run of another recipe is in the folder, or images are not to be had.
+        """
+        ...
+
+
+class PublishedTable(Published, Protocol):
+    """A table: what it has beside what figures have, too."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -39,17 +66,13 @@ class PublishedTable(Protocol):
         """What it runs."""
         ...
 
-    def on(self, source: str) -> Self:
-        """The same table on the images of another source, as on the copy of a set at hand."""
-        ...
+
+class FolderTable:
+    """A table whose JSON has the name of the folder of its runs."""
 
     def path(self, folder: Path) -> Path:
-        """Where `run` writes the JSON."""
-        ...
-
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing, write `path(folder)` and return its values (`table_values`)."""
-        ...
+        """`folder`/`folder's name`.json."""
+        return folder / f"{folder.name}.json"
 
 
 def table_values(
@@ -126,22 +149,9 @@ def seeds_phrase(seeds: int) -> str:
     return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Raises:
-    ValueError: no seed, or one twice.
-    """
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds: must be at least one, and each only once, got {tuple(seeds)}")
-
-
 def check_untrained(title: str, seeds: Sequence[int]) -> None:
     """Raises:
     ValueError: other seeds than the default, for a table that trains nothing.
     """
     if tuple(seeds) != (0,):
         raise ValueError(f"seeds: must not be given for {title}, which trains nothing, got {tuple(seeds)}")
-
-
-def markdown_row(*cells: str) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(cells)} |\n"

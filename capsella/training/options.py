@@ -1,0 +1,208 @@
+"""What a recipe is made of: the network, the changes of its training images, the optimizer; and where it is trained."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from capsella.errors import unknown_name
+from capsella.models import ImageClassifier, create_model, model_function
+from capsella.routing import ROUTINGS, Routing, routing_from_dict
+
+FROM_DATA = ("image_size", "channels", "classes")
+"""Options of a network that its images decide."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A registered network, and those of its options that are set; the others keep the network's defaults."""
+
+    name: str
+    """The registered network (`capsella models` lists them)."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Its options but image size, channels and classes, which come from the data."""
+
+    def replace(self, **options: Any) -> "ModelOptions":
+        """The same network with other values of these options.
+
+        >>> ModelOptions("sabour2017_cnn", {"dropout": 0.5}).replace(dropout=0.1)
+        ModelOptions(name='sabour2017_cnn', options={'dropout': 0.1})
+        """
+        return ModelOptions(self.name, {**self.options, **options})
+
+    def complete(self) -> "ModelOptions":
+        """With the network's defaults filled in."""
+        return ModelOptions(self.name, {**self.defaults(), **self.options})
+
+    def defaults(self) -> dict[str, Any]:
+        """What the network takes where an option is not set."""
+        parameters = inspect.signature(model_function(self.name)).parameters
+        return {key: parameter.default for key, parameter in parameters.items() if key not in FROM_DATA}
+
+    def of_network(self, name: str) -> "ModelOptions":
+        """Another network: with these options where it has the very same ones, or else with its own defaults.
+
+        The large network of a small one has the same: options of the same names, and a routing of the same kind.
+        """
+        mine, other = self.complete(), ModelOptions(name).complete()
+        alike = mine.options.keys() == other.options.keys() and type(mine.options.get("routing")) is type(
+            other.options.get("routing")
+        )
+        return ModelOptions(name, self.options) if alike else other
+
+    def with_routing(self, name: str) -> "ModelOptions":
+        """With another routing at its defaults.
+
+        Raises:
+            ValueError: no routing is registered under `name`, or the network has no capsules.
+        """
+        if "routing" not in self.complete().options:
+            raise ValueError(f"routing: {self.name} has no capsules to route")
+        if name not in ROUTINGS:
+            raise unknown_name("routing", name, ROUTINGS)
+        return self.replace(routing=ROUTINGS[name]())
+
+    def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> ImageClassifier:
+        """The network with fresh weights: see `create_model`."""
+        return create_model(self.name, image_size=image_size, channels=channels, classes=classes, **self.options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: {"name", **options}."""
+        values = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in self.options.items()}
+        return {"name": self.name, **values}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelOptions":
+        """What `to_dict` wrote.
+
+        Raises:
+            KeyError: no name. ValueError: a routing that is not registered, or one with other options.
+        """
+        options = {key: value for key, value in values.items() if key != "name"}
+        if isinstance(options.get("routing"), dict):
+            options["routing"] = routing_from_dict(options["routing"])
+        return cls(values["name"], options)
+
+
+@dataclass(frozen=True)
+class AugmentOptions:
+    """Random changes of the training images; validation and test images are never changed."""
+
+    shift: int = 0
+    """Shift by up to this many pixels in each direction, zeros moving in."""
+    rotation: float = 0.0
+    """Rotate by up to this many degrees either way, the border's pixels repeated outwards."""
+    stretch: float = 0.0
+    """Stretch or shrink each axis by up to this share of it, the border's pixels repeated outwards: things of other
+    proportions."""
+    flip: bool = False
+    """Mirror left-right and top-bottom, each with probability one half."""
+    rotation_sd: float = 0.0
+    """Rotate half of the images by an angle from a normal distribution with this standard deviation in degrees, at most
+    three of them."""
+    squeeze: float = 0.0
+    """Narrow by less than this share of the width, by a third of it as a rule: half-normally distributed."""
+    margin_shift: bool = False
+    """Shift within the margins around what is not black, by a third of a margin as a rule, in random directions."""
+    erase: int = 0
+    """Black out a square of this many pixels a side, at a random place as far from the border."""
+
+    def __post_init__(self) -> None:
+        if self.shift < 0:
+            raise ValueError(f"shift: must not be negative, got {self.shift}")
+        if not 0 <= self.rotation <= 180:
+            raise ValueError(f"rotation: must be from 0 to 180 degrees, got {self.rotation}")
+        if not 0 <= self.stretch < 1:
+            raise ValueError(f"stretch: must be a share in [0, 1), got {self.stretch}")
+        if not 0 <= self.rotation_sd <= 60:
+            raise ValueError(f"rotation_sd: must be from 0 to 60 degrees, got {self.rotation_sd}")
+        if not 0 <= self.squeeze < 1:
+            raise ValueError(f"squeeze: must be a share in [0, 1), got {self.squeeze}")
+        if self.erase < 0:
+            raise ValueError(f"erase: must not be negative, got {self.erase}")
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """Adam (β = 0.9 and 0.999, ε = 1e-8), the schedule of its learning rate, and the average of the weights."""
+
+    learning_rate: float = 1e-3
+    """Learning rate of the first step, or of the first after the warm-up."""
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    """Exponential decay, or half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017)."""
+    warmup_steps: int = 0
+    """The learning rate rises evenly over this many first steps."""
+    decay: float = 0.96
+    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it."""
+    decay_steps: int = 2000
+    """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code."""
+    l2: float = 0.0
+    """L2 penalty on all weights, as Adam's weight decay."""
+    gradient_clip: float | None = None
+    """Largest norm of the whole gradient; longer ones are shortened to it."""
+    ema: float | None = None
+    """Evaluate and keep an exponential moving average of the weights, which each step leaves with this share of what it
+    was (0.999: over about the last 1,000 steps); without it, the weights themselves."""
+
+    def __post_init__(self) -> None:
+        if not (self.learning_rate > 0 and self.decay > 0 and self.decay_steps > 0):
+            raise ValueError(
+                "learning_rate, decay, decay_steps: must be above 0, "
+                f"got {self.learning_rate}, {self.decay}, {self.decay_steps}"
+            )
+        if self.schedule not in ("exponential", "cosine"):
+            raise ValueError(f"schedule: must be 'exponential' or 'cosine', got {self.schedule!r}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps: must not be negative, got {self.warmup_steps}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema: must be between 0 and 1, both excluded, or None, got {self.ema}")
+        if not self.l2 >= 0:
+            raise ValueError(f"l2: must not be negative, got {self.l2}")
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise ValueError(f"gradient_clip: must be above 0 or None, got {self.gradient_clip}")
+
+    def rate_at(self, step: int, total_steps: int) -> float:
+        """The learning rate of a step, counted from 0, of a training of `total_steps`.
+
+        >>> options = OptimizerOptions(learning_rate=1.0, schedule="cosine", warmup_steps=2)
+        >>> [round(options.rate_at(step, 10), 2) for step in (0, 1, 6, 10)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "exponential":
+            return float(self.learning_rate * self.decay ** (step / self.decay_steps))
+        done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a recipe is trained, and how safely. Two trainings that differ in this alone are of the same recipe.
+
+    Raises:
+        ValueError: a field is outside its range.
+    """
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute."""
+    devices: int = 1
+    """How many of them, with distributed data parallel (DDP); on a CPU, processes."""
+    threads: int | None = None
+    """Threads of the processor; default: PyTorch's choice (OMP_NUM_THREADS, or the cores)."""
+    checkpoint_seconds: float = 60.0
+    """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "threads"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: must be at least 1, got {number}")
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(f"checkpoint_seconds: must not be negative, got {self.checkpoint_seconds}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return dataclasses.asdict(self)

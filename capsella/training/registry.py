@@ -1,0 +1,73 @@
+"""The registered recipes: functions without arguments, by the names under which `capsella train` knows them."""
+
+import fnmatch
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from capsella.errors import unknown_name
+from capsella.training.recipe import Recipe
+
+RecipeFunction = Callable[[], Recipe]
+RECIPES: dict[str, RecipeFunction] = {}
+
+
+def register_recipe(function: RecipeFunction) -> RecipeFunction:
+    """Decorator for a function that returns a recipe; its name is the function's, with hyphens."""
+    RECIPES[_hyphens(function.__name__)] = function
+    return function
+
+
+def register_recipe_for(
+    networks: Sequence[str], suffix: str = ""
+) -> Callable[[Callable[[str], Recipe]], Callable[[str], Recipe]]:
+    """Decorator for a function from a network's name to its recipe: one recipe a network, named NETWORK + `suffix`."""
+
+    def register(function: Callable[[str], Recipe]) -> Callable[[str], Recipe]:
+        RECIPES.update({_hyphens(network) + suffix: partial(function, network) for network in networks})
+        return function
+
+    return register
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe registered under `name`.
+
+    Raises:
+        ValueError: unknown; suggests the nearest.
+    """
+    return recipe_function(name)()
+
+
+def recipe_function(name: str) -> RecipeFunction:
+    """The function registered under `name`.
+
+    Raises:
+        ValueError: unknown; suggests the nearest.
+    """
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES)
+    return RECIPES[name]
+
+
+def recipe_summary(name: str) -> str:
+    """The first sentence of what the recipe's docstring says."""
+    function = recipe_function(name)
+    text = inspect.getdoc(function.func if isinstance(function, partial) else function) or ""
+    return text.partition("\n\n")[0].replace("\n", " ")
+
+
+def recipe_group(name: str) -> str:
+    """The package or module below `capsella.papers` that has the recipe, as "sabour2017" or "own_images"."""
+    function = recipe_function(name)
+    module = (function.func if isinstance(function, partial) else function).__module__
+    return module.removeprefix("capsella.papers.").partition(".")[0]
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """Registered names that match a shell pattern, sorted."""
+    return sorted(fnmatch.filter(RECIPES, pattern))
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
