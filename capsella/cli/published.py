@@ -35,7 +35,7 @@ def read_call(
     describe: Callable[[Any], str],
     arguments: list[str],
 ) -> Call | None:
-    """What `capsella VERB NAME …` asks for; without a name, or for --help, the names are listed instead.
+    """What `capsella VERB NAME …` asks for; without a registered name, or for --help, the names are listed.
 
     Args:
         verb: table or figure.
@@ -47,15 +47,15 @@ def read_call(
     Raises:
         ValueError: an unknown name; suggests the nearest.
     """
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] not in registered:
         print(f"usage: capsella {verb} NAME [--budget small|full] [--seeds 0 1 …]")
         print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--folder FOLDER]\n")
         described = {name: describe(registered[name]("full")) for name in registered}
         list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})
+        if arguments and arguments[0] not in ("-h", "--help"):
+            raise unknown_name(verb, arguments[0], registered)
         return None
     name, words = arguments[0], arguments[1:]
-    if name not in registered:
-        raise unknown_name(verb, name, registered)
     options: Any = tyro.cli(options_type, args=words, prog=f"capsella {verb} {name}")
     budget: BudgetName = options.budget
     published = registered[name](budget)

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli.recipes import recipe_groups
-from capsella.cli.screen import console, list_entries, show
+from capsella.cli.screen import console, list_entries, list_names, show
 from capsella.data import source_table
 from capsella.models import list_models
 from capsella.papers.published import FIGURES, TABLES
@@ -67,6 +67,14 @@ def test_a_table_that_fits_is_no_wider_than_the_screen(width, capsys):
     table.add_row("hinton2018_cnn", "a sentence of many words, which is broken so that it stays within the screen")
     show(table)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= (width or 120)
+
+
+def test_a_name_longer_than_the_screen_stays_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    name = "a-name-longer-than-the-screen"
+    list_names({"group": ["short", name]})
+    list_entries({"group": [(name, f"text with {name}")]})
+    assert capsys.readouterr().out.split().count(name) == 3
 
 
 def test_entries_are_no_markup(capsys):
