@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> None:
     check_port(options.host, options.port)
     check_gradio()
     if not options.runs and not (DEMO / "model.safetensors").exists():
-        print(f"no run given, and none in {DEMO}: training the demo first, one to three minutes", flush=True)
+        print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
     subjects = [open_run(folder, options.images) for folder in options.runs or (DEMO,)]
     serve(
