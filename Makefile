@@ -14,7 +14,7 @@ BIN := .venv/bin
 
 demo: .venv/installed
 	$(BIN)/capsella train demo
-	@echo 'next: $(BIN)/capsella demo-explore   turn the dials of what was trained, in the browser'
+	@echo 'next: $(BIN)/capsella explore   turn the dials of what was trained, in the browser'
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2

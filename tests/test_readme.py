@@ -12,7 +12,6 @@ from capsella.cli import (
     bench,
     compare,
     data,
-    demo_explore,
     evaluate,
     explain,
     explore,
@@ -21,7 +20,6 @@ from capsella.cli import (
     models,
     predict,
     robustness,
-    time,
     train,
 )
 from capsella.papers.published import FIGURES, TABLES
@@ -55,11 +53,10 @@ def understood(monkeypatch):
         (train, "resume"),
         (train, "_train_seeds"),
         (evaluate, "load_run"),
-        (attack, "load_run"),
+        (attack, "load_runs"),
         (predict, "load_run"),
         (explain, "load_run"),
         (explore, "check_gradio"),
-        (demo_explore, "check_gradio"),
         (export, "load_run"),
         (bench, "_model_and_images"),
         (compare, "make_plan"),
@@ -67,8 +64,8 @@ def understood(monkeypatch):
         (data, "source_table"),
         (data, "save_split"),
         (data, "save_thesis_sets"),
-        (robustness, "load_run"),
-        (time, "execution_times"),
+        (robustness, "load_runs"),
+        (bench, "execution_times"),
         (models, "list_models"),
     ]:
         monkeypatch.setattr(module, name, stop)

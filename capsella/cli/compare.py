@@ -1,10 +1,10 @@
 """`capsella compare`."""
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from capsella.cli.screen import console, show
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.report import as_text
 from capsella.grid import duration
@@ -13,28 +13,20 @@ from capsella.grid import duration
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train, test, and write the report."""
     options = tyro.cli(ComparisonOptions, args=arguments, prog="capsella compare")
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120  # a file or pipe has no width to fit into
     plan = make_plan(options)
-    _print_plan(plan, console)
+    _print_plan(plan)
     if options.dry_run:
         return
-    found, report = compare(plan, console)
-    console.print(f"\n{as_text(found)}\n\nreport  {report}", soft_wrap=True, markup=False)
+    found, report = compare(plan, console())
+    print(f"\n{as_text(found)}\n\nreport  {report}")
 
 
-def _print_plan(plan: Plan, console: Console) -> None:
+def _print_plan(plan: Plan) -> None:
     given, splits = plan.options, plan.splits
     height, width = splits.image_size
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
-    console.print(
-        f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes",
-        markup=False,
-        soft_wrap=True,
-    )
+    print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
     table = Table("network", "kind")
-    table.columns[0].overflow = "fold"
     for head in ("parameters", "learning rates", "runs", "one run", "all its runs"):
         table.add_column(head, justify="right")
     for one in plan.candidates:
@@ -42,25 +34,22 @@ def _print_plan(plan: Plan, console: Console) -> None:
         rates = " ".join(f"{rate:g}" for rate in plan.rates(one))
         times = duration(seconds), duration(plan.runs_each * seconds)
         table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, str(plan.runs_each), *times)
-    console.print(table)
+    show(table)
     curve = 2 * len(given.shares) * len(given.seeds)
-    console.print(
+    print(
         f"{plan.epochs} epochs in batches of {plan.batch_size}, {len(given.seeds)} seed(s); {curve} more runs for the "
-        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}.",
-        soft_wrap=True,
+        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}."
     )
-    _advise(plan, console)
+    _advise(plan)
 
 
-def _advise(plan: Plan, console: Console) -> None:
+def _advise(plan: Plan) -> None:
     """One network may take longer than all others together."""
     longest = max(plan.candidates, key=lambda one: plan.seconds(one.network))
     others = [one for one in plan.candidates if one is not longest]
     share = plan.seconds(longest.network) / sum(plan.seconds(one.network) for one in plan.candidates)
     if share > 0.5 and {one.family for one in others} == {"capsules", "CNN"}:
-        console.print(
+        print(
             f"{longest.network} takes {100 * share:.0f} % of the time; without it: "
-            f"--models {' '.join(one.network for one in others)}",
-            soft_wrap=True,
-            markup=False,
+            f"--models {' '.join(one.network for one in others)}"
         )

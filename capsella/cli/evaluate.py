@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
+from capsella.cli.screen import show
 from capsella.data import DataOptions, LabelledImages, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import evaluate, evaluation_table
@@ -19,29 +19,26 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a run: a table for people, and the same numbers as JSON."""
+    """Test a run: a table to read, and the same numbers as JSON."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     split: Literal["test", "validation", "train"] = "test"
-    """Which of its images."""
+    """The images to test on."""
     data: str | None = None
-    """Another source with the same classes, as in affnist-like for a run on mnist40."""
+    """Another source with the same classes, as affnist-like for a run on mnist40."""
     test_pairs: int | None = None
-    """Of a run on pairs: test on this many instead; the first are the same."""
+    """For a run on pairs: test on this many pairs. Fewer are the first of more."""
     test_per_class: int | Literal["all"] | None = None
-    """Test on at most this many images a class, or on all, where the recipe takes another number. Not for pairs."""
+    """Test on at most this many images of each class, or on all; default: the recipe's number. Not for pairs."""
     crops: bool = False
-    """Average the activations over thirteen cuts around the centre (Hinton et al. 2018, "multiple crops"): a figure of
-    its own, of networks that cut their images."""
+    """Average over thirteen cuts around the centre (Hinton et al. 2018), for networks that cut their images."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """Where the JSON goes; default: SPLIT.json in the run's folder, DATA-SPLIT.json for another source,
-    SPLIT-pairsN.json for another number of pairs, SPLIT-per-classN.json for another number of images (N may be "all"),
-    SPLIT-crops.json for several cuts."""
+    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops].json in the run's folder."""
 
     def __post_init__(self) -> None:
         if self.test_per_class is not None and self.split != "test":
@@ -51,7 +48,7 @@ class Evaluate:
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
     """The run's own images, or those that are asked for instead."""
     if options.test_per_class is not None and data.is_paired:
-        raise ValueError("test_per_class: not for a run on pairs; test_pairs says how many of them")
+        raise ValueError("test_per_class: not for a run on pairs; use --test-pairs")
     name = data.name if options.data is None else options.data
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
@@ -81,6 +78,5 @@ def run(arguments: list[str]) -> None:
     if options.json:
         print(json.dumps(evaluation.to_dict(), indent=2))
     else:
-        console = Console(highlight=False)
-        console.print(evaluation_table(evaluation))
-        console.print(f"written to {out}", soft_wrap=True, markup=False)
+        show(evaluation_table(evaluation))
+        print(f"written to {out}")

@@ -1,11 +1,11 @@
 """`capsella explain`."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from capsella.data import PairSet, load_data
 from capsella.errors import CapsellaError
@@ -16,10 +16,11 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Explain:
-    """For each image, pictures: activations, reconstruction and dimension tweaks; how each layer routed; votes.
+    """Draw what a run sees in each image: what `capsella explore` shows in a browser.
 
-    They are what `capsella explore` shows in a browser. A run on pairs of images needs no image named: its test pairs
-    are drawn beside the reconstruction of each image.
+    Activations, reconstruction and dimension tweaks, the routing, the votes.
+
+    A run on pairs needs no images: its test pairs are drawn, reconstructed.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -29,7 +30,7 @@ class Explain:
     out: Path | None = None
     """Folder for the pictures; default: explain/ in the run's folder."""
     skip_broken: bool = False
-    """Pass over images that cannot be read, and list them at the end, instead of stopping at the first."""
+    """Leave out images that cannot be read, and list them at the end, instead of stopping at the first."""
 
 
 def run(arguments: list[str]) -> None:
@@ -53,10 +54,8 @@ def run(arguments: list[str]) -> None:
     else:
         raise ValueError("images: must name at least one image or folder")
     for picture in pictures:
-        Console(highlight=False).print(str(picture), soft_wrap=True, markup=False)
+        print(picture)
     for file in broken:
-        Console(highlight=False, stderr=True).print(
-            f"left out {file.file}: {file.reason}", soft_wrap=True, markup=False
-        )
+        print(f"left out {file.file}: {file.reason}", file=sys.stderr)
     if not pictures:
         raise CapsellaError("explain: none of the images could be read")

@@ -6,51 +6,52 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from capsella.cli import train
+from capsella.cli.screen import console
 from capsella.explorer import open_run
 from capsella.explorer.server import check_gradio, check_host, check_port, serve
+
+DEMO = Path("runs/demo")
 
 
 @dataclass(frozen=True)
 class Explore:
-    """One page in the browser: choose, upload or draw an image, turn the dials of its capsules, look at the routing.
+    """Open a page in the browser: choose, upload or draw an image, turn its dials.
 
-    The first run has the dials; others can be compared with it.
+    The first run has the dials; others are compared with it.
+
+    Without a run it shows runs/demo, the demo's, and trains that first if need be.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
     """Folders of runs."""
     images: int = 500
-    """Test images on the page, evenly spread through the test set."""
+    """Test images on the page, spread evenly over the test set."""
     port: int = 7860
-    """Where the page is served."""
+    """Port of the page."""
     host: str = "127.0.0.1"
-    """Another address lets other machines in; they need the password in the environment variable CAPSELLA_PASSWORD."""
-    browser: bool = False
+    """Another address lets other machines in, with the password in the environment variable CAPSELLA_PASSWORD."""
+    browser: bool = True
     """Open the page in this machine's browser."""
 
 
 def run(arguments: list[str]) -> None:
-    """Serve until interrupted."""
+    """Check all that may be wrong before anything is loaded, load, and serve until interrupted."""
     options = tyro.cli(Explore, args=arguments, prog="capsella explore")
-    explore(options)
-
-
-def explore(options: Explore) -> None:
-    """Check all that may be wrong before anything is loaded, load, and serve."""
-    if not options.runs:
-        raise ValueError("runs: must name the folder of at least one run")
     password = os.environ.get("CAPSELLA_PASSWORD")
     check_host(options.host, password)
     check_port(options.host, options.port)
     check_gradio()
-    subjects = [open_run(folder, options.images) for folder in options.runs]
+    if not options.runs and not (DEMO / "model.safetensors").exists():
+        print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
+        train.run(["demo", "--out", str(DEMO)])
+    subjects = [open_run(folder, options.images) for folder in options.runs or (DEMO,)]
     serve(
         subjects,
         host=options.host,
         port=options.port,
         password=password,
         browser=options.browser,
-        console=Console(highlight=False),
+        console=console(),
     )

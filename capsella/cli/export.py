@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from capsella.data import load_data
 from capsella.export import TOLERANCES, Exported, Format, Precision, Tolerance, export_model
@@ -15,24 +14,27 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's network as a file for other programs, and compare it with PyTorch on every test image."""
+    """Write a run's network as a file for other programs.
+
+    The file must agree with PyTorch on every test image, or it is not written.
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     format: Format = "onnx"
-    """onnx for ONNX Runtime and others; pt2 for torch.export, with the native kernels."""
+    """onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
     precision: Precision = "float32"
-    """Of convolutions and dense layers; the routing stays float32. int8 is calibrated on training images."""
+    """Precision of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
     reconstruction: bool = False
-    """With the decoder: a second output, reconstruction."""
+    """Include the decoder; its images are a second output, reconstruction."""
     out: Path | None = None
     """The file; default: RECIPE.onnx, RECIPE-int8.onnx or RECIPE.pt2 in the run's folder."""
     tolerance: float | None = None
-    """Largest difference of any activation; default: 1e-4 for float32, 1e-2 for float16, 0.1 for int8."""
+    """Largest difference allowed of any activation; default: 1e-4 for float32, 1e-2 for float16, 0.1 for int8."""
     flips: float | None = None
-    """Per cent of the test images that may get another class; default: 0 for float32, 0.5 for float16, 1 for int8."""
+    """Per cent of test images that may get another class; default: 0 for float32, 0.5 for float16, 1 for int8."""
     json: bool = False
-    """Print JSON instead of text; the same stands beside the file, as FILE.json."""
+    """Print JSON instead of text; FILE.json beside the file holds the same."""
 
 
 def run(arguments: list[str]) -> None:
@@ -62,10 +64,9 @@ def run(arguments: list[str]) -> None:
 
 
 def _print(exported: Exported) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
     about = exported.description
     engine = f"opset {about['opset']}" if about["format"] == "onnx" else f"routing: {about['routing']}"
     size = exported.path.stat().st_size / 2**20
-    console.print(f"{about['model']}, {about['format']}, {about['precision']}, {engine}, {size:.1f} MiB")
-    console.print(f"parity with PyTorch: {exported.parity}")
-    console.print(f"written to {exported.path}, and what to know to {exported.path.name}.json")
+    print(f"{about['model']}, {about['format']}, {about['precision']}, {engine}, {size:.1f} MiB")
+    print(f"parity with PyTorch: {exported.parity}")
+    print(f"written to {exported.path}, and its description to {exported.path.name}.json")

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from capsella import _native
+from capsella.cli.screen import show
 from capsella.data import data_root
 from capsella.routing import ROUTINGS
 from capsella.training.environment import environment
@@ -14,7 +14,7 @@ from capsella.training.environment import environment
 
 @dataclass(frozen=True)
 class Info:
-    """Versions, hardware, and which routing backend runs and why."""
+    """Print versions, hardware, and which routing backend runs, and why."""
 
 
 def run(arguments: list[str]) -> None:
@@ -25,7 +25,7 @@ def run(arguments: list[str]) -> None:
         table.add_row(key, str(value))
     table.add_row("routings", ", ".join(sorted(ROUTINGS)))
     table.add_row("backend", _backend())
-    Console(highlight=False).print(table)
+    show(table)
 
 
 def _backend() -> str:

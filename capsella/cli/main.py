@@ -6,34 +6,43 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from capsella.cli.screen import console
 from capsella.errors import CapsellaError, unknown_name
 from capsella.version import __version__
 
-# Verb → what it does. Each lives in the module of its name under `capsella.cli`, a hyphen being an underscore, as
-# `run(arguments)`; it is imported only when called, so that `capsella --help` answers at once.
-VERBS = {
-    "train": "train a recipe, evaluate it on the test images, and write a report",
-    "evaluate": "error, precision, recall, calibration and confusion matrix of a run",
-    "predict": "classify image files into a CSV, JSON lines or Parquet table",
-    "robustness": "accuracy of one or more runs on turned, moved, coloured and noisy test images",
-    "attack": "accuracy of runs under adversarial attacks, white-box, from one another, and on votes",
-    "time": "how long networks take, forward and backward, beside one another",
-    "compare": "capsule networks and CNNs on your images: which serves you better, or is it noise",
-    "explain": "pictures of what a run sees: reconstructions, dimension tweaks, routing",
-    "explore": "the same in the browser: turn a capsule's dials and watch what it believes",
-    "demo-explore": "explore the run that `capsella train demo` left",
-    "export": "write a run as ONNX or .pt2, and compare the file with PyTorch",
-    "bench": "latency and throughput of a run or a network in every backend",
-    "table": "run a table of a paper, row by row, and print its numbers beside ours",
-    "figure": "draw a figure of a paper from the runs that it needs, with its numbers as JSON",
-    "data": "list the image sources, or show what one holds",
-    "models": "list the networks, or show the options of one",
-    "info": "versions, hardware, and which routing backend runs",
+# Group → verb → what it does, short enough for 80 columns. Each verb lives in the module of its name under
+# `capsella.cli`, as `run(arguments)`; it is imported only when called, so that `capsella --help` answers at once.
+GROUPS = {
+    "train and judge": {
+        "train": "train a recipe, test it once, and write a report",
+        "evaluate": "error, precision, recall, calibration and confusions of a run",
+        "compare": "capsule networks or CNNs: which serve your images better?",
+        "robustness": "accuracy on turned, moved, coloured and noisy test images",
+        "attack": "accuracy under adversarial attacks",
+    },
+    "look inside": {
+        "explain": "draw what a run sees: reconstructions, tweaks, routing",
+        "explore": "the same in the browser: turn a capsule's dials",
+    },
+    "ship": {
+        "predict": "classify image files into a CSV, JSON lines or Parquet table",
+        "export": "write a run as ONNX or .pt2, and check the file against PyTorch",
+        "bench": "how long networks take, to classify or to train",
+    },
+    "papers": {
+        "models": "list the networks, or show one",
+        "recipes": "list the recipes, or show one",
+        "table": "run a table of a paper, and print its numbers beside ours",
+        "figure": "run what a figure of a paper needs, and draw it",
+    },
+    "data and machine": {
+        "data": "list the image sources, show what one holds, or write a split",
+        "info": "versions, hardware, and which routing backend runs",
+    },
 }
+VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
 
 # How often a thread that waits for others looks, before it sleeps: by default 300,000 times in libgomp, milliseconds
 # for which it keeps the core from the very thread it waits for where another program is at work. Measured with two
@@ -46,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when PyTorch is imported, by a verb
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(stderr=True, highlight=False)
+    errors = console(stderr=True)
     # Advice of the training framework to its own users; ours have other flags.
     warnings.filterwarnings("ignore", module="lightning_fabric")
     if not words or words[0] in ("-h", "--help"):
@@ -60,25 +69,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BrokenPipeError:  # whoever read our output, as `head` does, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (CapsellaError, ValueError, OSError) as error:
-            console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+            errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
             sys.exit(1)
         except KeyboardInterrupt:
-            console.print("interrupted")
+            errors.print("interrupted")
             sys.exit(130)
 
 
 def _run(verb: str, arguments: list[str]) -> None:
     if verb not in VERBS:
         raise unknown_name("command", verb, VERBS)
-    importlib.import_module(f"capsella.cli.{verb.replace('-', '_')}").run(arguments)
+    importlib.import_module(f"capsella.cli.{verb}").run(arguments)
 
 
 def _print_help() -> None:
-    console = Console(highlight=False)
-    console.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n")
-    console.print("usage: capsella COMMAND …\n       capsella --version\n")
-    table = Table.grid(padding=(0, 2))
-    for verb, does in VERBS.items():
-        table.add_row(f"  [bold]{verb}[/]", does)
-    console.print(table)
-    console.print("\n`capsella COMMAND --help` explains each. Start with: capsella train demo")
+    out = console()
+    out.print(f"[bold]capsella {__version__}[/]: a capsule-network workbench\n")
+    print("usage: capsella COMMAND …\n       capsella --version")
+    for group, verbs in GROUPS.items():
+        out.print(f"\n[bold]{group}[/]")
+        for verb, does in verbs.items():
+            print(f"  {verb:<11} {does}")
+    print("\n`capsella COMMAND --help` explains each. Start with: capsella train demo")

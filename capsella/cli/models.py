@@ -6,15 +6,14 @@ from typing import Annotated
 
 import torch
 import tyro
-from rich.console import Console
-from rich.table import Table
 
+from capsella.cli.screen import by_paper, list_entries
 from capsella.models import count_parameters, create_model, list_models, model_function
 
 
 @dataclass(frozen=True)
 class Models:
-    """List the registered networks; a full name shows what one is and what can be changed."""
+    """List the networks by paper; a full name shows one, and what you can change."""
 
     pattern: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[PATTERN]")] = "*"
     """A shell pattern, as in 'sabour*', or a full name."""
@@ -22,27 +21,23 @@ class Models:
 
 def run(arguments: list[str]) -> None:
     """List, or show one."""
-    console = Console(highlight=False)
     pattern = tyro.cli(Models, args=arguments, prog="capsella models").pattern
     names = list_models(pattern)
     if not names:
         model_function(pattern)  # raises, with the nearest name
     if names == [pattern]:
-        _show(pattern, console)
-        return
-    table = Table("network", "parameters", "what it is")
-    for name in names:
-        table.add_row(name, _parameters(name), _summary(name))
-    console.print(table)
+        _show(pattern)
+    else:
+        list_entries({paper: [(name, _summary(name)) for name in of] for paper, of in by_paper(names).items()})
 
 
-def _show(name: str, console: Console) -> None:
+def _show(name: str) -> None:
     function = model_function(name)
-    console.print(f"[bold]{name}[/]: {_parameters(name)} parameters as published\n")
-    console.print(inspect.getdoc(function) or "", markup=False)
-    console.print("\ndefaults:")
+    print(f"{name}: {_parameters(name)} parameters as published\n")
+    print(inspect.getdoc(function) or "")
+    print("\ndefaults:")
     for key, parameter in inspect.signature(function).parameters.items():
-        console.print(f"  {key} = {parameter.default}", markup=False)
+        print(f"  {key} = {parameter.default}")
 
 
 def _parameters(name: str) -> str:
@@ -51,4 +46,5 @@ def _parameters(name: str) -> str:
 
 
 def _summary(name: str) -> str:
-    return (inspect.getdoc(model_function(name)) or "").partition("\n\n")[0].replace("\n", " ")
+    first = (inspect.getdoc(model_function(name)) or "").partition("\n\n")[0].replace("\n", " ")
+    return f"{_parameters(name)} parameters. {first}"

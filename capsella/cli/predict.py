@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from capsella.cli.screen import console
 from capsella.evaluation import Broken, predict_files, predict_table, print_table
 from capsella.training import Run, load_run
 
@@ -16,8 +17,9 @@ from capsella.training import Run, load_run
 class Predict:
     """Classify images into a table: file, class, and the activation of every class.
 
-    With --out, images that cannot be read are listed in OUT.broken.csv, and a call that is interrupted, however it is,
-    goes on with --resume.
+    With --out, images that cannot be read are listed in OUT.broken.csv.
+
+    With --resume, an interrupted call goes on where it stopped.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -25,18 +27,17 @@ class Predict:
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS…")]
     """Image files, or folders to look for images in."""
     out: Path | None = None
-    """The table, a .csv, .jsonl or .parquet file; default: CSV to standard output."""
+    """The table: a .csv, .jsonl or .parquet file; default: CSV to standard output."""
     resume: bool = False
-    """Go on with a table that an earlier call left unfinished; begin where there is none."""
+    """Go on with a table that an earlier call left unfinished; begin it if there is none."""
     overwrite: bool = False
-    """Replace a table that is there."""
+    """Replace a table that exists."""
     workers: int | None = None
-    """Processes that decode images; 0 decodes in this one. Default: a core each but for one, at most 8."""
+    """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8."""
     batch_size: int = 64
     """Images at a time."""
     skip_broken: bool = False
-    """To standard output: leave out images that cannot be read, and list them at the end, instead of stopping at the
-    first. A table always leaves them out."""
+    """Leave out images that cannot be read, and list them at the end. With --out they are always left out."""
 
 
 def run(arguments: list[str]) -> None:
@@ -46,14 +47,14 @@ def run(arguments: list[str]) -> None:
         raise ValueError("paths: must name at least one image or folder")
     if options.out is None and (options.resume or options.overwrite):
         raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
-    console = Console(stderr=True, highlight=False)
+    errors = console(stderr=True)
     if options.out is None:
-        _to_standard_output(options, console)
+        _to_standard_output(options, errors)
     else:
-        _to_table(options, options.out, console)
+        _to_table(options, options.out, errors)
 
 
-def _to_standard_output(options: Predict, console: Console) -> None:
+def _to_standard_output(options: Predict, errors: Console) -> None:
     trained = load_run(options.run)
     broken: list[Broken] | None = [] if options.skip_broken else None
     predictions = predict_files(
@@ -67,10 +68,10 @@ def _to_standard_output(options: Predict, console: Console) -> None:
     print_table(predictions, trained.model.classes)
     if broken:
         lines = (f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken)
-        console.print(f"left out {len(broken)} broken images:", *lines, sep="\n  ", soft_wrap=True, markup=False)
+        errors.print(f"left out {len(broken)} broken images:", *lines, sep="\n  ", soft_wrap=True, markup=False)
 
 
-def _to_table(options: Predict, out: Path, console: Console) -> None:
+def _to_table(options: Predict, out: Path, errors: Console) -> None:
     began = time.monotonic()
     trained = load_run(options.run)
     written = predict_table(
@@ -82,13 +83,13 @@ def _to_table(options: Predict, out: Path, console: Console) -> None:
         resume=options.resume,
         overwrite=options.overwrite,
         classes=_classes_an_image(trained),
-        console=console,
+        console=errors,
     )
     seconds = time.monotonic() - began
     lines = [f"{written.rows} predictions written to {out} in {seconds:.0f} s"]
     if written.broken_table:
         lines.append(f"{written.broken} broken images listed in {written.broken_table}")
-    console.print(*lines, sep="\n", soft_wrap=True, markup=False)
+    errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 
 def _classes_an_image(trained: Run) -> int:

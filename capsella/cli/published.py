@@ -1,6 +1,6 @@
 """What `capsella table` and `capsella figure` read alike: a name, a budget, seeds, data and a folder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 import tyro
 from rich.console import Console
 
+from capsella.cli.screen import by_paper, list_entries
+from capsella.errors import unknown_name
 from capsella.papers.kinds.published import BudgetName
 
 
@@ -26,20 +28,33 @@ class Call:
         return values
 
 
-def usage(verb: str) -> str:
-    """How the command is called, in a line."""
-    return f"usage: capsella {verb} NAME [--budget small|full] [--seeds 0 1 …] [--data SOURCE] [--folder FOLDER]\n"
-
-
-def read_call(verb: str, registered: Mapping[str, Any], options_type: type, arguments: list[str]) -> Call:
-    """What `capsella VERB NAME …` asks for.
+def read_call(
+    verb: str,
+    registered: Mapping[str, Callable[[BudgetName], Any]],
+    options_type: type,
+    describe: Callable[[Any], str],
+    arguments: list[str],
+) -> Call | None:
+    """What `capsella VERB NAME …` asks for; without a registered name, or for --help, the names are listed.
 
     Args:
         verb: table or figure.
-        registered: functions from a budget to a table or figure, by name; the first argument is one of them.
+        registered: functions from a budget to a table or figure, by name.
         options_type: dataclass with budget, seeds, data and folder, whose texts are those of --help.
+        describe: a line on a table or figure.
         arguments: the words after the verb.
+
+    Raises:
+        ValueError: an unknown name; suggests the nearest.
     """
+    if not arguments or arguments[0] not in registered:
+        print(f"usage: capsella {verb} NAME [--budget small|full] [--seeds 0 1 …]")
+        print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--folder FOLDER]\n")
+        described = {name: describe(registered[name]("full")) for name in registered}
+        list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})
+        if arguments and arguments[0] not in ("-h", "--help"):
+            raise unknown_name(verb, arguments[0], registered)
+        return None
     name, words = arguments[0], arguments[1:]
     options: Any = tyro.cli(options_type, args=words, prog=f"capsella {verb} {name}")
     budget: BudgetName = options.budget

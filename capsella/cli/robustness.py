@@ -1,20 +1,20 @@
 """`capsella robustness`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import tyro
-from rich.console import Console
 
+from capsella.cli.runs import load_runs
+from capsella.cli.screen import show
 from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.explain.plots import robustness_figure, write_png
 from capsella.files import write_json
-from capsella.training import Run, load_run
+from capsella.training import Run
 
 
 def _default(name: str) -> tuple[float, ...]:
@@ -23,27 +23,31 @@ def _default(name: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class RobustnessOptions:
-    """Accuracy on changed test images, the same ones for every run: a table, curves, and the numbers as JSON and CSV.
+    """Measure accuracy on changed test images, the same for every run.
 
-    Strengths are numbers from 0 on, and 0 is always there; a flag without numbers leaves its change out.
+    Writes curves, and the numbers as JSON and CSV.
+
+    The numbers of a change are its strengths; 0 is always measured.
+
+    A flag without numbers leaves its change out.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
     """Folders of runs with the same test images."""
     out: Path | None = None
-    """Folder for the results; default: robustness/ in the run's folder, or beside the first of several."""
+    """Folder for the results; default: robustness/ in the run's folder, or beside the first of several runs."""
     rotation: tuple[float, ...] = _default("rotation")
-    """Flip with probability ½ each way, and turn by up to so many degrees."""
+    """Flip with probability ½ each way, and turn by up to this many degrees."""
     translation: tuple[float, ...] = _default("translation")
     """Move by up to this share of each side."""
     colour: tuple[float, ...] = _default("colour")
-    """Add up to this much, of a range of 1, to each channel; to a grey image's brightness."""
+    """Add up to this much to each channel, or to a grey image; pixels are from 0 to 1."""
     noise: tuple[float, ...] = _default("noise")
     """Add Gaussian noise of this standard deviation."""
     flips: tuple[float, ...] = ()
     """Flip with this probability each way, without a rotation."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of the changes."""
     batch_size: int = 128
     """Images at a time, at most 128."""
 
@@ -51,9 +55,7 @@ class RobustnessOptions:
 def run(arguments: list[str]) -> None:
     """Measure, print and write."""
     options = tyro.cli(RobustnessOptions, args=arguments, prog="capsella robustness")
-    if not options.runs:
-        raise ValueError("runs: must name at least one run's folder")
-    runs = {name: load_run(folder) for name, folder in _names(options.runs).items()}
+    runs = load_runs(options.runs)
     data, images = _test_images(runs)
     result = measure_robustness(
         {name: trained.model for name, trained in runs.items()},
@@ -69,18 +71,9 @@ def run(arguments: list[str]) -> None:
     write_json(out / "robustness.json", result.to_dict())
     result.write_csv(out / "robustness.csv")
     write_png(robustness_figure(result), out / "robustness.png")
-    console = Console(highlight=False)
-    console.print(f"{len(images)} test images of {data}; 95 % intervals", markup=False)
-    console.print(*result.tables(), sep="\n")
-    console.print(f"written to {out / 'robustness'}.json, .csv and .png", soft_wrap=True, markup=False)
-
-
-def _names(folders: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the names of their folders, or by their whole paths where two are called the same."""
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ValueError(f"runs: must be different, got {', '.join(map(str, folders))}")
-    names = [folder.resolve().name for folder in folders]
-    return dict(zip(names if len(set(names)) == len(names) else map(str, folders), folders, strict=True))
+    print(f"{len(images)} test images of {data}; 95 % intervals")
+    show(*result.tables())
+    print(f"written to {out / 'robustness'}.json, .csv and .png")
 
 
 def _test_images(runs: dict[str, Run]) -> tuple[str, ImageSet]:

@@ -9,39 +9,45 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from capsella.cli import screen
 from capsella.cli.flags import prepare
+from capsella.cli.recipes import recipe_groups
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation
 from capsella.explain import write_report
 from capsella.files import write_json
 from capsella.grid import finish_run
-from capsella.papers import get_recipe, list_recipes
+from capsella.papers import get_recipe
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, new_run_folder, resume, train
 from capsella.training.spread import Spread
 
 USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train --resume RUN
 
-Trains a recipe, keeps the epoch that its validation images choose (with --keep last, the last), evaluates that once on
-the test images and writes report.html. Any field of the recipe can be overridden: `capsella train RECIPE --help` lists
-them. --model NAME takes another network: where it has the very options of the recipe's, as the recipe sets them, else
-at its defaults (`capsella models NAME`), crops and changes of brightness included.
+Trains a recipe and keeps the epoch with the lowest validation error (with
+--keep last, the last). Tests that once, and writes report.html.
 
-On images of your own, one sub-folder a class: capsella train images-capsnet --data.path FOLDER
+Every field of a recipe is a flag: `capsella train RECIPE --help` lists them.
+--model NAME takes another network. If both networks have the same options, it
+keeps the recipe's, or else takes its own defaults (`capsella models NAME`).
+
+Images of your own, one sub-folder a class:
+  capsella train images-capsnet --data.path FOLDER
+
+Recipes by paper; `capsella recipes` says what each is:
 """
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train one recipe. The end of a field's name is enough where it is unique: --iterations, --learning-rate."""
+    """Train a recipe. Of a field's name the unique end is enough, as --iterations."""
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
     out: Path | None = None
     """Folder of the run; default: runs/RECIPE, numbered where that exists."""
     seeds: int = 1
-    """Train this many times, with seeds counted up from --seed, and report mean and standard deviation."""
+    """Train this many times, from --seed on, and report mean and standard deviation."""
     machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
 
     def __post_init__(self) -> None:
@@ -51,9 +57,10 @@ class Train:
 
 def run(arguments: list[str]) -> None:
     """Train, or resume."""
-    console = Console(highlight=False)
+    console = screen.console()
     if not arguments or arguments[0] in ("-h", "--help"):
-        _print_help(console)
+        print(USAGE)
+        screen.list_names(recipe_groups())
     elif "--resume" in arguments:
         if arguments[0] != "--resume" or len(arguments) != 2:
             got = f"capsella train {shlex.join(arguments)}"
@@ -112,12 +119,3 @@ def _finish(trained: Run, console: Console) -> Evaluation | None:
         soft_wrap=True,
     )
     return evaluation
-
-
-def _print_help(console: Console) -> None:
-    console.print(USAGE, soft_wrap=True)
-    table = Table("recipe", "network", "data", "epochs", "batch", title="recipes", title_justify="left")
-    for name in list_recipes():
-        recipe = get_recipe(name)
-        table.add_row(name, recipe.model.name, recipe.data.name, str(recipe.epochs), str(recipe.batch_size))
-    console.print(table)

@@ -85,8 +85,10 @@ def _older(out: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise CapsellaError(f"{out} is no file of capsella bench; choose another, or leave out --resume") from error
     if cpu != environment()["cpu"]:
-        raise CapsellaError(f"{out} was measured on another processor, {cpu}: its times stand beside no others")
+        raise CapsellaError(f"{out} was measured on another processor, {cpu}: its times cannot be compared with these")
     if differing := [key for key in settings if was.get(key) != settings[key]]:
         key = differing[0]
-        raise CapsellaError(f"{out} was measured with {key} {was.get(key)}, not {settings[key]}: take that to --resume")
+        raise CapsellaError(
+            f"{out} was measured with {key} {was.get(key)}, not {settings[key]}; --resume needs the same"
+        )
     return dict(networks)

@@ -5,6 +5,13 @@ from capsella.papers.forslov2018 import recipes as _forslov2018  # noqa: F401
 from capsella.papers.hinton2018 import recipes as _hinton2018  # noqa: F401
 from capsella.papers.mazzia2021 import recipes as _mazzia2021  # noqa: F401
 from capsella.papers.sabour2017 import recipes as _sabour2017  # noqa: F401
-from capsella.training.registry import get_recipe, list_recipes, recipe_function, recipe_group, recipe_summary
+from capsella.training.registry import (
+    get_recipe,
+    list_recipes,
+    recipe_function,
+    recipe_group,
+    recipe_summary,
+    recipe_text,
+)
 
-__all__ = ["get_recipe", "list_recipes", "recipe_function", "recipe_group", "recipe_summary"]
+__all__ = ["get_recipe", "list_recipes", "recipe_function", "recipe_group", "recipe_summary", "recipe_text"]

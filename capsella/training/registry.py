@@ -50,18 +50,25 @@ def recipe_function(name: str) -> RecipeFunction:
     return RECIPES[name]
 
 
+def recipe_text(name: str) -> str:
+    """What the recipe's docstring says."""
+    return inspect.getdoc(_written(name)) or ""
+
+
 def recipe_summary(name: str) -> str:
-    """The first sentence of what the recipe's docstring says."""
-    function = recipe_function(name)
-    text = inspect.getdoc(function.func if isinstance(function, partial) else function) or ""
-    return text.partition("\n\n")[0].replace("\n", " ")
+    """Its first paragraph, in a line."""
+    return recipe_text(name).partition("\n\n")[0].replace("\n", " ")
 
 
 def recipe_group(name: str) -> str:
     """The package or module below `capsella.papers` that has the recipe, as "sabour2017" or "own_images"."""
+    return _written(name).__module__.removeprefix("capsella.papers.").partition(".")[0]
+
+
+def _written(name: str) -> Callable[..., Recipe]:
+    """The function as it stands in the code, without the network that it was registered for."""
     function = recipe_function(name)
-    module = (function.func if isinstance(function, partial) else function).__module__
-    return module.removeprefix("capsella.papers.").partition(".")[0]
+    return function.func if isinstance(function, partial) else function
 
 
 def list_recipes(pattern: str = "*") -> list[str]:

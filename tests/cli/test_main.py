@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from capsella.cli import info, main
+from capsella.cli.main import GROUPS, VERBS
 from capsella.errors import CapsellaError
-
-VERBS = ("train", "evaluate", "predict", "explain", "data", "models", "info")
 
 
 @pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
@@ -29,13 +28,13 @@ def test_help_names_every_command(cli, words):
         (["evaluate"], ["RUN", "--split", "--json", "--out"]),
         (["predict"], ["RUN PATHS…", "--skip-broken", "--out", "--resume", "--workers", "standard output"]),
         (["explain"], ["RUN IMAGES…", "--out", "--skip-broken"]),
-        (["explore"], ["RUN…", "--images", "--host", "--port", "--browser", "CAPSELLA_PASSWORD"]),
-        (["demo-explore"], ["--run", "runs/demo", "--port"]),
+        (["explore"], ["[RUN…]", "runs/demo", "--images", "--host", "--port", "--browser", "CAPSELLA_PASSWORD"]),
         (["data"], ["data list", "data show NAME"]),
         (["data", "list"], ["data list", "data show NAME"]),
         (["data", "show"], ["--path", "--size", "--group", "--out"]),
         (["data", "show", "digits"], ["--per-class", "--split"]),
         (["models"], ["[PATTERN]"]),
+        (["recipes"], ["[PATTERN]"]),
         (["info"], ["backend"]),
     ],
 )
@@ -44,6 +43,23 @@ def test_help_at_every_level(cli, words, mentions):
     assert answer.code == 0
     shown = " ".join(answer.out.replace("│", " ").split())  # long lines are wrapped inside a frame
     assert [text for text in mentions if text not in shown] == []
+
+
+def test_help_groups_the_commands(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {"train", "evaluate", "bench", "table", "explore", "data"} <= set(VERBS)
+    for group, verbs in GROUPS.items():
+        heading = lines.index(group)
+        assert [line.split()[0] for line in lines[heading + 1 : heading + 1 + len(verbs)]] == list(verbs)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "compare"])  # whose texts are those of its options
+def test_help_fits_80_columns(cli, verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for line in cli(verb, "--help").out.splitlines() if not line.startswith("usage: ")]
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def test_help_of_a_recipe_shows_its_own_values(cli):
@@ -60,6 +76,8 @@ def test_version(cli):
     ("words", "text"),
     [
         (["tran", "demo"], "did you mean train?"),
+        (["time", "sabour2017_cnn"], "command: must be a registered name, got 'time'; known: attack, bench"),
+        (["demo-explore"], "did you mean explore"),
         (["train", "dmo"], "recipe: must be a registered name, got 'dmo'; did you mean demo?"),
         (["train", "demo", "--epoch", "3"], "got '--epoch'; did you mean --epochs"),
         (["train", "demo", "--learning-rat", "1"], "did you mean --learning-rate"),

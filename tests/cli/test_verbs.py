@@ -162,6 +162,21 @@ class TestData:
         assert "split files written to digits-sets" in answer.out
         assert (tmp_path / "digits-sets" / "mini.csv").read_text().count(",train\n") == 1000
 
+    def test_split_takes_images_of_different_sizes_as_they_are(self, cli, tmp_path):
+        for number in range(24):
+            kind = tmp_path / "mixed" / "ab"[number % 2]
+            kind.mkdir(parents=True, exist_ok=True)
+            form = ("RGB", "L")[number % 3 == 0]
+            Image.new(form, (17 + number, 30 - number), number).save(kind / f"{number:02}.png")
+        splits = {}
+        for name, more in (("plain", ()), ("sized", ("--size", 20, "--channels", 3))):
+            out = tmp_path / f"{name}.csv"
+            answer = cli("data", "split", "folder", "--path", tmp_path / "mixed", "--out", out, *more)
+            assert answer.code == 0, answer.err
+            splits[name] = out.read_text()
+        assert splits["plain"].count(",test\n") == 4
+        assert splits["plain"] == splits["sized"]
+
     def test_sets_of_too_many_classes_are_named(self, cli, images, tmp_path):
         answer = cli("data", "split", "folder", "--path", images, "--thesis-sets", "--out", tmp_path / "sets")
         assert "left out basic: it has 5 classes, more than folder" in answer.out
@@ -239,40 +254,9 @@ class TestRobustness:
         assert cli("robustness", trained, tmp_path / "other", "--noise", "--colour", "--rotation").code == 0
 
     def test_errors(self, cli, trained):
-        assert "runs: must name at least one run's folder" in cli("robustness").err
-        assert "runs: must be different" in cli("robustness", trained, trained).err
+        assert "runs: must name the folder of at least one run" in cli("robustness").err
+        assert "runs: must each be named once" in cli("robustness", trained, trained).err
         assert "is not a run folder" in cli("robustness", trained / "events").err
         assert "from 0 to 180 for rotation, got 200.0" in cli("robustness", trained, "--rotation", "200").err
         nothing = ["--rotation", "--translation", "--colour", "--noise"]
         assert "strengths: must name at least one perturbation" in cli("robustness", trained, *nothing).err
-
-
-class TestTime:
-    QUICK = ("--size", "17", "--classes", "3", "--repeats", "1", "--seconds", "0", "--batch", "1")
-
-    def test_with_and_without_decoder(self, cli, tmp_path):
-        out = tmp_path / "t.json"
-        answer = cli(
-            "time", "hinton2018_matrix_*_small", "hinton2018_cnn", *self.QUICK, "--channels", "2", "--out", out
-        )
-        assert answer.code == 0
-        assert "thread" in answer.out
-        values = json.loads(out.read_text())
-        name = "hinton2018_matrix_capsnet_small"
-        assert [row["network"] for row in values["rows"][:3]] == [name, f"{name} + decoder", "hinton2018_cnn"]
-        assert [row["decoder"] for row in values["rows"][:3]] == [False, True, False]
-        assert values["base"] == name
-        assert {(*row["image_size"], row["channels"]) for row in values["rows"]} == {(17, 17, 2)}
-
-    def test_only_decoders(self, cli, tmp_path):
-        out = tmp_path / "t.json"
-        words = ["hinton2018_matrix_capsnet_small", "hinton2018_cnn", *self.QUICK, "--decoder", "with", "--out", out]
-        assert cli("time", *words).code == 0
-        assert {row["decoder"] for row in json.loads(out.read_text())["rows"]} == {True}
-
-    def test_errors(self, cli):
-        assert "models: must name at least one network" in cli("time").err
-        assert "did you mean hinton2018_cnn" in cli("time", "hinton2018_cn").err
-        assert "decoder: none of hinton2018_cnn can" in cli("time", "hinton2018_cnn", "--decoder", "with").err
-        assert "base: must be a registered name" in cli("time", "hinton2018_cnn", *self.QUICK, "--base", "x").err
-        assert "threads: must be at least 1, got 0" in cli("time", "hinton2018_cnn", "--threads", 0).err

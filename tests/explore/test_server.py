@@ -3,7 +3,6 @@ import sys
 
 import pytest
 
-from capsella.cli import demo_explore, main
 from capsella.errors import CapsellaError
 from capsella.explorer.server import check_gradio, check_host, check_port, is_loopback
 
@@ -39,39 +38,3 @@ def test_without_gradio_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(CapsellaError, match=r'not installed: pip install "capsella\[explore\]"'):
         check_gradio()
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (
-            ["explore", "nowhere", "--host", "0.0.0.0"],
-            "needs a password: set the environment variable CAPSELLA_PASSWORD",
-        ),
-        (["explore"], "runs: must name the folder of at least one run"),
-        (["explore", "nowhere", "--port", "0"], "port: must be in 1…65535, got 0"),
-        (["demo-explore", "--port", "70000"], "port: must be in 1…65535, got 70000"),
-    ],
-)
-def test_the_command_line_refuses_before_it_loads_anything(words, text, monkeypatch, capsys):
-    monkeypatch.delenv("CAPSELLA_PASSWORD", raising=False)
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 1
-    assert text in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_demo_is_trained_only_where_there_is_none(monkeypatch, tmp_path):
-    trained, explored = [], []
-    monkeypatch.setattr(demo_explore, "check_gradio", lambda: None)
-    monkeypatch.setattr(demo_explore, "check_port", lambda host, port: None)
-    monkeypatch.setattr(demo_explore.train, "run", trained.append)
-    monkeypatch.setattr(demo_explore, "explore", lambda options: explored.append(options.runs))
-    folder = tmp_path / "demo"
-    main(["demo-explore", "--run", str(folder)])
-    assert trained == [["demo", "--out", str(folder)]]
-    folder.mkdir()
-    (folder / "model.safetensors").touch()
-    main(["demo-explore", "--run", str(folder)])
-    assert len(trained) == 1
-    assert explored == [(folder,), (folder,)]

@@ -1,0 +1,158 @@
+"""`capsella bench`, in every backend and with --training."""
+
+import json
+
+import pytest
+import torch
+
+from capsella.data import ImageSet
+from capsella.export.bench import BACKENDS
+from capsella.models import create_model
+
+
+def small():
+    model = create_model("sabour2017_cnn", image_size=6)
+    pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
+    return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes)
+
+
+class TestBackends:
+    def test_a_run_as_table_and_json(self, cli, trained, tmp_path):
+        words = ["bench", trained, "--backends", "eager", "native", "--threads", 1, "--calls", 100]
+        answer = cli(*words, "--out", tmp_path / "b.json")
+        assert answer.code == 0, answer.err
+        whole = json.loads((tmp_path / "b.json").read_text())
+        (values,) = whole["networks"].values()
+        assert values["threads"] == whole["environment"]["threads"] == 1
+        assert f"{values['model']}, 1 thread;" in answer.out
+        assert "training images of images-capsnet" in answer.out
+        assert BACKENDS["eager"] in answer.out
+        for name, row in values["backends"].items():
+            latency = row["latency_ms"]
+            assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"], name
+            assert f"{latency['p50']:.2f}" in answer.out
+            assert latency["calls"] == 100
+            assert row["throughput"]["images_per_second"] > 0
+            assert row["largest_difference_from_eager"] < 1e-4
+        assert set(values["backends"]) | set(values["unavailable"]) == {"eager", "native"}
+
+    def test_a_network_by_name(self, cli):
+        answer = cli("bench", "hinton2018_cnn", "--backends", "eager", "native", "--calls", 100, "--json")
+        values = json.loads(answer.out)["networks"]["hinton2018_cnn"]
+        assert values["model"] == "hinton2018_cnn"
+        assert values["size"] == [1, 32, 32]
+        assert values["images"] == "random images, fresh weights"
+        assert list(values["backends"]) == ["eager"]
+        assert set(values["unavailable"]) == {"native"}  # a CNN has no routing
+
+    def test_several_networks_go_on_where_they_stopped(self, cli, tmp_path, monkeypatch):
+        made = []
+
+        def tiny(name):
+            made.append(name)
+            if name == "sabour2017_cnn" and len(made) == 2:
+                raise KeyboardInterrupt
+            return *small(), "random images, fresh weights"
+
+        monkeypatch.setattr("capsella.cli.bench._model_and_images", tiny)
+        out, words = tmp_path / "b.json", ["--backends", "eager", "--calls", 100, "--threads", 1]
+        names = ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cn?"]
+        cli("bench", *names, *words, "--out", out)
+        first = json.loads(out.read_text())["networks"]
+        assert list(first) == ["sabour2017_capsnet"]
+        answer = cli("bench", *names, *words, "--out", out, "--resume")
+        assert answer.code == 0, answer.err
+        assert made == ["sabour2017_capsnet", "sabour2017_cnn", "sabour2017_cnn"]  # once each, but for the interruption
+        assert "sabour2017_cnn: network 2 of 2" in answer.err
+        values = json.loads(out.read_text())
+        assert list(values["networks"]) == ["sabour2017_capsnet", "sabour2017_cnn"]
+        assert values["networks"]["sabour2017_capsnet"] == first["sabour2017_capsnet"]
+        assert values["command"].startswith("capsella bench sabour2017_capsnet sabour2017_cnn 'sabour2017_cn?' --back")
+
+        answer = cli("bench", *names, *words[:-1], 2, "--out", out, "--resume")
+        assert "b.json was measured with threads 1, not 2" in answer.err
+        out.write_text(json.dumps(values | {"environment": {"cpu": "an abacus"}}))
+        assert "was measured on another processor, an abacus" in (
+            cli("bench", *names, *words, "--out", out, "--resume").err
+        )
+        out.write_text("[]")
+        assert "b.json is no file of capsella bench" in cli("bench", *names, *words, "--out", out, "--resume").err
+
+    def test_names_that_are_none(self, cli):
+        assert "networks: must name at least one run or network" in cli("bench").err
+        assert "networks: must match a registered network, got 'no*'" in cli("bench", "no*").err
+        assert "resume: must come with --out" in cli("bench", "hinton2018_cnn", "--resume").err
+        assert "did you mean sabour2017_capsnet" in cli("bench", "sabour2017_capsnt").err
+        assert "backends: must be a registered name, got 'egaer'; did you mean eager" in (
+            cli("bench", "hinton2018_cnn", "--backends", "egaer").err
+        )
+        assert "calls: must be at least 100" in cli("bench", "hinton2018_cnn", "--calls", 9, "--backends", "eager").err
+
+
+class TestTraining:
+    QUICK = ("--size", "17", "--classes", "3", "--repeats", "1", "--seconds", "0", "--batch", "1")
+
+    def test_with_and_without_decoder(self, cli, tmp_path):
+        out = tmp_path / "t.json"
+        words = ["hinton2018_matrix_*_small", "hinton2018_cnn", *self.QUICK, "--channels", "2", "--out", out]
+        answer = cli("bench", "--training", *words)
+        assert answer.code == 0
+        assert "thread" in answer.out
+        values = json.loads(out.read_text())
+        name = "hinton2018_matrix_capsnet_small"
+        assert [row["network"] for row in values["rows"][:3]] == [name, f"{name} + decoder", "hinton2018_cnn"]
+        assert [row["decoder"] for row in values["rows"][:3]] == [False, True, False]
+        assert values["base"] == name
+        assert {(*row["image_size"], row["channels"]) for row in values["rows"]} == {(17, 17, 2)}
+
+    def test_only_decoders(self, cli, tmp_path):
+        out = tmp_path / "t.json"
+        words = ["hinton2018_matrix_capsnet_small", "hinton2018_cnn", *self.QUICK, "--decoder", "with", "--out", out]
+        assert cli("bench", "--training", *words).code == 0
+        assert {row["decoder"] for row in json.loads(out.read_text())["rows"]} == {True}
+
+    def test_errors(self, cli):
+        def refused(*words):
+            return cli("bench", "--training", *words).err
+
+        assert "networks: must name at least one run or network" in refused()
+        assert "did you mean hinton2018_cnn" in refused("hinton2018_cn")
+        assert "decoder: none of hinton2018_cnn can" in refused("hinton2018_cnn", "--decoder", "with")
+        assert "base: must be a registered name" in refused("hinton2018_cnn", *self.QUICK, "--base", "x")
+        assert "threads: must be at least 1, got 0" in refused("hinton2018_cnn", "--threads", 0)
+
+    def test_a_run_beside_a_network(self, cli, trained, tmp_path):
+        out = tmp_path / "t.json"
+        quick = ("--training", "--repeats", "1", "--seconds", "0", "--batch", "1")
+        words = [trained, "mazzia2021*", "--decoder", "without", *quick]
+        assert cli("bench", *words, "--out", out).code == 0
+        rows = json.loads(out.read_text())["rows"]
+        assert [row["network"] for row in rows[:2]] == [str(trained), "mazzia2021_efficient_capsnet"]
+        assert rows[0]["image_size"] == [17, 17]
+        answer = cli("bench", trained, *quick, "--size", 20)
+        assert "size, channels, classes: only for registered networks, got them with the run" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--training", "--backends", "eager"], "--backends: not with --training"),
+        (["--calls=100", "--training"], "--calls: not with --training"),
+        (["--training", "--resume"], "--resume: not with --training"),
+        (["--training", "--no-json"], "--no-json: not with --training"),
+        (["--batch", "1", "5"], "--batch: only with --training"),
+        (["--size=28"], "--size: only with --training"),
+        (["--device", "cpu"], "--device: only with --training"),
+    ],
+)
+def test_flags_of_the_other_way_of_timing(cli, words, text):
+    answer = cli("bench", "hinton2018_cnn", *words)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == f"error: {text}\n"
+
+
+def test_help_shows_both_ways_of_timing(cli):
+    both, training = cli("bench", "--help").out, cli("bench", "--training", "--help").out
+    assert all(flag in both for flag in ("--backends", "--resume", "--batch", "--decoder", "--training"))
+    assert "--batch" in training
+    assert "--backends" not in training

@@ -1,0 +1,53 @@
+import re
+
+import pytest
+import torch
+
+from capsella.data import ImageSet
+from capsella.export.bench import MAKERS, bench
+from capsella.models import create_model
+
+
+def small():
+    model = create_model("sabour2017_cnn", image_size=6)
+    pixels = torch.randint(256, (5, 1, 6, 6), dtype=torch.uint8)
+    return model, ImageSet(pixels, torch.zeros(5, dtype=torch.long), model.classes)
+
+
+def test_onnx_runtime_in_float32_and_int8():
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the extra `export`")
+    before = torch.get_num_threads()
+    result = bench(*small(), backends=["onnxruntime", "onnxruntime-int8"], threads=1, calls=100, batch_sizes=(1, 4))
+    assert list(result.latencies) == ["onnxruntime", "onnxruntime-int8"]
+    assert result.differences["onnxruntime"] < 1e-5 < result.differences["onnxruntime-int8"]
+    assert torch.get_num_threads() == before
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("capsella.export.bench.find_spec", lambda name: None)
+    result = bench(*small(), backends=["eager", "openvino"], threads=1, calls=100, batch_sizes=(1,))
+    assert result.unavailable == {"openvino": "openvino is not installed"}
+
+
+def test_openvino_agrees():
+    pytest.importorskip("openvino", reason="needs openvino")
+    assert bench(*small(), backends=["openvino"], calls=100, batch_sizes=(1,)).differences["openvino"] < 1e-4
+
+
+@pytest.mark.parametrize(("answer", "difference"), [(0.9, r"0\.\d+"), (float("nan"), "nan")])
+def test_a_backend_that_differs_has_no_speed(monkeypatch, answer, difference):
+    monkeypatch.setitem(MAKERS, "native", lambda *_: lambda part: torch.full((len(part), 10), answer))
+    result = bench(*small(), backends=["eager", "native"], calls=100, batch_sizes=(1,))
+    assert list(result.latencies) == ["eager"]
+    assert re.fullmatch(f"differs from eager by {difference}, more than 0.0001", result.unavailable["native"])
+
+
+def test_what_cannot_be_measured():
+    model, images = small()
+    with pytest.raises(ValueError, match="backends: must name at least one, got none"):
+        bench(model, images, backends=[])
+    with pytest.raises(ValueError, match="threads: must be at least 1, got 0"):
+        bench(model, images, threads=0)
+    with pytest.raises(ValueError, match="images: must hold at least one, got none"):
+        bench(model, images.subset([]))
