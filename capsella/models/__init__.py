@@ -8,9 +8,16 @@ from capsella.models import (  # noqa: F401  (importing them registers their mod
     matrix_capsnet,
     resnet,
 )
-from capsella.models.base import CapsuleClassifier, ConvolutionalClassifier, ImageClassifier, count_parameters
+from capsella.models.base import (
+    ImageClassifier,
+    count_parameters,
+    create_model,
+    list_models,
+    model_function,
+    register_model,
+)
+from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.multi_crop import MultiCrop
-from capsella.models.registry import create_model, list_models, model_function, register_model
 
 __all__ = [
     "CapsuleClassifier",

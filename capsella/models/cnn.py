@@ -3,8 +3,8 @@
 from torch import nn
 
 from capsella.layers import PrepareImages
-from capsella.models.base import ConvolutionalClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.shapes import grid_after
 
 

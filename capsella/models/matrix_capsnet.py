@@ -12,8 +12,8 @@ from capsella.layers import (
     receptive_field_centres,
 )
 from capsella.layers.convolution import PoseKind
-from capsella.models.base import CapsuleClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.shapes import grid_after
 from capsella.routing import EMRouting, Routing
 
