@@ -13,13 +13,12 @@ from rich.table import Table
 
 from capsella.cli.flags import prepare
 from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation
+from capsella.evaluation import Evaluation, Spread
 from capsella.explain import write_report
 from capsella.files import write_json
 from capsella.grid.run import finish_run
 from capsella.papers import RECIPES, get_recipe
 from capsella.training import Recipe, Run, is_first_process, new_run_folder, resume, train
-from capsella.training.spread import Spread
 
 USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train --resume RUN

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from capsella.data import idx
 from capsella.data.download import data_root, find_or_download
-from capsella.data.holdout import hold_out
 from capsella.data.images import ImageSet, join
 from capsella.data.options import DataOptions
 from capsella.data.pairs import place
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
+from capsella.data.split.holdout import hold_out
 from capsella.errors import CapsellaError
 
 SIZE = 40

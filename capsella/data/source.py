@@ -1,10 +1,11 @@
 """What a source of images is: a reader, and what `capsella data list` says about it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
+from capsella.errors import CapsellaError
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,6 +17,20 @@ class Parts:
     validation: ImageSet | None = None
     test: ImageSet | None = None
     broken: tuple[str, ...] = ()
+
+    @classmethod
+    def of_own(cls, name: str, sets: Mapping[str, ImageSet], broken: tuple[str, ...]) -> "Parts":
+        """The three sets of a split of one's own; only validation may be empty, and is held out later.
+
+        Raises:
+            CapsellaError: there are no images to train on, or none to test on.
+        """
+        for split in ("train", "test"):
+            if len(sets[split]) == 0:
+                raise CapsellaError(
+                    f"{name}: the {split} split is empty; a split of one's own must have train and test images"
+                )
+        return cls(name, sets["train"], sets["validation"] if len(sets["validation"]) else None, sets["test"], broken)
 
     def named(self) -> dict[str, ImageSet]:
         """Those of the three sets that the source has, by name, in the order train, validation, test."""

@@ -16,7 +16,7 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, grid, make_plan
 from capsella.compare.networks import GROUPS, names_of, recipe_of, suited
-from capsella.data.split_file import read_split_file
+from capsella.data.split.table import read_split_file
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.papers import RECIPES

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from capsella.evaluation.attacks.log_odds import class_capsules, log_odds, margin, vote_log_odds
 from capsella.models import ImageClassifier
+from capsella.models.inference import evaluation_mode
 
 Score = Callable[[Tensor], Tensor]
 """Images [b c h w] → log-odds [b classes], for the attack to bring down at the true class."""
@@ -192,18 +193,15 @@ def _whole(model: ImageClassifier) -> Score:
 @contextmanager
 def _attacked(model: ImageClassifier) -> Iterator[None]:
     """`model` in evaluation mode, its parameters without gradients; both are restored."""
-    modes = [(module, module.training) for module in model.modules()]
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval()
     try:
         for parameter in learned:
             parameter.requires_grad_(False)
-        yield
+        with evaluation_mode(model):
+            yield
     finally:
         for parameter in learned:
             parameter.requires_grad_(True)
-        for module, training in modes:
-            module.training = training
 
 
 def _check(

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.prediction.files import Broken, Prediction
+from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import is_disk_full
 
 if sys.platform != "win32":
