@@ -13,34 +13,3 @@ from capsella.data.split.make import load_split, save_split
 from capsella.data.split.sets import LabelledImages, Splits, single_images
 from capsella.data.split.table import SplitTable, read_split_file, write_split_file
 from capsella.data.split.thesis import THESIS_SETS, save_thesis_sets, thesis_set
-
-__all__ = [
-    "THESIS_SETS",
-    "Batch",
-    "ClassCounts",
-    "DataOptions",
-    "ImageSet",
-    "LabelledImages",
-    "Overlap",
-    "PairSet",
-    "SourceRow",
-    "SplitTable",
-    "Splits",
-    "batches",
-    "contact_sheet",
-    "data_root",
-    "describe",
-    "drawing_speed",
-    "epoch_order",
-    "load_data",
-    "load_split",
-    "overlap",
-    "read_image",
-    "read_split_file",
-    "save_split",
-    "save_thesis_sets",
-    "single_images",
-    "source_table",
-    "thesis_set",
-    "write_split_file",
-]

@@ -1,10 +1,11 @@
 """What a source of images is: a reader, and what `capsella data list` says about it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
+from capsella.data.reading import resize_array
 from capsella.errors import CapsellaError
 
 
@@ -36,6 +37,12 @@ class Parts:
         """Those of the three sets that the source has, by name, in the order train, validation, test."""
         sets = {"train": self.train, "validation": self.validation, "test": self.test}
         return {split: images for split, images in sets.items() if images is not None}
+
+
+def resized(images: ImageSet, options: DataOptions) -> ImageSet:
+    """The images at the size and with the channels that `options` ask for."""
+    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
+    return replace(images, images=pixels)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,6 @@
 """Registered networks: each a function whose body is its hyper-parameters."""
 
-from capsella.models import (  # noqa: F401  (importing them registers their models)
-    capsnet,
-    cnn,
-    efficient_capsnet,
-    forslov2018,
-    matrix_capsnet,
-    resnet,
-)
+from capsella.models import capsnet, cnn, efficient_capsnet, forslov2018, matrix_capsnet, resnet  # which registers them
 from capsella.models.base import (
     ImageClassifier,
     count_parameters,
@@ -18,15 +11,3 @@ from capsella.models.base import (
 )
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.multi_crop import MultiCrop
-
-__all__ = [
-    "CapsuleClassifier",
-    "ConvolutionalClassifier",
-    "ImageClassifier",
-    "MultiCrop",
-    "count_parameters",
-    "create_model",
-    "list_models",
-    "model_function",
-    "register_model",
-]

@@ -63,9 +63,8 @@ def bim(
         ValueError: also for `steps` below 1 and a step size that is not above 0.
     """
     _check(model, images, labels, epsilon, steps, step_size)
-    step_size = 1.25 * epsilon / steps if step_size is None else step_size
     with _attacked(model):
-        return _Climb(images, labels, epsilon, steps, step_size)(_whole(model), images)
+        return _Climb(images, labels, epsilon, steps, step_size or 1.25 * epsilon / steps)(_whole(model), images)
 
 
 def pgd(
@@ -92,7 +91,7 @@ def pgd(
         ValueError: also for `steps` or `restarts` below 1 and a step size that is not above 0.
     """
     _check(model, images, labels, epsilon, steps, step_size, restarts)
-    climb = _Climb(images, labels, epsilon, steps, 2.5 * epsilon / steps if step_size is None else step_size)
+    climb = _Climb(images, labels, epsilon, steps, step_size or 2.5 * epsilon / steps)
     with _attacked(model):
         return climb.restarted(_whole(model), _whole(model), restarts, generator)
 
@@ -118,7 +117,7 @@ def vote_attack(
     """
     _check(model, images, labels, epsilon, steps, step_size, restarts)
     class_capsules(model)
-    climb = _Climb(images, labels, epsilon, steps, 2.5 * epsilon / steps if step_size is None else step_size)
+    climb = _Climb(images, labels, epsilon, steps, step_size or 2.5 * epsilon / steps)
     with _attacked(model):
         return climb.restarted(lambda batch: vote_log_odds(model, batch), _whole(model), restarts, generator)
 
