@@ -49,6 +49,7 @@ POSED_TEST_INSTANCES = (0, 1)
 _JPEG_GET = "no public mirror has it in this form; the source smallnorb downloads the original"
 _CITATION = "LeCun, Huang, Bottou 2004, CVPR (for research purposes only)"
 _JPEG_CITATION = f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)"
+_POSED_CITATION = f"{_JPEG_CITATION}; toys 2, 3, 5 / 0, 1 of its test file, by elevation"
 
 
 def read_norb_matrix(path: Path) -> np.ndarray:
@@ -165,35 +166,20 @@ def _cameras(options: DataOptions) -> tuple[int, ...]:
     return {"left": (0,), "right": (1,), "both": (0, 1)}[options.camera]
 
 
-SOURCES = (
+SOURCES = tuple(
     Source(
-        name="smallnorb",
-        read=_read_original,
-        images="24,300 / – / 24,300",
+        name=name,
+        read=read,
+        images=images,
         size="96×96×1, or ×2 for both cameras",
         classes=5,
-        files=tuple(f"smallnorb/{name}" for name in _SHA256),
-        get="downloaded on first use",
-        citation=_CITATION,
-    ),
-    Source(
-        name="smallnorb-jpeg",
-        read=_read_jpeg,
-        images="24,300 / – / 24,300",
-        size="96×96×1, or ×2 for both cameras",
-        classes=5,
-        files=tuple(_JPEG.values()),
-        get=_JPEG_GET,
-        citation=_JPEG_CITATION,
-    ),
-    Source(
-        name="smallnorb-jpeg-poses",
-        read=_read_posed_jpeg,
-        images="14,580 / – / 9,720",
-        size="96×96×1, or ×2 for both cameras",
-        classes=5,
-        files=(_JPEG["test"],),
-        get=_JPEG_GET,
-        citation=f"{_JPEG_CITATION}; toys 2, 3, 5 / 0, 1 of its test file, by elevation",
-    ),
+        files=files,
+        get="downloaded on first use" if name == "smallnorb" else _JPEG_GET,
+        citation=citation,
+    )
+    for name, read, images, files, citation in (
+        ("smallnorb", _read_original, "24,300 / – / 24,300", tuple(f"smallnorb/{f}" for f in _SHA256), _CITATION),
+        ("smallnorb-jpeg", _read_jpeg, "24,300 / – / 24,300", tuple(_JPEG.values()), _JPEG_CITATION),
+        ("smallnorb-jpeg-poses", _read_posed_jpeg, "14,580 / – / 9,720", (_JPEG["test"],), _POSED_CITATION),
+    )
 )
