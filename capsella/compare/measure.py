@@ -14,6 +14,7 @@ from capsella.data import ImageSet
 from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
 from capsella.evaluation.intervals import Interval, accuracy_interval
 from capsella.evaluation.times.latency import Latency, latencies
+from capsella.files import write_csv
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.training import load_run
