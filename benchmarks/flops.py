@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from capsella.layers import CapsuleConv2d
-from capsella.models.base import CapsuleClassifier
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.routing import DynamicRouting, EMRouting
 
 

@@ -13,7 +13,7 @@ from benchmarks.flops import layer_flops, network_flops
 from capsella.layers import CapsuleConv2d
 from capsella.losses import LossOptions, total_loss
 from capsella.models import create_model
-from capsella.models.base import CapsuleClassifier
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.routing import Routing, length, squash
 from capsella.types import Capsules
 

@@ -1,10 +1,12 @@
 """Files written whole or not at all: to a temporary name beside the target, then renamed over it."""
 
 import contextlib
+import csv
 import errno
+import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,13 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON whole or not at all; not-a-number is refused, because JSON has no word for it."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a CSV table with a line of column names, whole or not at all."""
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([columns, *rows])
+    write_text(path, table.getvalue())
 
 
 def is_disk_full(error: BaseException | None) -> bool:

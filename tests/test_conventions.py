@@ -3,7 +3,11 @@
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
 from pathlib import Path
+
+import pytest
 
 import capsella
 
@@ -25,16 +29,38 @@ def part_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def imported_parts(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and part of every import of this package, wherever it stands."""
+def imports(tree: ast.AST, for_types: bool = True) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything of this package that is imported, wherever it stands.
+
+    for_types: also what type checkers alone import.
+    """
+    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    unseen = set() if for_types else {inner for node in typing for inner in ast.walk(node)}
     for node in ast.walk(tree):
         names: list[str] = []
+        if node in unseen:
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are absolute"
-            names = [f"capsella.{alias.name}" for alias in node.names] if node.module == "capsella" else [node.module]
-        yield from ((node.lineno, part_of(name)) for name in names if name.startswith("capsella."))
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from ((node.lineno, name) for name in names if name.startswith("capsella."))
+
+
+def module_of(file: str) -> str:
+    """`capsella/data/__init__.py` → `capsella.data`."""
+    return ".".join(Path(file).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(trees: dict[str, ast.AST]) -> dict[str, set[str]]:
+    """The modules that each module imports when it is run; a name out of a module counts as the module."""
+    modules = {module_of(file) for file in trees}
+    found = {
+        module_of(file): {name if name in modules else name.rpartition(".")[0] for _, name in imports(tree, False)}
+        for file, tree in trees.items()
+    }
+    return {module: (names & modules) - {module} for module, names in found.items()}
 
 
 def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
@@ -52,19 +78,68 @@ def is_kernel(name: str) -> bool:
 
 def test_imports_go_downward() -> None:
     upward = []
-    for name, tree in TREES.items():
-        part = Path(name).relative_to("capsella").with_suffix("").parts[0]
+    for file, tree in TREES.items():
+        part = Path(file).relative_to("capsella").with_suffix("").parts[0]
         if part in ("__init__", "__main__"):
             continue
         assert part in PARTS, f"{part} has no place in the order of parts"
         below = PARTS[: PARTS.index(part) + 1]
-        upward += [f"{name}:{line} imports {other}" for line, other in imported_parts(tree) if other not in below]
+        upward += [f"{file}:{line} imports {name}" for line, name in imports(tree) if part_of(name) not in below]
     assert not upward
 
 
 def test_imports_are_seen() -> None:
     source = "import capsella.cli\nfrom capsella import data\ndef f():\n    from capsella.layers.primary import x\n"
-    assert list(imported_parts(ast.parse(source))) == [(1, "cli"), (2, "data"), (4, "layers")]
+    found = [(line, part_of(name)) for line, name in imports(ast.parse(source))]
+    assert found == [(1, "cli"), (2, "data"), (4, "layers")]
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    try:
+        TopologicalSorter(imported_modules(TREES)).prepare()
+    except CycleError as error:
+        pytest.fail(f"each of these imports the one before it: {error.args[1]}")
+
+
+def test_circles_are_seen() -> None:
+    sources = {
+        "capsella/a/__init__.py": "from capsella.a.b import x",
+        "capsella/a/b.py": "from capsella import c",
+        "capsella/c.py": "if TYPE_CHECKING:\n    import capsella.a.b\ndef f():\n    from capsella.a import x",
+    }
+    circle = imported_modules({file: ast.parse(source) for file, source in sources.items()})
+    assert circle == {"capsella.a": {"capsella.a.b"}, "capsella.a.b": {"capsella.c"}, "capsella.c": {"capsella.a"}}
+    with pytest.raises(CycleError):
+        TopologicalSorter(circle).prepare()
+
+
+def differ_by_one_letter(one: str, other: str) -> bool:
+    """By a letter more, less or another; the tables of a paper are told apart by their numbers."""
+    short, long = sorted((one, other), key=len)
+    if len(short) < len(long):
+        return any(long[:k] + long[k + 1 :] == short for k in range(len(long)))
+    unlike = [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
+    return len(unlike) == 1 and not all(letter.isdigit() for letter in unlike[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "near"),
+    [("split", "splits", True), ("files", "tiles", True), ("table2", "table3", False), ("run", "runner", False)],
+)
+def test_near_names_are_seen(one: str, other: str, near: bool) -> None:
+    assert differ_by_one_letter(one, other) == differ_by_one_letter(other, one) == near
+
+
+def test_modules_of_a_package_have_names_that_are_not_taken_for_each_other() -> None:
+    packages: dict[str, set[str]] = {}
+    for module in map(module_of, TREES):
+        package, _, name = module.rpartition(".")
+        packages.setdefault(package, set()).add(name)
+    near = {
+        package: [pair for pair in combinations(sorted(names), 2) if differ_by_one_letter(*pair)]
+        for package, names in packages.items()
+    }
+    assert not {package: pairs for package, pairs in near.items() if pairs}
 
 
 def test_public_names_have_docstrings() -> None:

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-import torch  # noqa: F401  first: the kernels then share the OpenMP runtime it brings, and its threads
+import torch  # first: the kernels then share the OpenMP runtime it brings, and its threads
 
 kernels: Any = None
 """The module that csrc/module.cpp defines, or None."""

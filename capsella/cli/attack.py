@@ -10,7 +10,7 @@ import tyro
 from capsella.cli.runs import load_runs
 from capsella.cli.screen import show
 from capsella.data import ImageSet, load_data, single_images
-from capsella.data.holdout import first_per_class
+from capsella.data.split.holdout import first_per_class
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
 from capsella.explain.plots import attack_figure, write_png

@@ -14,13 +14,12 @@ from capsella.cli import screen
 from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
 from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation
+from capsella.evaluation import Evaluation, Spread
 from capsella.explain import write_report
 from capsella.files import write_json
 from capsella.grid import finish_run
 from capsella.papers import get_recipe
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, new_run_folder, resume, train
-from capsella.training.spread import Spread
 
 USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train --resume RUN

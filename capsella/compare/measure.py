@@ -11,12 +11,12 @@ from jaxtyping import Bool
 
 from capsella.compare.trained import Trained
 from capsella.data import ImageSet
-from capsella.data.split_file import write_table
 from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
-from capsella.evaluation.inference import inference
 from capsella.evaluation.intervals import Interval, accuracy_interval
 from capsella.evaluation.times.latency import Latency, latencies
+from capsella.files import write_csv
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import inference
 from capsella.training import load_run
 
 MOST_CHANGED = 300
@@ -143,7 +143,7 @@ def write_predictions(path: Path, measured: Sequence[Measured], images: ImageSet
     }
     files = images.files or tuple(map(str, range(len(images))))
     truth = [images.classes[k] for k in images.labels.tolist()]
-    write_table(("file", "class", *said), zip(files, truth, *said.values(), strict=True), path)
+    write_csv(path, ("file", "class", *said), zip(files, truth, *said.values(), strict=True))
 
 
 def _evaluate(folder: Path, images: ImageSet) -> Evaluation:

@@ -12,10 +12,7 @@ import torch
 
 from capsella.compare.networks import LARGE, Candidate, candidates, names_of, suited
 from capsella.compare.options import RATES, ComparisonOptions
-from capsella.data import Splits, load_data
-from capsella.data.options import DataOptions
-from capsella.data.saving import save_split
-from capsella.data.split_file import UNUSED, SplitTable, read_split_file, write_table
+from capsella.data import DataOptions, Splits, load_data, load_split
 from capsella.errors import CapsellaError
 from capsella.evaluation import execution_times
 from capsella.files import write_json
@@ -136,11 +133,10 @@ def begin(plan: Plan) -> None:
     if path.exists():
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
-    whole = plan.folder / "split.csv"
-    save_split(plan.options.data, whole)
-    table = read_split_file(whole)
+    _, table = load_split(plan.options.data)
+    table.write(plan.folder / "split.csv")
     for share in plan.options.shares:
-        _write_share(plan, table, share)
+        table.with_share(plan.splits.train, share).write(plan.folder / f"split-{share:g}.csv")
     write_json(
         path,
         {
@@ -205,18 +201,3 @@ def _affordable(plan: Plan, seconds: float) -> int:
             f"got {seconds / 60:g}; fewer networks, seeds, rates or sizes take less"
         )
     return min(plan.options.epochs, int(seconds / epoch))
-
-
-def _write_share(plan: Plan, table: SplitTable, share: float) -> None:
-    """A split file with this share of the training images of each class; a smaller share is a part of a larger one."""
-    train = plan.splits.train
-    if train.files is None:
-        raise ValueError(f"splits: must have file names, {plan.splits.name} has none")
-    generator = torch.Generator().manual_seed(0)
-    dropped: set[str] = set()
-    for label in range(len(train.classes)):
-        own = (train.labels == label).nonzero().flatten()
-        order = own[torch.randperm(len(own), generator=generator)]
-        dropped |= {train.files[k] for k in order[max(1, round(share * len(own))) :].tolist()}
-    rows = [(key, UNUSED if key in dropped else row.split) for key, row in table.rows.items()]
-    write_table(("file", "split"), rows, plan.folder / f"split-{share:g}.csv")

@@ -1,43 +1,15 @@
 """Images: the named public sets, one's own, and how they are split."""
 
 from capsella.data.batches import batches, epoch_order
+from capsella.data.catalogue import SourceRow, source_table
 from capsella.data.download import data_root
 from capsella.data.images import Batch, ImageSet
-from capsella.data.load import SourceRow, load_data, source_table
+from capsella.data.load import load_data
 from capsella.data.options import DataOptions
 from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap
 from capsella.data.reading import read_image
-from capsella.data.saving import save_split, save_thesis_sets
 from capsella.data.show import ClassCounts, contact_sheet, describe
-from capsella.data.split_file import read_split_file, write_split_file
-from capsella.data.splits import LabelledImages, Splits, single_images
-from capsella.data.thesis_sets import THESIS_SETS, thesis_set
-
-__all__ = [
-    "THESIS_SETS",
-    "Batch",
-    "ClassCounts",
-    "DataOptions",
-    "ImageSet",
-    "LabelledImages",
-    "Overlap",
-    "PairSet",
-    "SourceRow",
-    "Splits",
-    "batches",
-    "contact_sheet",
-    "data_root",
-    "describe",
-    "drawing_speed",
-    "epoch_order",
-    "load_data",
-    "overlap",
-    "read_image",
-    "read_split_file",
-    "save_split",
-    "save_thesis_sets",
-    "single_images",
-    "source_table",
-    "thesis_set",
-    "write_split_file",
-]
+from capsella.data.split.make import load_split, save_split
+from capsella.data.split.sets import LabelledImages, Splits, single_images
+from capsella.data.split.table import SplitTable, read_split_file, write_split_file
+from capsella.data.split.thesis import THESIS_SETS, save_thesis_sets, thesis_set

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from capsella.data import idx
 from capsella.data.download import data_root, find_or_download
-from capsella.data.holdout import hold_out
 from capsella.data.images import ImageSet, join
 from capsella.data.options import DataOptions
 from capsella.data.pairs import place
-from capsella.data.reading import resize_array
-from capsella.data.source import Parts, Source
+from capsella.data.source import Parts, Source, resized
+from capsella.data.split.holdout import hold_out
 from capsella.errors import CapsellaError
 
 SIZE = 40
@@ -57,7 +56,7 @@ def _read(options: DataOptions) -> Parts:
     corners = torch.full((len(train), 2), (SIZE - train.image_size[0]) // 2)
     train = replace(train, images=place(train.images, corners, (SIZE, SIZE)))
     train, validation, test = (
-        _resized(images, options) for images in (train, _scattered(validation, _VALIDATION_SEED), test)
+        resized(images, options) for images in (train, _scattered(validation, _VALIDATION_SEED), test)
     )
     return Parts(options.name, train=train, validation=validation, test=test)
 
@@ -67,11 +66,6 @@ def _scattered(images: ImageSet, seed: int) -> ImageSet:
     room = SIZE - images.image_size[0]
     corners = np.random.default_rng(seed).integers(room + 1, size=(len(images), 2))
     return replace(images, images=place(images.images, torch.from_numpy(corners), (SIZE, SIZE)))
-
-
-def _resized(images: ImageSet, options: DataOptions) -> ImageSet:
-    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
-    return replace(images, images=pixels)
 
 
 def affine_like_affnist(images: UInt8[Tensor, "n 1 h w"], seed: int) -> UInt8[Tensor, "n 1 40 40"]:

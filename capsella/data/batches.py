@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from capsella.data.images import Batch
-from capsella.data.splits import LabelledImages
+from capsella.data.split.sets import LabelledImages
 
 
 def batches(

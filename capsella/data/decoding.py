@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -113,9 +112,7 @@ class _Workers:
     def __enter__(self) -> "_Workers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.pool.shutdown(cancel_futures=True)
 
     def submit(self, files: Sequence[str]) -> Future[Chunk]:

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from capsella.data.holdout import hold_out
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
+from capsella.data.split.holdout import hold_out
 
 _TEST_SHARE, _TEST_SEED = 0.2, 0  # the set has no test split of its own; this one is the same for every split_seed
 

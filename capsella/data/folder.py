@@ -22,8 +22,8 @@ from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import ENDINGS, decode, read_all, stack
 from capsella.data.source import Parts
-from capsella.data.split_file import SplitTable
-from capsella.data.splits import SPLIT_NAMES
+from capsella.data.split.sets import SPLIT_NAMES
+from capsella.data.split.table import SplitTable
 from capsella.errors import CapsellaError
 
 _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
@@ -73,7 +73,8 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
     )
     name = root.resolve().name
     if files[0].split is not None and table is None:
-        return _part(name, everything, [file.split for file in files], broken)
+        rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
+        return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken)
     return Parts(name, everything, broken=broken)
 
 
@@ -157,15 +158,3 @@ def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, "n"]:
             raise CapsellaError(f"group: the pattern {pattern!r} must capture a name in every path, got none in {path}")
         texts.append(match[1])
     return torch.from_numpy(np.unique(texts, return_inverse=True)[1].astype(np.int64))
-
-
-def _part(name: str, everything: ImageSet, splits: Sequence[str | None], broken: tuple[str, ...]) -> Parts:
-    """The sets the sub-folders name; only validation may be missing, and is held out later."""
-    sets = {split: everything.subset([i for i, here in enumerate(splits) if here == split]) for split in SPLIT_NAMES}
-    for split in ("train", "test"):
-        if len(sets[split]) == 0:
-            raise CapsellaError(
-                f"{name}: the {split} split is empty; a split of one's own must have train and test images"
-            )
-    validation = sets["validation"] if len(sets["validation"]) else None
-    return Parts(name, sets["train"], validation, sets["test"], broken)

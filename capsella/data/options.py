@@ -8,6 +8,7 @@ from typing import Literal
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")
 PAIRED = ("multimnist", "multi")
+PAIR_FIELDS = ("pair_shift", "pair_invert", "train_pairs", "validation_pairs", "test_pairs")
 
 
 @dataclass(frozen=True)
@@ -167,16 +168,8 @@ class DataOptions:
 
     def single(self) -> "DataOptions":
         """The options of the images that pairs are made of."""
-        return replace(
-            self,
-            name="mnist" if self.of is None else self.of,
-            of=None,
-            pair_shift=DataOptions.pair_shift,
-            pair_invert=False,
-            train_pairs=None,
-            validation_pairs=None,
-            test_pairs=None,
-        )
+        default = {field: getattr(DataOptions, field) for field in ("of", *PAIR_FIELDS)}
+        return replace(self, name="mnist" if self.of is None else self.of, **default)
 
     @property
     def height_width(self) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from capsella.data.images import ImageSet
-from capsella.data.splits import LabelledImages, Splits
+from capsella.data.split.sets import LabelledImages, Splits
 
 _LEAST_SIDE = 48  # smaller images are enlarged by a whole factor, pixels kept square
 _MARGIN = 4

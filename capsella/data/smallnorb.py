@@ -25,24 +25,15 @@ _STEM = {
 }
 _URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 _SHA256 = {
-    "smallnorb-5x46789x9x18x6x2x96x96-training-dat.mat.gz": (
-        "5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873"
-    ),
-    "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat.gz": (
-        "2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa"
-    ),
-    "smallnorb-5x46789x9x18x6x2x96x96-training-info.mat.gz": (
-        "de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32"
-    ),
-    "smallnorb-5x01235x9x18x6x2x96x96-testing-dat.mat.gz": (
-        "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474"
-    ),
-    "smallnorb-5x01235x9x18x6x2x96x96-testing-cat.mat.gz": (
-        "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff"
-    ),
-    "smallnorb-5x01235x9x18x6x2x96x96-testing-info.mat.gz": (
-        "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"
-    ),
+    f"{_STEM[split]}-{part}.mat.gz": digest
+    for split, part, digest in (
+        ("train", "dat", "5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873"),
+        ("train", "cat", "2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa"),
+        ("train", "info", "de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32"),
+        ("test", "dat", "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474"),
+        ("test", "cat", "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff"),
+        ("test", "info", "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"),
+    )
 }
 _MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C51: np.dtype("<f4"),
@@ -58,6 +49,7 @@ POSED_TEST_INSTANCES = (0, 1)
 _JPEG_GET = "no public mirror has it in this form; the source smallnorb downloads the original"
 _CITATION = "LeCun, Huang, Bottou 2004, CVPR (for research purposes only)"
 _JPEG_CITATION = f"{_CITATION} (lossy JPEG copy: error rates do not compare with published ones)"
+_POSED_CITATION = f"{_JPEG_CITATION}; toys 2, 3, 5 / 0, 1 of its test file, by elevation"
 
 
 def read_norb_matrix(path: Path) -> np.ndarray:
@@ -174,35 +166,20 @@ def _cameras(options: DataOptions) -> tuple[int, ...]:
     return {"left": (0,), "right": (1,), "both": (0, 1)}[options.camera]
 
 
-SOURCES = (
+SOURCES = tuple(
     Source(
-        name="smallnorb",
-        read=_read_original,
-        images="24,300 / – / 24,300",
+        name=name,
+        read=read,
+        images=images,
         size="96×96×1, or ×2 for both cameras",
         classes=5,
-        files=tuple(f"smallnorb/{name}" for name in _SHA256),
-        get="downloaded on first use",
-        citation=_CITATION,
-    ),
-    Source(
-        name="smallnorb-jpeg",
-        read=_read_jpeg,
-        images="24,300 / – / 24,300",
-        size="96×96×1, or ×2 for both cameras",
-        classes=5,
-        files=tuple(_JPEG.values()),
-        get=_JPEG_GET,
-        citation=_JPEG_CITATION,
-    ),
-    Source(
-        name="smallnorb-jpeg-poses",
-        read=_read_posed_jpeg,
-        images="14,580 / – / 9,720",
-        size="96×96×1, or ×2 for both cameras",
-        classes=5,
-        files=(_JPEG["test"],),
-        get=_JPEG_GET,
-        citation=f"{_JPEG_CITATION}; toys 2, 3, 5 / 0, 1 of its test file, by elevation",
-    ),
+        files=files,
+        get="downloaded on first use" if name == "smallnorb" else _JPEG_GET,
+        citation=citation,
+    )
+    for name, read, images, files, citation in (
+        ("smallnorb", _read_original, "24,300 / – / 24,300", tuple(f"smallnorb/{f}" for f in _SHA256), _CITATION),
+        ("smallnorb-jpeg", _read_jpeg, "24,300 / – / 24,300", tuple(_JPEG.values()), _JPEG_CITATION),
+        ("smallnorb-jpeg-poses", _read_posed_jpeg, "14,580 / – / 9,720", (_JPEG["test"],), _POSED_CITATION),
+    )
 )

@@ -1,10 +1,12 @@
 """What a source of images is: a reader, and what `capsella data list` says about it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
+from capsella.data.reading import resize_array
+from capsella.errors import CapsellaError
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,10 +19,30 @@ class Parts:
     test: ImageSet | None = None
     broken: tuple[str, ...] = ()
 
+    @classmethod
+    def of_own(cls, name: str, sets: Mapping[str, ImageSet], broken: tuple[str, ...]) -> "Parts":
+        """The three sets of a split of one's own; only validation may be empty, and is held out later.
+
+        Raises:
+            CapsellaError: there are no images to train on, or none to test on.
+        """
+        for split in ("train", "test"):
+            if len(sets[split]) == 0:
+                raise CapsellaError(
+                    f"{name}: the {split} split is empty; a split of one's own must have train and test images"
+                )
+        return cls(name, sets["train"], sets["validation"] if len(sets["validation"]) else None, sets["test"], broken)
+
     def named(self) -> dict[str, ImageSet]:
         """Those of the three sets that the source has, by name, in the order train, validation, test."""
         sets = {"train": self.train, "validation": self.validation, "test": self.test}
         return {split: images for split, images in sets.items() if images is not None}
+
+
+def resized(images: ImageSet, options: DataOptions) -> ImageSet:
+    """The images at the size and with the channels that `options` ask for."""
+    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
+    return replace(images, images=pixels)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from rich.progress import track
 
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
-from capsella.data.reading import resize_array
-from capsella.data.source import Parts, Source
+from capsella.data.source import Parts, Source, resized
 from capsella.data.toy_models import TOYS, toy
 from capsella.data.toy_render import Light, render
 from capsella.data.viewpoints import AZIMUTHS, ELEVATIONS, arrange_viewpoints
@@ -57,13 +56,8 @@ def render_toys(
 
 
 def _read(options: DataOptions) -> Parts:
-    train, test = (_resized(render_toys(instances), options) for instances in (TRAIN_INSTANCES, TEST_INSTANCES))
+    train, test = (resized(render_toys(instances), options) for instances in (TRAIN_INSTANCES, TEST_INSTANCES))
     return arrange_viewpoints(Parts("toys", train=train, test=test), options)
-
-
-def _resized(images: ImageSet, options: DataOptions) -> ImageSet:
-    pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
-    return ImageSet(pixels, images.labels, images.classes, None, images.metadata)
 
 
 SOURCES = (

@@ -1,4 +1,4 @@
-"""Is a network better than another, or is it chance? Intervals over seeds and test images, and McNemar's test.
+"""How sure a number is: intervals over seeds and test images, the spread over seeds, and McNemar's test.
 
 What was measured is a table of hits, [seeds images]: whether the network trained with each seed has each test image
 right. Another laboratory would have drawn other test images and other seeds, so an interval covers both: the variance
@@ -13,8 +13,9 @@ images are added, for an accuracy two right and two wrong ones (Agresti and Coul
 for each outcome of the pair (Agresti and Min 2005).
 """
 
+import statistics
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -67,6 +68,37 @@ class McNemar(NamedTuple):
     only_first: int
     only_second: int
     p_value: float
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation (of the sample, n − 1) of one number over seeds.
+
+    >>> print(Spread.of([0.2, 0.3, 0.4]))
+    0.30 ± 0.10
+    """
+
+    mean: float
+    sd: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """At least two values: one alone has no spread."""
+        if len(values) < 2:
+            raise ValueError(f"values: must be at least 2 for a standard deviation, got {len(values)}")
+        return cls(statistics.mean(values), statistics.stdev(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.sd:.2f}"
+
+
+def wilson_interval(hits: int, number: int) -> tuple[float, float]:
+    """The 95 % interval of a share that was `hits` of `number` (Wilson 1927): for one network, over test images alone.
+
+    >>> wilson_interval(0, 100)
+    (0.0, 0.03699...)
+    """
+    low, high = scipy.stats.binomtest(hits, number).proportion_ci(CONFIDENCE, method="wilson")
+    return float(low), float(high)
 
 
 def accuracy_interval(hits: Bool[np.ndarray, "seeds images"]) -> Interval:

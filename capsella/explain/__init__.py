@@ -13,22 +13,3 @@ from capsella.explain.vote_distances import (
     vote_distances,
     vote_distances_figure,
 )
-
-__all__ = [
-    "OFFSETS",
-    "Reconstructions",
-    "VoteDistances",
-    "class_vote_distances",
-    "dimension_tweaks",
-    "explain_images",
-    "explain_pairs",
-    "has_vote_distances",
-    "largest_elements",
-    "pairs_figure",
-    "pick_examples",
-    "reconstruct",
-    "routing_diagnostics",
-    "vote_distances",
-    "vote_distances_figure",
-    "write_report",
-]

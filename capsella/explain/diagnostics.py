@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.evaluation.inference import inference
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 from capsella.routing import LayerDiagnostics, RoutingTrace, diagnose, record
 
 

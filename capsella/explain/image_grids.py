@@ -111,12 +111,7 @@ def reconstruction_figure(
     Raises:
         ValueError: no images, or names that do not fit them.
     """
-    n = len(images)
-    if n == 0 or not n == len(from_true) == len(from_predicted) == len(true_names) == len(predicted_names):
-        raise ValueError(
-            f"images, reconstructions, names: must be as many of each, at least 1, got {n}, {len(from_true)}, "
-            f"{len(from_predicted)}, {len(true_names)}, {len(predicted_names)}"
-        )
+    _check_counts("images, reconstructions, names", images, from_true, from_predicted, true_names, predicted_names)
     rows = [np.clip(pictures, 0, 1).transpose(0, 2, 3, 1) for pictures in (images, from_true, from_predicted)]
     titles = ("input", "from the\ntrue class", "from the\npredicted one")
     return _columns(rows, titles, true_names, predicted_names)
@@ -139,12 +134,8 @@ def overlay_figure(
     Raises:
         ValueError: no images, or parts, reconstructions or names that do not fit them.
     """
-    n = len(images)
-    counts = [n, *(len(each) for each in (parts, drawn, from_true, from_others, true_names, predicted_names))]
-    if n == 0 or len(set(counts)) > 1:
-        raise ValueError(
-            f"images, parts, reconstructions, names: must be as many of each, at least 1, got {str(counts)[1:-1]}"
-        )
+    names = true_names, predicted_names
+    _check_counts("images, parts, reconstructions, names", images, parts, drawn, from_true, from_others, *names)
     first, second = drawn.copy(), drawn.copy()
     first[:, 1], second[:, 0] = 0, 0
     pairs = (parts, drawn, first, second, from_true, from_others)
@@ -197,12 +188,8 @@ def prediction_figure(
     Raises:
         ValueError: no images, or names that do not fit them.
     """
+    _check_counts("images, names, confidence", images, true_names, predicted_names, confidence)
     n = len(images)
-    if n == 0 or not n == len(true_names) == len(predicted_names) == len(confidence):
-        raise ValueError(
-            f"images, names, confidence: must be as many of each, at least 1, got {n}, {len(true_names)}, "
-            f"{len(predicted_names)}, {len(confidence)}"
-        )
     rows, columns = -(-n // COLUMNS), min(COLUMNS, n)
     figure = Figure(figsize=(CELL * columns, (CELL * _aspect(images) + 0.45) * rows), layout="constrained")
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -212,6 +199,12 @@ def prediction_figure(
         show(axes, _channels_last(images[index]))
         _verdict(axes, true_names[index], predicted_names[index], f" {confidence[index]:.2f}")
     return figure
+
+
+def _check_counts(what: str, *each: Sequence[object] | np.ndarray) -> None:
+    counts = [len(one) for one in each]
+    if 0 in counts or len(set(counts)) > 1:
+        raise ValueError(f"{what}: must be as many of each, at least 1, got {', '.join(map(str, counts))}")
 
 
 def _channels_last(image: Float[np.ndarray, "c h w"]) -> Float[np.ndarray, "h w c"]:

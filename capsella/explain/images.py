@@ -10,9 +10,7 @@ from torch import Tensor
 
 from capsella.data.reading import read_image
 from capsella.errors import CapsellaError
-from capsella.evaluation.inference import inference
-from capsella.evaluation.prediction.files import Broken
-from capsella.evaluation.prediction.listing import find_images
+from capsella.evaluation import Broken, find_images
 from capsella.explain.image_grids import show, tweaks
 from capsella.explain.plots import activation_bars, shorten, write_png
 from capsella.explain.routing_figures import graph_figure, layer_figure
@@ -20,6 +18,7 @@ from capsella.explain.routing_views import routed_layers, strongest_path
 from capsella.explain.tweaks import dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.vote_distances import vote_distances_figure
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 
 MOST_BARS = 12
 NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data.pairs import PairSet
-from capsella.evaluation.accuracy.evaluation import Evaluation, evaluate
-from capsella.evaluation.inference import check_decoder, inference
+from capsella.evaluation import Evaluation, evaluate
 from capsella.explain.image_grids import overlay_figure
 from capsella.explain.plots import write_png
 from capsella.explain.reconstruction import pick_examples
 from capsella.models import ImageClassifier
+from capsella.models.inference import check_decoder, inference
 
 LOOKED_AT = 1000  # pairs among which `explain_pairs` looks for right ones and mistakes
 

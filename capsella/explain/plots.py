@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.accuracy.calibration import Calibration
-from capsella.evaluation.robustness.changes import PERTURBATIONS
-from capsella.evaluation.robustness.curves import Robustness
+from capsella.evaluation import PERTURBATIONS, Calibration, Robustness
 from capsella.files import write_whole
 
 RESOLUTION = 110  # dots an inch

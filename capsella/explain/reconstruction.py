@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.evaluation.accuracy.evaluation import Evaluation
-from capsella.evaluation.inference import check_decoder, inference
+from capsella.evaluation import Evaluation
 from capsella.models import ImageClassifier
+from capsella.models.inference import check_decoder, inference
 
 
 @dataclass(frozen=True, eq=False)

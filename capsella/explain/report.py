@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data.pairs import PairSet
-from capsella.data.splits import LabelledImages
-from capsella.evaluation.accuracy.evaluation import Evaluation
-from capsella.evaluation.accuracy.table import percent
+from capsella.data.split.sets import LabelledImages
+from capsella.evaluation import Evaluation, percent
 from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.pairs import pair_name, pairs_figure

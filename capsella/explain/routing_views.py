@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.evaluation.inference import inference
 from capsella.explain.receptive_fields import ReceptiveFields, receptive_fields
 from capsella.explain.vote_distances import VoteDistances, distance_histograms, vote_distances
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import inference
 from capsella.routing import Geometry, RoutingTrace, coupling_entropy, record
 from capsella.routing.convolution import capsule_votes, gather_windows
 from capsella.types import Capsules

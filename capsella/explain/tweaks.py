@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.evaluation.inference import check_decoder, inference
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import check_decoder, inference
 from capsella.routing import EMRouting
 from capsella.types import Capsules
 

@@ -10,8 +10,8 @@ from matplotlib.gridspec import SubplotSpec
 from torch import Tensor
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.inference import inference
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import inference
 from capsella.routing import EMRouting, RoutingTrace, record
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data import load_data
-from capsella.data.splits import LabelledImages
+from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain.pairs import pair_name
 from capsella.models import CapsuleClassifier, ImageClassifier

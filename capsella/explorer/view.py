@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.evaluation.inference import check_decoder, inference
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import check_decoder, inference
 from capsella.types import Capsules
 
 DIALS = 16  # sliders on a page: all of a Sabour or matrix capsule, a sixth of the thesis's 96

@@ -6,26 +6,3 @@ from capsella.export.runtime import load_onnx, load_pt2, read_onnx_description
 from capsella.export.ship import CALIBRATION_IMAGES, Exported, Format, export_model, spread_over, write_onnx_as
 from capsella.export.to_onnx import OPSET, write_onnx
 from capsella.export.to_pt2 import write_pt2
-
-__all__ = [
-    "CALIBRATION_IMAGES",
-    "OPSET",
-    "TOLERANCES",
-    "Exported",
-    "Format",
-    "Parity",
-    "Precision",
-    "Tolerance",
-    "check_parity",
-    "compare",
-    "export_model",
-    "load_onnx",
-    "load_pt2",
-    "read_onnx_description",
-    "spread_over",
-    "write_float16",
-    "write_int8",
-    "write_onnx",
-    "write_onnx_as",
-    "write_pt2",
-]

@@ -15,7 +15,7 @@ from torch import Tensor
 from capsella import _native
 from capsella.data.images import ImageSet
 from capsella.errors import unknown_name
-from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies
+from capsella.evaluation import Latency, Throughput, best_throughput, latencies
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.parity import TOLERANCES, Activations
 from capsella.export.reduced import write_int8

@@ -12,8 +12,8 @@ from torch import Tensor
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError
-from capsella.evaluation.inference import inference
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 
 Precision = Literal["float32", "float16", "int8"]
 Activations = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b classes"]]

@@ -4,8 +4,6 @@ Routing sums thousands of small votes and takes logarithms of variances, for whi
 of the weights and of the arithmetic is small.
 """
 
-import contextlib
-import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
-from capsella.export.needs import check_installed
+from capsella.export.needs import check_installed, quiet
 from capsella.export.to_onnx import write_description
 
 REDUCED = ("Conv", "Gemm")
@@ -59,7 +57,7 @@ def _quantise(source: str | Path, path: str | Path, images: ImageSet) -> None:
         prepared = Path(folder, "prepared.onnx")
         # Symbolic inference is for transformers' shapes; ONNX's own knows all of these.
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
-        with _without_advice():
+        with quiet():  # it warns that the file was not prepared, also where it was
             quantization.quantize_static(
                 str(prepared),
                 str(path),
@@ -134,15 +132,3 @@ def _in_float16(node: Any, weights: dict[str, Any]) -> list[Any]:
     result = node.output[0]
     node.output[0] = f"{result}_float16"
     return [*before, node, helper.make_node("Cast", [node.output[0]], [result], to=TensorProto.FLOAT)]
-
-
-@contextlib.contextmanager
-def _without_advice() -> Iterator[None]:
-    """ONNX Runtime warns through the root logger that the file was not prepared, also where it was."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

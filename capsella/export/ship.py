@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capsella.data.images import ImageSet
-from capsella.data.splits import Splits, single_images
+from capsella.data.split.sets import Splits, single_images
 from capsella.errors import unknown_name
 from capsella.export.parity import TOLERANCES, Activations, Parity, Precision, Tolerance, check_parity, compare
 from capsella.export.reduced import write_float16, write_int8

@@ -1,10 +1,7 @@
 """ONNX: the routing unrolled into standard operators, any batch size, what one must know in the file's metadata."""
 
 import json
-import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import torch
 
 from capsella.export.description import KEY, describe_model
 from capsella.export.graph import traced
-from capsella.export.needs import check_installed
+from capsella.export.needs import check_installed, quiet
 from capsella.models import ImageClassifier
 
 OPSET = 18
@@ -66,7 +63,8 @@ def _converted(graph: torch.export.ExportedProgram, outputs: list[str]) -> torch
     """
     from onnxscript import optimizer
 
-    with _quietly():
+    with quiet("torch.onnx"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         program = torch.onnx.export(
             graph,
             (),
@@ -90,17 +88,3 @@ def _name_batch(proto: Any) -> None:
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param == symbol:
                 dimension.dim_param = "batch"
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's advice to its own developers."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

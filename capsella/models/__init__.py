@@ -1,25 +1,13 @@
 """Registered networks: each a function whose body is its hyper-parameters."""
 
-from capsella.models import (  # noqa: F401  (importing them registers their models)
-    capsnet,
-    cnn,
-    efficient_capsnet,
-    forslov2018,
-    matrix_capsnet,
-    resnet,
+from capsella.models import capsnet, cnn, efficient_capsnet, forslov2018, matrix_capsnet, resnet  # which registers them
+from capsella.models.base import (
+    ImageClassifier,
+    count_parameters,
+    create_model,
+    list_models,
+    model_function,
+    register_model,
 )
-from capsella.models.base import CapsuleClassifier, ConvolutionalClassifier, ImageClassifier, count_parameters
+from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
 from capsella.models.multi_crop import MultiCrop
-from capsella.models.registry import create_model, list_models, model_function, register_model
-
-__all__ = [
-    "CapsuleClassifier",
-    "ConvolutionalClassifier",
-    "ImageClassifier",
-    "MultiCrop",
-    "count_parameters",
-    "create_model",
-    "list_models",
-    "model_function",
-    "register_model",
-]

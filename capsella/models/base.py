@@ -1,24 +1,21 @@
-"""What every registered model is: an image classifier that can be saved, loaded, looked into and decoded."""
+"""What every model is, and how one is made by its registered name, as in timm."""
 
-import json
+import fnmatch
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import safetensors
-import safetensors.torch
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError
-from capsella.files import write_json, write_whole
-from capsella.layers import mask_all_but, start_for_relus
+from capsella.errors import CapsellaError, unknown_name
+from capsella.models.saving import load_model, load_weights, save_model
+from capsella.routing import Routing, routing_from_dict
 from capsella.types import Capsules, Output
 
-_MOST_BYTES = 50_000_000  # of model.json: a million classes' names
+MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
 
 
 class ImageClassifier(nn.Module, ABC):
@@ -79,171 +76,99 @@ class ImageClassifier(nn.Module, ABC):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back."""
-        folder = Path(folder)
-        write_json(folder / "model.json", {"name": self.name, "options": self.options})
-        weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        write_whole(folder / "model.safetensors", lambda path: safetensors.torch.save_file(weights, path))
+        save_model(self, Path(folder), self.name, self.options)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """The model that `save_pretrained` wrote.
-
-        Whatever the files say, it takes no more memory than the model whose weights are there: the model described is
-        first made without memory, and compared with the names and shapes of the weights.
+        """The model that `save_pretrained` wrote; whatever the files say, no more memory is taken than it needs.
 
         Raises:
-            CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
+            CapsellaError: a file is missing or damaged, the weights are not those of the model described, or the model
+                is of another class.
         """
-        from capsella.models.registry import create_model
-
-        folder = Path(folder)
-        description = _read_description(folder / "model.json")
-        try:
-            with torch.device("meta"):
-                outline = create_model(**description)
-        except (ValueError, TypeError, RuntimeError, OverflowError, AttributeError) as error:
-            raise CapsellaError(f"{folder / 'model.json'} describes no model that can be made: {error}") from error
-        check_weights(outline, folder / "model.safetensors")
-        model = create_model(**description)
-        load_weights(model, folder / "model.safetensors")
+        model = load_model(Path(folder), create_model)
         if not isinstance(model, cls):
             raise CapsellaError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
         return model
 
 
-class CapsuleClassifier(ImageClassifier):
-    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder."""
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        primary: nn.Module,
-        capsule_layers: nn.Sequential,
-        decoder: nn.Module | None,
-        *,
-        image_size: tuple[int, int],
-        channels: int,
-        classes: tuple[str, ...],
-    ) -> None:
-        super().__init__(image_size, channels, classes)
-        self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
-
-    @property
-    def has_decoder(self) -> bool:
-        """Whether the model was created with reconstruction."""
-        return self.decoder is not None
-
-    def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
-        self.check_images(images)
-        capsules: Capsules = self.capsule_layers(self.primary(self.backbone(images)))
-        return capsules
-
-    def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-        """Images from the pose of each image's `target` class alone, all others masked."""
-        if self.decoder is None:
-            return super().decode(capsules, target)
-        images: Tensor = self.decoder(mask_all_but(capsules, target))
-        return images
-
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
-        """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
-        capsules = self.encode(images)
-        activations = capsules.activations[:, 0, 0, :]
-        if self.decoder is None:
-            return Output(activations, capsules)
-        target = activations.argmax(1) if labels is None else labels
-        if target.ndim == 1:
-            return Output(activations, capsules, self.decode(capsules, target))
-        drawn = torch.stack([self.decode(capsules, one) for one in target.unbind(1)], 1)
-        return Output(activations, capsules, drawn)
+ModelFunction = Callable[..., ImageClassifier]
+_MODELS: dict[str, ModelFunction] = {}
 
 
-class ConvolutionalClassifier(ImageClassifier):
-    """A CNN baseline: one network from images to logits; activations are their softmax, or the logistic of each.
-
-    Its weights start by `start_for_relus`. With PyTorch's default a baseline of six layers does not leave chance on
-    bright images: the comparison would flatter the capsules.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        image_size: tuple[int, int],
-        channels: int,
-        classes: tuple[str, ...],
-        activation: Literal["softmax", "sigmoid"] = "softmax",
-    ) -> None:
-        super().__init__(image_size, channels, classes)
-        self.network, self.activation = network, activation
-        start_for_relus(network)
-
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
-        """Activations and the logits they come from; `labels` are for decoders, of which there is none."""
-        self.check_images(images)
-        logits: Tensor = self.network(images)
-        activations = logits.float().sigmoid() if self.activation == "sigmoid" else logits.float().softmax(1)
-        return Output(activations, logits=logits)
+def register_model(function: ModelFunction) -> ModelFunction:
+    """Register a function whose name is the model's and whose body is its hyper-parameters."""
+    _MODELS[function.__name__] = function
+    return function
 
 
-def check_weights(model: nn.Module, path: Path) -> None:
-    """A .safetensors file has the names, shapes and kinds of `model`'s tensors; reads its header alone.
+def create_model(name: str, *, pretrained: str | Path | None = None, **options: Any) -> ImageClassifier:
+    """A new model by its registered name, with fresh weights.
+
+    Args:
+        name: one of `list_models()`.
+        pretrained: a folder written by `save_pretrained` or by training, to take the weights from.
+        options: what this model lets one change; `capsella models NAME` lists it. Usually `image_size` (one number or
+            (height, width)), `channels`, `classes` (a number or the names) and, for capsules, `routing` and
+            `reconstruction`.
 
     Raises:
-        CapsellaError: the file is missing, damaged, or holds other tensors than the model's.
+        ValueError: an unknown name or option (suggests the nearest), or an image too small for the kernels.
+
+    >>> create_model("sabour2017_capsnet", classes=3, image_size=20).classes
+    ('0', '1', '2')
     """
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    with _readable(path), safetensors.safe_open(path, framework="pt") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-        found = {name: tuple(part.get_shape()) for name, part in slices.items()}
-        kinds = {name: part.get_dtype() for name, part in slices.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise CapsellaError(
-                f"{path} does not hold the weights of this model: size mismatch of {name!r}: "
-                f"{found.get(name, 'missing')} in the file, {expected.get(name, 'missing')} in the model"
-            )
-        if not kinds[name].startswith(("F", "BF", "I64")):
-            raise CapsellaError(f"{path} does not hold the weights of this model: {name!r} is of type {kinds[name]}")
+    function = model_function(name)
+    defaults = {key: parameter.default for key, parameter in inspect.signature(function).parameters.items()}
+    if unknown := sorted(set(options) - set(defaults)):
+        raise unknown_name(f"option of model {name!r}", unknown[0], defaults)
+    chosen = {**defaults, **options}
+    chosen["image_size"] = _image_size(chosen["image_size"])
+    chosen["classes"] = _class_names(chosen["classes"])
+    if isinstance(chosen.get("routing"), dict):
+        chosen["routing"] = routing_from_dict(chosen["routing"])
+    model = function(**chosen)
+    model.name = name
+    model.options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
+    if pretrained is not None:
+        load_weights(model, Path(pretrained) / "model.safetensors")
+    return model
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Errors of reading a .safetensors file in our words."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise CapsellaError(f"{path} does not exist; was the run interrupted before its first checkpoint?") from error
-    except (safetensors.SafetensorError, OSError) as error:
-        raise CapsellaError(f"{path} is no readable .safetensors file: {error}") from error
+def list_models(pattern: str = "*") -> list[str]:
+    """Registered names that match a shell pattern, sorted.
+
+    >>> list_models("sabour2017_*")
+    ['sabour2017_affnist_cnn', 'sabour2017_capsnet', 'sabour2017_cnn', 'sabour2017_multimnist_cnn']
+    """
+    return sorted(fnmatch.filter(_MODELS, pattern))
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Fill `model` from a .safetensors file.
+def model_function(name: str) -> ModelFunction:
+    """The function registered under `name`.
 
     Raises:
-        CapsellaError: the file is missing, damaged, or holds other tensors than the model's.
+        ValueError: unknown; suggests the nearest.
     """
-    with _readable(path):
-        weights = safetensors.torch.load_file(path)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CapsellaError(f"{path} does not hold the weights of this model: {error}") from error
+    if name not in _MODELS:
+        raise unknown_name("model", name, _MODELS)
+    return _MODELS[name]
 
 
-def _read_description(path: Path) -> dict[str, Any]:
-    """{"name", **options} from model.json."""
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")
-        description = json.loads(path.read_text(encoding="utf-8"))
-        return {"name": description["name"], **description["options"]}
-    except FileNotFoundError as error:
-        raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CapsellaError(f"{path} is damaged or not written by capsella: {error!r}") from error
+def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if int(height) * int(width) > MOST_PIXELS:
+        raise ValueError(f"image_size: must be at most {MOST_PIXELS:,} pixels, got {height}×{width}")
+    return int(height), int(width)
+
+
+def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(classes, int) and classes > MOST_CLASSES:
+        raise ValueError(f"classes: must be at most {MOST_CLASSES:,}, got {classes:,}")
+    names = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else tuple(classes)
+    if len(names) < 2:
+        raise ValueError(f"classes: must be at least 2, got {len(names)}")
+    return names
 
 
 def count_parameters(module: nn.Module) -> int:

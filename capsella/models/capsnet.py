@@ -6,8 +6,8 @@ from torch import nn
 
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, start_truncated
 from capsella.layers.convolution import WEIGHT_SD
-from capsella.models.base import CapsuleClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.shapes import grid_after
 from capsella.routing import DynamicRouting, Routing
 

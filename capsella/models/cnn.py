@@ -3,8 +3,8 @@
 from torch import nn
 
 from capsella.layers import PrepareImages
-from capsella.models.base import ConvolutionalClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.shapes import grid_after
 
 
@@ -29,17 +29,12 @@ def sabour2017_cnn(
     """
     height, width = grid_after(image_size, [])  # padding keeps the size
     network = nn.Sequential(
-        nn.Conv2d(channels, 256, 5, padding=2),
-        nn.ReLU(),
-        nn.Conv2d(256, 256, 5, padding=2),
-        nn.ReLU(),
-        nn.Conv2d(256, 128, 5, padding=2),
-        nn.ReLU(),
+        *_convolution(channels, 256, 5),
+        *_convolution(256, 256, 5),
+        *_convolution(256, 128, 5),
         nn.Flatten(),
-        nn.Linear(128 * height * width, 328),
-        nn.ReLU(),
-        nn.Linear(328, 192),
-        nn.ReLU(),
+        *_dense(128 * height * width, 328),
+        *_dense(328, 192),
         nn.Dropout(dropout),
         nn.Linear(192, len(classes)),
     )
@@ -65,15 +60,10 @@ def sabour2017_multimnist_cnn(
     """
     rows, columns = grid_after(image_size, [(2, 2), (2, 2)])
     network = nn.Sequential(
-        nn.Conv2d(channels, 512, 9, padding=4),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(512, 256, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolution(channels, 512, 9, pool=True),
+        *_convolution(512, 256, 5, pool=True),
         nn.Flatten(),
-        nn.Linear(256 * rows * columns, 1024),
-        nn.ReLU(),
+        *_dense(256 * rows * columns, 1024),
         nn.Linear(1024, len(classes)),
     )
     return ConvolutionalClassifier(
@@ -103,19 +93,12 @@ def sabour2017_affnist_cnn(
     """
     rows, columns = grid_after(image_size, [(2, 2), (2, 2)])
     network = nn.Sequential(
-        nn.Conv2d(channels, 256, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(256, 256, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(256, 128, 5, padding=2),
-        nn.ReLU(),
+        *_convolution(channels, 256, 5, pool=True),
+        *_convolution(256, 256, 5, pool=True),
+        *_convolution(256, 128, 5),
         nn.Flatten(),
-        nn.Linear(128 * rows * columns, 848),
-        nn.ReLU(),
-        nn.Linear(848, 192),
-        nn.ReLU(),
+        *_dense(128 * rows * columns, 848),
+        *_dense(848, 192),
         nn.Dropout(dropout),
         nn.Linear(192, len(classes)),
     )
@@ -150,16 +133,21 @@ def hinton2018_cnn(
     rows, columns = grid_after(prepare.size, [(2, 2), (2, 2)])
     network = nn.Sequential(
         prepare,
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolution(channels, 32, 5, pool=True),
+        *_convolution(32, 64, 5, pool=True),
         nn.Flatten(),
-        nn.Linear(64 * rows * columns, 1024),
-        nn.ReLU(),
+        *_dense(64 * rows * columns, 1024),
         nn.Dropout(dropout),
         nn.Linear(1024, len(classes)),
     )
     return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+
+
+def _convolution(before: int, after: int, kernel: int, pool: bool = False) -> list[nn.Module]:
+    """With "same" padding and ReLU, and a 2×2 max-pool where asked for."""
+    layers: list[nn.Module] = [nn.Conv2d(before, after, kernel, padding=kernel // 2), nn.ReLU()]
+    return [*layers, nn.MaxPool2d(2)] if pool else layers
+
+
+def _dense(before: int, after: int) -> list[nn.Module]:
+    return [nn.Linear(before, after), nn.ReLU()]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
-from capsella.models.base import CapsuleClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.shapes import grid_after
 from capsella.routing import Routing, SelfAttentionRouting
 

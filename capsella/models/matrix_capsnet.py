@@ -12,8 +12,8 @@ from capsella.layers import (
     receptive_field_centres,
 )
 from capsella.layers.convolution import PoseKind
-from capsella.models.base import CapsuleClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.shapes import grid_after
 from capsella.routing import EMRouting, Routing
 
@@ -22,20 +22,11 @@ SMALLNORB = ("animal", "human", "airplane", "truck", "car")
 
 @register_model
 def hinton2018_matrix_capsnet(
-    *,
-    image_size: tuple[int, int] = (32, 32),
-    channels: int = 1,
-    classes: tuple[str, ...] = SMALLNORB,
-    routing: Routing = EMRouting(),
-    pose: PoseKind = "matrix",
-    pose_elements: int = 16,
-    coordinate_addition: bool = True,
-    crop: int | None = None,
-    standardise: bool = True,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-    reconstruction: bool = False,
-) -> CapsuleClassifier:
+    *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = EMRouting(), pose: PoseKind = "matrix", pose_elements: int = 16,
+    coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
+    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
     """The network of Figure 1, A = B = C = D = 32: 316,394 parameters at one channel, 5 classes (paper: 310 K).
 
     Args:
@@ -60,20 +51,11 @@ def hinton2018_matrix_capsnet(
 
 @register_model
 def hinton2018_matrix_capsnet_small(
-    *,
-    image_size: tuple[int, int] = (32, 32),
-    channels: int = 1,
-    classes: tuple[str, ...] = SMALLNORB,
-    routing: Routing = EMRouting(),
-    pose: PoseKind = "matrix",
-    pose_elements: int = 16,
-    coordinate_addition: bool = True,
-    crop: int | None = None,
-    standardise: bool = True,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-    reconstruction: bool = False,
-) -> CapsuleClassifier:
+    *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = EMRouting(), pose: PoseKind = "matrix", pose_elements: int = 16,
+    coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
+    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
     """The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (68 K in the paper), 2.2 % there.
 
     Args as for `hinton2018_matrix_capsnet`.

@@ -3,9 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.models.base import ConvolutionalClassifier
+from capsella.models.base import register_model
+from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018.parts import CELLS
-from capsella.models.registry import register_model
 from capsella.models.shapes import grid_after
 
 PHOTOGRAPH = 64

@@ -16,7 +16,7 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, make_plan, trained
 from capsella.compare.networks import GROUPS, names_of, suited
-from capsella.data.split_file import read_split_file
+from capsella.data.split.table import read_split_file
 from capsella.errors import CapsellaError
 from capsella.grid import grid
 from capsella.models import create_model

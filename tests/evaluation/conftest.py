@@ -13,7 +13,7 @@ from capsella.data import DataOptions, Splits, batches, load_data
 from capsella.layers import DenseCapsules, MatrixPrimaryCapsules, PrimaryCapsules
 from capsella.losses import LossOptions, total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.models.base import ConvolutionalClassifier
+from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.routing import EMRouting
 from capsella.types import Output
 

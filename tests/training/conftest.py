@@ -11,8 +11,8 @@ from torch import nn
 
 from capsella.data import DataOptions
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
-from capsella.models.base import CapsuleClassifier
-from capsella.models.registry import register_model
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.shapes import grid_after
 from capsella.routing import DynamicRouting, Routing
 from capsella.training import AugmentOptions, Machine, ModelOptions, Recipe, Run, train
@@ -42,7 +42,7 @@ def tiny_capsnet(
 
 @pytest.fixture(autouse=True)
 def _tiny_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsella.models.registry._MODELS", {})
+    monkeypatch.setattr("capsella.models.base._MODELS", {})
     register_model(tiny_capsnet)
 
 

@@ -10,7 +10,7 @@ import torch
 from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.models import create_model
-from capsella.models.registry import _MODELS
+from capsella.models.base import _MODELS
 from capsella.papers import get_recipe, list_recipes, recipe_group, recipe_summary
 from capsella.routing import EMRouting, UniformRouting
 from capsella.training import AugmentOptions, Machine, ModelOptions, OptimizerOptions, Recipe
@@ -21,7 +21,7 @@ DIGITS = {"model": ModelOptions("sabour2017_capsnet"), "data": DataOptions()}
 
 @pytest.fixture(autouse=True)
 def _registered_networks(monkeypatch, _tiny_network):
-    monkeypatch.setattr("capsella.models.registry._MODELS", NETWORKS)
+    monkeypatch.setattr("capsella.models.base._MODELS", NETWORKS)
 
 
 @pytest.mark.parametrize("name", list_recipes())

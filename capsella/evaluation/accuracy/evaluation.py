@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy
 import torch
 from jaxtyping import Bool, Float, Int
 from rich.console import Console
@@ -13,11 +12,12 @@ from rich.progress import track
 from torch import Tensor
 
 from capsella.data.batches import batches
-from capsella.data.splits import LabelledImages
+from capsella.data.split.sets import LabelledImages
 from capsella.evaluation.accuracy.calibration import Calibration, calibration
-from capsella.evaluation.inference import inference
+from capsella.evaluation.intervals import wilson_interval
 from capsella.losses import strongest
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 
 CONFIDENCE = {
     1: "the largest class activation (a capsule's length, or a CNN's softmax), not normalised over the classes",
@@ -114,8 +114,8 @@ class Evaluation:
     @property
     def error_interval(self) -> tuple[float, float]:
         """95 % interval of the error, in per cent (Wilson 1927): what a test set of this size leaves open."""
-        low, high = scipy.stats.binomtest(self.errors, len(self.labels)).proportion_ci(0.95, method="wilson")
-        return 100 * float(low), 100 * float(high)
+        low, high = wilson_interval(self.errors, len(self.labels))
+        return 100 * low, 100 * high
 
     @cached_property
     def confusion(self) -> Int[np.ndarray, "true predicted"]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from capsella.evaluation.attacks.log_odds import class_capsules, log_odds, margin, vote_log_odds
 from capsella.models import ImageClassifier
+from capsella.models.inference import evaluation_mode
 
 Score = Callable[[Tensor], Tensor]
 """Images [b c h w] → log-odds [b classes], for the attack to bring down at the true class."""
@@ -62,9 +63,8 @@ def bim(
         ValueError: also for `steps` below 1 and a step size that is not above 0.
     """
     _check(model, images, labels, epsilon, steps, step_size)
-    step_size = 1.25 * epsilon / steps if step_size is None else step_size
     with _attacked(model):
-        return _Climb(images, labels, epsilon, steps, step_size)(_whole(model), images)
+        return _Climb(images, labels, epsilon, steps, step_size or 1.25 * epsilon / steps)(_whole(model), images)
 
 
 def pgd(
@@ -91,7 +91,7 @@ def pgd(
         ValueError: also for `steps` or `restarts` below 1 and a step size that is not above 0.
     """
     _check(model, images, labels, epsilon, steps, step_size, restarts)
-    climb = _Climb(images, labels, epsilon, steps, 2.5 * epsilon / steps if step_size is None else step_size)
+    climb = _Climb(images, labels, epsilon, steps, step_size or 2.5 * epsilon / steps)
     with _attacked(model):
         return climb.restarted(_whole(model), _whole(model), restarts, generator)
 
@@ -117,7 +117,7 @@ def vote_attack(
     """
     _check(model, images, labels, epsilon, steps, step_size, restarts)
     class_capsules(model)
-    climb = _Climb(images, labels, epsilon, steps, 2.5 * epsilon / steps if step_size is None else step_size)
+    climb = _Climb(images, labels, epsilon, steps, step_size or 2.5 * epsilon / steps)
     with _attacked(model):
         return climb.restarted(lambda batch: vote_log_odds(model, batch), _whole(model), restarts, generator)
 
@@ -192,18 +192,15 @@ def _whole(model: ImageClassifier) -> Score:
 @contextmanager
 def _attacked(model: ImageClassifier) -> Iterator[None]:
     """`model` in evaluation mode, its parameters without gradients; both are restored."""
-    modes = [(module, module.training) for module in model.modules()]
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval()
     try:
         for parameter in learned:
             parameter.requires_grad_(False)
-        yield
+        with evaluation_mode(model):
+            yield
     finally:
         for parameter in learned:
             parameter.requires_grad_(True)
-        for module, training in modes:
-            module.training = training
 
 
 def _check(

@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.prediction.files import Broken, Prediction, check_speed, predict_batches
 from capsella.evaluation.prediction.journal import Journal
 from capsella.evaluation.prediction.listing import image_files
+from capsella.evaluation.prediction.predict import Broken, Prediction, check_speed, predict_batches
 from capsella.evaluation.prediction.progress import image_progress
 from capsella.evaluation.prediction.tables import check_table, write_broken, write_table
 from capsella.models import ImageClassifier

@@ -5,13 +5,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.prediction.files import Broken, Prediction
+from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import is_disk_full
 
 if sys.platform != "win32":
@@ -58,9 +57,7 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.file.close()
 
     def append(self, outcomes: Sequence[Prediction | Broken]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.prediction.files import Broken, Prediction
+from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import write_whole
 
 _ROW_GROUP = 10_000  # rows that a Parquet file holds in memory while it is written

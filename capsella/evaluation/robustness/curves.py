@@ -1,7 +1,5 @@
 """How much accuracy changed test images cost: Forslöv 2018, Table 4, at several strengths and for several networks."""
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +15,10 @@ from torch import Tensor
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
 from capsella.evaluation.accuracy.evaluation import Evaluation
-from capsella.evaluation.inference import inference
 from capsella.evaluation.robustness.changes import PERTURBATIONS, perturbation
-from capsella.files import write_text
+from capsella.files import write_csv
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 
 THESIS = ("rotation", "translation", "colour", "noise")
 # Images are changed this many at a time, whatever the batch size of the networks, so that the same seed draws the same.
@@ -77,11 +75,7 @@ class Robustness:
     def write_csv(self, path: Path) -> None:
         """A row a point, whole or not at all."""
         rows = self._rows()
-        text = io.StringIO()
-        table = csv.DictWriter(text, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-        write_text(path, text.getvalue())
+        write_csv(path, list(rows[0]), (row.values() for row in rows))
 
     def _rows(self) -> list[dict[str, Any]]:
         return [

@@ -13,16 +13,16 @@ from capsella.layers import (
     coordinate_addition,
     receptive_field_centres,
 )
-from capsella.models.base import CapsuleClassifier
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.forslov2018.parts import (
     CELLS,
     INIT_CHANNELS,
-    InitNet,
+    Front,
     convolution,
     grid_behind,
     halved_size,
     init_net,
-    with_both_init_nets,
 )
 from capsella.routing import EMRouting, Routing
 
@@ -30,20 +30,13 @@ from capsella.routing import EMRouting, Routing
 THESIS_EM = EMRouting(iterations=3, competition="types", standardise_costs=True, inverse_temperature=20.0)
 
 
-@with_both_init_nets
-def forslov2018_emnet1(
-    init: InitNet,
-    *,
-    image_size: tuple[int, int] = (224, 224),
-    channels: int = 3,
-    classes: tuple[str, ...] = CELLS,
-    routing: Routing = THESIS_EM,
-    pose_elements: int = 16,
-    standardise: bool = True,
-    batch_norm: bool = False,
+@register_model
+def forslov2018_emnet1_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
     reconstruction: bool = False,
-) -> CapsuleClassifier:
-    """EM-NET 1 behind INIT-NET n (Figure 28): 32 types of matrix capsules on 6×6, routed by EM to the classes.
+) -> CapsuleClassifier:  # fmt: skip
+    """EM-NET 1 behind INIT-NET 1 (Figure 28): 32 types of matrix capsules on 6×6, routed by EM to the classes.
 
     One weight a type and class, shared over positions, and coordinate addition; 349,184 + 512·|C| weights behind the
     INIT-NET with 4×4 poses.
@@ -57,53 +50,57 @@ def forslov2018_emnet1(
         standardise, batch_norm: as for `forslov2018_capsnet1_init1`.
         reconstruction: with DECODER NET.
     """
-    return _emnet(
-        init, False, image_size, channels, classes, routing, pose_elements, standardise, batch_norm, reconstruction
-    )
+    front = Front(1, image_size, channels, standardise, batch_norm)
+    return _emnet(front, False, classes, routing, pose_elements, reconstruction)
 
 
-@with_both_init_nets
-def forslov2018_emnet2(
-    init: InitNet,
-    *,
-    image_size: tuple[int, int] = (224, 224),
-    channels: int = 3,
-    classes: tuple[str, ...] = CELLS,
-    routing: Routing = THESIS_EM,
-    pose_elements: int = 16,
-    standardise: bool = True,
-    batch_norm: bool = False,
+@register_model
+def forslov2018_emnet1_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
     reconstruction: bool = False,
-) -> CapsuleClassifier:
-    """EM-NET 2 behind INIT-NET n (Figure 29): EM-NET 1 with a 3×3 capsule convolution, 32 types on 4×4, between.
+) -> CapsuleClassifier:  # fmt: skip
+    """As `forslov2018_emnet1_init1`, behind INIT-NET 2."""
+    front = Front(2, image_size, channels, standardise, batch_norm)
+    return _emnet(front, False, classes, routing, pose_elements, reconstruction)
+
+
+@register_model
+def forslov2018_emnet2_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
+    reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """EM-NET 2 behind INIT-NET 1 (Figure 29): EM-NET 1 with a 3×3 capsule convolution, 32 types on 4×4, between.
 
     496,640 + 512·|C| weights behind the INIT-NET with 4×4 poses. Args as for `forslov2018_emnet1_init1`.
     """
-    return _emnet(
-        init, True, image_size, channels, classes, routing, pose_elements, standardise, batch_norm, reconstruction
-    )
+    front = Front(1, image_size, channels, standardise, batch_norm)
+    return _emnet(front, True, classes, routing, pose_elements, reconstruction)
+
+
+@register_model
+def forslov2018_emnet2_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
+    reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """As `forslov2018_emnet2_init1`, behind INIT-NET 2."""
+    front = Front(2, image_size, channels, standardise, batch_norm)
+    return _emnet(front, True, classes, routing, pose_elements, reconstruction)
 
 
 def _emnet(
-    init: InitNet,
-    with_conv_caps: bool,
-    image_size: tuple[int, int],
-    channels: int,
-    classes: tuple[str, ...],
-    routing: Routing,
-    pose_elements: int,
-    standardise: bool,
-    batch_norm: bool,
-    reconstruction: bool,
+    front: Front, with_conv_caps: bool, classes: tuple[str, ...], routing: Routing, p: int, reconstruction: bool
 ) -> CapsuleClassifier:
-    p = pose_elements
-    backbone = init_net(init, image_size, channels, standardise, batch_norm)
-    backbone.extend(convolution(INIT_CHANNELS, 32, 9, 2, batch_norm=batch_norm))
+    """`p`: pose elements."""
+    backbone = init_net(*front)
+    backbone.extend(convolution(INIT_CHANNELS, 32, 9, 2, batch_norm=front.batch_norm))
     conv_caps = [CapsuleConv2d(32, p, 32, p, 3, pose="matrix", routing=routing)] if with_conv_caps else []
     convolutions = [(9, 2), *([(3, 1)] if with_conv_caps else [])]
     # The map before the 9×9 convolution stands for the image; padding moves its cells by half of one at most.
-    offset = coordinate_addition(receptive_field_centres(halved_size(image_size), [(9, 1), *convolutions]), p)
-    grid = grid_behind(image_size, *convolutions)
+    offset = coordinate_addition(receptive_field_centres(halved_size(front.image_size), [(9, 1), *convolutions]), p)
+    grid = grid_behind(front.image_size, *convolutions)
     class_caps = DenseCapsules(
         grid, 32, p, len(classes), p, tied=True, pose="matrix", vote_offset=offset, routing=routing
     )
@@ -111,8 +108,8 @@ def _emnet(
         backbone=backbone,
         primary=MatrixPrimaryCapsules(32, 32, p),
         capsule_layers=nn.Sequential(*conv_caps, class_caps),
-        decoder=ConvolutionalDecoder(p, (channels, *image_size)) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
+        decoder=ConvolutionalDecoder(p, (front.channels, *front.image_size)) if reconstruction else None,
+        image_size=front.image_size,
+        channels=front.channels,
         classes=classes,
     )

@@ -1,15 +1,12 @@
-"""What the networks of Forslöv's thesis (2018) share: the INIT-NETs in front, and the names of both variants."""
+"""What the networks of Forslöv's thesis (2018) share: the INIT-NETs in front, and the names of the classes."""
 
-import inspect
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.layers import EnlargeImages, StandardiseImages, start_for_relus
-from capsella.models.base import ImageClassifier
-from capsella.models.registry import ModelFunction, register_model
 from capsella.models.shapes import grid_after
 
 InitNet = Literal[1, 2]
@@ -37,25 +34,14 @@ LEAST_SIZE, PUBLISHED_SIZE = 64, 224
 INIT_CHANNELS = 128
 
 
-def with_both_init_nets(build: ModelFunction) -> ModelFunction:
-    """Register `build` twice, as NAME_init1 and NAME_init2, with its first argument, the INIT-NET, filled in.
+class Front(NamedTuple):
+    """What stands before each of the networks: the arguments of `init_net`."""
 
-    In the docstring `INIT-NET n` gets the number.
-    """
-
-    def register(init: InitNet) -> None:
-        def network(**options: Any) -> ImageClassifier:
-            return build(init, **options)
-
-        _, *others = inspect.signature(build).parameters.values()
-        network.__name__ = f"{build.__name__}_init{init}"
-        network.__doc__ = (build.__doc__ or "").replace("INIT-NET n", f"INIT-NET {init}")
-        network.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
-        register_model(network)
-
-    register(1)
-    register(2)
-    return build
+    init: InitNet
+    image_size: tuple[int, int]
+    channels: int
+    standardise: bool
+    batch_norm: bool
 
 
 def init_net(

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 
 from rich.console import Console
 
+from capsella.evaluation import Spread
 from capsella.papers.forslov2018.runs import ThesisRuns
-from capsella.training.spread import Spread
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Self
 from rich.console import Console
 from rich.table import Table
 
-from capsella.training.spread import Spread
+from capsella.evaluation import Spread
 
 BudgetName = Literal["small", "full"]
 

@@ -10,7 +10,7 @@ from capsella.evaluation.attacks.log_odds import log_odds, margin, vote_log_odds
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
 from capsella.layers import DenseCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier, create_model
-from capsella.models.base import ConvolutionalClassifier
+from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.routing import EMRouting, RandomRouting, squash
 from capsella.types import Capsules, Output
 

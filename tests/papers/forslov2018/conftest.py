@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from capsella.data import ImageSet
-from capsella.data import load as loading
+from capsella.data import ImageSet, catalogue
 from capsella.data.source import Parts, Source
 from capsella.grid import Budget
 from capsella.models.forslov2018 import parts as thesis_parts
@@ -46,7 +45,7 @@ def only() -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     """The name of the source; only EM-NET 1 and CNN-NET 1 are left, the quick ones, on grids of 2×2 for 6×6."""
-    monkeypatch.setitem(loading._SOURCES, "tiny", source("tiny"))
+    monkeypatch.setitem(catalogue._SOURCES, "tiny", source("tiny"))
     monkeypatch.setattr(runs, "SIZE", 64)
     monkeypatch.setattr(runs, "SMALL", TINY)
     for name in ("FINE", "DRAWN"):

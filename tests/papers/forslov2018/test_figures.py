@@ -7,7 +7,7 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.cli import main
-from capsella.data import load as loading
+from capsella.data import catalogue
 from capsella.data.source import Parts, Source
 from capsella.explain.plots import read_metrics
 from capsella.grid import run as training
@@ -131,13 +131,13 @@ def test_the_full_budget_of_the_single_runs():
 
 
 def test_more_classes_than_five_give_the_sets_of_the_thesis(tiny, monkeypatch):
-    images = loading._SOURCES["tiny"].read(None)
+    images = catalogue._SOURCES["tiny"].read(None)
     classes = tuple("abcdef")
     parts = [type(part)(part.images, part.labels.clone(), classes) for part in images.named().values()]
     for part in parts:
         part.labels[: max(1, len(part.labels) // 2) : 5] = 5
     more = Source("tiny", lambda _: Parts("tiny", *parts), "", "", 6, (), "", "")
-    monkeypatch.setitem(loading._SOURCES, "tiny", more)
+    monkeypatch.setitem(catalogue._SOURCES, "tiny", more)
     points, note = FIGURES["forslov2018-32"]("small").on(tiny).points()
     assert points == {"basic": 5, "hard": 6}
     assert "Left out medium: it has 10 classes, tiny has 6." in note

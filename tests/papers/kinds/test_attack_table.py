@@ -7,7 +7,7 @@ import pytest
 
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackCurve, AttackOptions, UnderAttack
-from capsella.evaluation.attacks import networks as adversarial
+from capsella.evaluation.attacks import curves as adversarial
 from capsella.grid import Row
 from capsella.papers.hinton2018.attacks import attacks
 from capsella.papers.kinds import attack_table as attack_tables

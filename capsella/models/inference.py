@@ -1,24 +1,30 @@
-"""How evaluation and explanation run a model: in evaluation mode, without gradients, leaving it as it was."""
+"""How a trained model is asked: in evaluation mode, without gradients, and left as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from capsella.models import ImageClassifier
+from capsella.models.base import ImageClassifier
+
+
+@contextmanager
+def evaluation_mode(model: ImageClassifier) -> Iterator[None]:
+    """`model` in evaluation mode; the mode of each module is restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager
 def inference(model: ImageClassifier) -> Iterator[torch.device]:
     """Run `model` in evaluation mode and without gradients; yields its device and restores each module's mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield next(model.parameters()).device
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluation_mode(model), torch.inference_mode():
+        yield next(model.parameters()).device
 
 
 def check_decoder(model: ImageClassifier, purpose: str) -> None:

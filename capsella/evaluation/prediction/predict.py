@@ -10,9 +10,9 @@ from torch import Tensor
 
 from capsella.data.decoding import Chunk, decode_files
 from capsella.errors import CapsellaError
-from capsella.evaluation.inference import inference
 from capsella.evaluation.prediction.listing import image_files
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import nn
 
 from capsella.data import ImageSet
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
-from capsella.models.base import ConvolutionalClassifier
+from capsella.models.classifiers import ConvolutionalClassifier
 
 # Two classes by the brightness of one pixel, which is 0.5, 0.3, 0.3 and 0.5 away from the middle.
 GREY = ImageSet(

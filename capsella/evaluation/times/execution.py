@@ -172,13 +172,6 @@ def _case(row: ExecutionTime) -> tuple[int, bool]:
 
 def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: torch.device) -> Callable[[], object]:
     """One pass, called before."""
-    step = _step(network, batch, backward, device)
-    for _ in range(WARM_UP):
-        step()
-    return step
-
-
-def _step(network: ImageClassifier, batch: int, backward: bool, device: torch.device) -> Callable[[], object]:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, network.channels, *network.image_size, generator=generator).to(device)
     labels = torch.randint(len(network.classes), (batch,), generator=generator).to(device)
@@ -195,7 +188,10 @@ def _step(network: ImageClassifier, batch: int, backward: bool, device: torch.de
         loss = LossOptions(name="margin" if output.logits is None else "cross_entropy")
         total_loss(output, images, labels, loss).total.backward()
 
-    return forward_backward if backward else forward
+    step = forward_backward if backward else forward
+    for _ in range(WARM_UP):
+        step()
+    return step
 
 
 def _check(networks: Mapping[str, ImageClassifier], batch_sizes: Sequence[int], base: str | None, repeats: int) -> str:

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capsella.data import ImageSet
-from capsella.data.holdout import first_per_class, hold_out
+from capsella.data.split.holdout import first_per_class, hold_out
 from capsella.errors import CapsellaError
 
 

@@ -16,8 +16,8 @@ from capsella.data.batches import batches
 from capsella.data.images import ImageSet
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
-from capsella.evaluation.inference import inference
 from capsella.models import ImageClassifier
+from capsella.models.inference import inference
 
 FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5
 """Of the check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient.

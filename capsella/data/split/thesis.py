@@ -1,8 +1,11 @@
 """The six training sets of Forslöv's thesis (2018, §8.1, Table 1), of any source of labelled images."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from capsella.data.options import DataOptions
+from capsella.data.show import ClassCounts
+from capsella.data.split.make import ReadSource
 from capsella.errors import unknown_name
 
 THESIS_SETS: dict[str, dict[str, int]] = {
@@ -33,3 +36,25 @@ def thesis_set(name: str, options: DataOptions) -> DataOptions:
         raise unknown_name("set", name, THESIS_SETS)
     chosen = THESIS_SETS[name]
     return replace(options, per_class=chosen.get("per_class"), first_classes=chosen.get("first_classes"))
+
+
+def save_thesis_sets(options: DataOptions, folder: Path) -> dict[str, list[ClassCounts]]:
+    """Write the split files mini.csv, small.csv, … of the thesis's sets (`thesis_set`) of one source into `folder`.
+
+    A set of more classes than the source has is left out.
+
+    Returns:
+        Images per class and split of each set that was written.
+
+    Raises:
+        ValueError, CapsellaError: as `load_data` does.
+    """
+    source = ReadSource.of(options)
+    classes = len(source.parts.train.classes)
+    written = {}
+    for name in THESIS_SETS:
+        chosen = thesis_set(name, options)
+        if (chosen.first_classes or 0) <= classes:
+            table, written[name] = source.table(chosen)
+            table.write(folder / f"{name}.csv")
+    return written

@@ -9,7 +9,16 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, Splits, load_data, save_split, save_thesis_sets, thesis_set
+from capsella.data import (
+    DataOptions,
+    Splits,
+    load_data,
+    load_split,
+    read_split_file,
+    save_split,
+    save_thesis_sets,
+    thesis_set,
+)
 from capsella.errors import CapsellaError
 
 CLASSES = ("blast", "monocyte", "smudge")
@@ -188,3 +197,30 @@ def test_an_older_file_is_kept_where_the_options_are_wrong(cells: Path, tmp_path
     with pytest.raises(ValueError, match="first_classes"):
         save_split(folder(cells, first_classes=9), tmp_path / "split.csv")
     assert (tmp_path / "split.csv").read_text() == "older"
+
+
+def test_a_split_is_known_without_its_file(cells: Path, packed: Path, tmp_path: Path):
+    for options in (folder(cells, **LIMITS), npz(packed, **LIMITS)):
+        splits, table = load_split(options)
+        assert_same(splits, load_data(options))
+        save_split(options, tmp_path / "saved.csv")
+        table.write(tmp_path / "written.csv")
+        assert (tmp_path / "written.csv").read_bytes() == (tmp_path / "saved.csv").read_bytes()
+        assert read_split_file(tmp_path / "saved.csv") == table._replace(path=tmp_path / "saved.csv")
+
+
+def test_shares_of_the_training_images_are_nested(cells: Path, packed: Path):
+    splits, whole = load_split(folder(cells))
+
+    def of(share: float, split: str = "train") -> set[str]:
+        return {key for key, row in whole.with_share(splits.train, share).rows.items() if row.split == split}
+
+    assert of(0.01) < of(0.25) < of(0.5) < of(1) == set(splits.train.files)
+    assert sorted(Path(file).parent.name for file in of(0.01)) == list(CLASSES)
+    assert len(of(0.5)) == round(0.5 * splits.train.counts()["blast"]) * len(CLASSES)
+    for split in ("validation", "test"):
+        assert of(0.01, split) == of(1, split)
+    assert of(1, "unused") == set()
+    splits, table = load_split(npz(packed))
+    with pytest.raises(ValueError, match="train: images must have file names"):
+        table.with_share(splits.train, 0.5)

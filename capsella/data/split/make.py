@@ -1,0 +1,202 @@
+"""From a source's images to their splits, as options or a split file say; and from there to a split file."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from capsella.data.catalogue import read_source
+from capsella.data.images import ImageSet, join
+from capsella.data.options import DataOptions
+from capsella.data.show import ClassCounts, describe
+from capsella.data.source import Parts
+from capsella.data.split.holdout import first_per_class, hold_out
+from capsella.data.split.sets import SPLIT_NAMES, Splits
+from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
+from capsella.errors import CapsellaError
+
+_NUMBER = "number in the source"  # with spaces, as no array of a file is called
+
+
+def load_split(options: DataOptions) -> tuple[Splits, SplitTable]:
+    """The images as `load_data` does, but no pairs, and which image goes where, to be written as a split file.
+
+    Raises:
+        ValueError, CapsellaError: as `load_data` does.
+    """
+    source = ReadSource.of(options)
+    return source.split(options), source.table(options)[0]
+
+
+def save_split(options: DataOptions, path: Path) -> list[ClassCounts]:
+    """Write which image `load_data(options)` puts where, for `split_file` in `DataOptions` to bring back.
+
+    The same options with the split file in place of `per_class`, `first_classes` and the like then give the same
+    splits, whatever their `split_seed`. The file names images where the source tells them apart by name, as a folder
+    does; otherwise it counts them: see `capsella.data.split.table`.
+
+    Returns:
+        Images per class and split.
+
+    Raises:
+        ValueError, CapsellaError: as `load_data` does.
+    """
+    table, counts = ReadSource.of(options).table(options)
+    table.write(path)
+    return counts
+
+
+class ReadSource(NamedTuple):
+    """A source's images as it parts them, and the split file that parts them anew, where the options name one."""
+
+    source: Parts
+    given: SplitTable | None
+
+    @classmethod
+    def of(cls, options: DataOptions) -> "ReadSource":
+        """Read what the options name."""
+        given = None if options.split_file is None else read_split_file(options.split_file)
+        return cls(read_source(options, given), given)
+
+    @property
+    def parts(self) -> Parts:
+        """The images as the split file says, or else the source."""
+        return self.source if self.given is None else _assigned(self.source, self.given)
+
+    def split(self, options: DataOptions) -> Splits:
+        """What `options` hold out and keep of the images."""
+        parts = self.parts
+        train, validation, test = parts.train, parts.validation, parts.test
+        try:
+            if test is None:
+                train, test = hold_out(train, options.test, options.split_seed)
+            if validation is None:
+                train, validation = hold_out(train, options.validation, options.split_seed)
+        except CapsellaError as error:
+            raise CapsellaError(f"{parts.name}: {error}") from error
+        if options.first_classes is not None and options.first_classes > len(train.classes):
+            raise ValueError(
+                f"first_classes: must be at most {len(train.classes)}, the classes of {parts.name}, "
+                f"got {options.first_classes}"
+            )
+        return Splits(
+            parts.name,
+            _limited(train, options.per_class, options),
+            _limited(validation, options.validation_per_class, options),
+            _limited(test, options.test_per_class, options),
+            parts.broken,
+        )
+
+    def table(self, options: DataOptions) -> tuple[SplitTable, list[ClassCounts]]:
+        """Where `split` puts each image, and how many of each class that makes."""
+        splits = ReadSource(_numbered(self.source), self.given).split(options)
+        split_of = {
+            number: split for split, images in splits.named().items() for number in images.metadata[_NUMBER].tolist()
+        }
+        by_file = _has_file_names(self.source)
+        named, keys = self.source.named(), _image_keys(self.source, by_file)
+        images = [(key, label) for part in named for key, label in zip(keys[part], _names(named[part]), strict=True)]
+        listed = [(key, split_of.get(n, UNUSED), None if by_file else name) for n, (key, name) in enumerate(images)]
+        if by_file and self.given is not None and self.given.by_file:  # files that were left unused are so still
+            listed += [(file, UNUSED, None) for file in sorted(self.given.unused - {key for key, _ in images})]
+        rows = {key: Row(line, split, name) for line, (key, split, name) in enumerate(listed, 2)}
+        return SplitTable(by_file, rows), describe(splits)
+
+
+def _limited(images: ImageSet, per_class: int | None, options: DataOptions) -> ImageSet:
+    if per_class is not None:
+        images = first_per_class(images, per_class, options.split_seed)
+    return images if options.first_classes is None else images.of_classes(images.classes[: options.first_classes])
+
+
+def _numbered(parts: Parts) -> Parts:
+    """Each image with its number, and without its pixels, on which no split depends."""
+    numbered: dict[str, ImageSet] = {}
+    start = 0
+    for split, images in parts.named().items():
+        number = torch.arange(start, start + len(images))
+        pixels = images.images.new_zeros(1, 1, 1, 1).expand(len(images), -1, -1, -1)
+        numbered[split] = replace(images, images=pixels, metadata={**images.metadata, _NUMBER: number})
+        start += len(images)
+    return replace(parts, **numbered)  # type: ignore[arg-type]
+
+
+def _has_file_names(parts: Parts) -> bool:
+    """Whether file names tell all images of a source apart."""
+    sets = parts.named().values()
+    files = [file for images in sets for file in images.files or ()]
+    return len(set(files)) == sum(map(len, sets))
+
+
+def _image_keys(parts: Parts, by_file: bool) -> dict[str, list[str]]:
+    """What each image is called in a split file, by the source's own split."""
+    keys, start = {}, 0
+    for split, images in parts.named().items():
+        numbers = map(str, range(start, start + len(images)))
+        keys[split] = list(images.files or ()) if by_file else list(numbers)
+        start += len(images)
+    return keys
+
+
+def _names(images: ImageSet) -> list[str]:
+    """The class of each image."""
+    return [images.classes[label] for label in images.labels.tolist()]
+
+
+def _assigned(parts: Parts, table: SplitTable) -> Parts:
+    """Part a source's images as a split file says; classes that are wholly unused are left out.
+
+    Only validation may be missing, and is held out later.
+
+    Raises:
+        CapsellaError: the file lists files and the images have no names, or an image is not listed, or one that is
+            listed is not there or is of another class.
+    """
+    if table.by_file and not _has_file_names(parts):
+        raise CapsellaError(
+            f"{table.path}: {parts.name} has no file name of its own for each image; "
+            "its split file must have the columns index, class and split"
+        )
+    keys = _image_keys(parts, table.by_file)
+    _check_rows(parts, keys, table)
+    sets: dict[str, ImageSet] = {}
+    for split in SPLIT_NAMES:
+        pieces = [
+            images.subset([i for i, key in enumerate(keys[part]) if table.rows[key].split == split])
+            for part, images in parts.named().items()
+        ]
+        sets[split] = join([piece for piece in pieces if len(piece)] or pieces[:1])
+    own = Parts.of_own(parts.name, sets, parts.broken)
+    # Classes that have images, but none in a split, are no classes of it.
+    if unused := _present(parts) - _present(own):
+        kept = [name for name in parts.train.classes if name not in unused]
+        sets = {split: images.of_classes(kept) for split, images in own.named().items()}
+        return replace(own, **sets)  # type: ignore[arg-type]
+    return own
+
+
+def _present(parts: Parts) -> set[str]:
+    """Classes that have images."""
+    return {one.classes[label] for one in parts.named().values() for label in one.labels.unique().tolist()}
+
+
+def _check_rows(parts: Parts, keys: dict[str, list[str]], table: SplitTable) -> None:
+    named = parts.named()
+    known = {key: name for part in named for key, name in zip(keys[part], _names(named[part]), strict=True)}
+    gone = [key for key, row in table.rows.items() if key not in known and not (table.by_file and row.split == UNUSED)]
+    # Of files that are listed, the broken ones were left out; an index is counted without them.
+    if len(gone) > (len(parts.broken) if table.by_file else 0):
+        raise CapsellaError(f"{table.path}, line {table.rows[gone[0]].line}: {gone[0]} is not in {parts.name}")
+    unlisted = [key for key in known if key not in table.rows]
+    if unlisted:
+        raise CapsellaError(
+            f"{parts.name}: split_file must list every image, but {len(unlisted)} are not, as {unlisted[0]}"
+        )
+    for key, name in known.items():
+        row = table.rows[key]
+        if row.class_name is not None and row.class_name != name:
+            raise CapsellaError(
+                f"{table.path}, line {row.line}: image {key} of {parts.name} must be of the class {name!r}, "
+                f"got {row.class_name!r}; were other options used when the file was written?"
+            )

@@ -1,0 +1,87 @@
+"""The two kinds of networks: capsule networks and CNN baselines."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from capsella.layers import mask_all_but, start_for_relus
+from capsella.models.base import ImageClassifier
+from capsella.types import Capsules, Output
+
+
+class CapsuleClassifier(ImageClassifier):
+    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        primary: nn.Module,
+        capsule_layers: nn.Sequential,
+        decoder: nn.Module | None,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        classes: tuple[str, ...],
+    ) -> None:
+        super().__init__(image_size, channels, classes)
+        self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether the model was created with reconstruction."""
+        return self.decoder is not None
+
+    def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
+        self.check_images(images)
+        capsules: Capsules = self.capsule_layers(self.primary(self.backbone(images)))
+        return capsules
+
+    def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+        """Images from the pose of each image's `target` class alone, all others masked."""
+        if self.decoder is None:
+            return super().decode(capsules, target)
+        images: Tensor = self.decoder(mask_all_but(capsules, target))
+        return images
+
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+        """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
+        capsules = self.encode(images)
+        activations = capsules.activations[:, 0, 0, :]
+        if self.decoder is None:
+            return Output(activations, capsules)
+        target = activations.argmax(1) if labels is None else labels
+        if target.ndim == 1:
+            return Output(activations, capsules, self.decode(capsules, target))
+        drawn = torch.stack([self.decode(capsules, one) for one in target.unbind(1)], 1)
+        return Output(activations, capsules, drawn)
+
+
+class ConvolutionalClassifier(ImageClassifier):
+    """A CNN baseline: one network from images to logits; activations are their softmax, or the logistic of each.
+
+    Its weights start by `start_for_relus`. With PyTorch's default a baseline of six layers does not leave chance on
+    bright images: the comparison would flatter the capsules.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        classes: tuple[str, ...],
+        activation: Literal["softmax", "sigmoid"] = "softmax",
+    ) -> None:
+        super().__init__(image_size, channels, classes)
+        self.network, self.activation = network, activation
+        start_for_relus(network)
+
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+        """Activations and the logits they come from; `labels` are for decoders, of which there is none."""
+        self.check_images(images)
+        logits: Tensor = self.network(images)
+        activations = logits.float().sigmoid() if self.activation == "sigmoid" else logits.float().softmax(1)
+        return Output(activations, logits=logits)

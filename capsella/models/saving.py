@@ -1,0 +1,105 @@
+"""Saved models: model.json, which says how to make the network again, and its weights in model.safetensors."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from capsella.errors import CapsellaError
+from capsella.files import write_json, write_whole
+
+_MOST_BYTES = 50_000_000  # of model.json: a million classes' names
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def save_model(model: nn.Module, folder: Path, name: str, options: Mapping[str, Any]) -> None:
+    """Write both files; name and options are what makes the same network again."""
+    write_json(folder / "model.json", {"name": name, "options": options})
+    weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    write_whole(folder / "model.safetensors", lambda path: safetensors.torch.save_file(weights, path))
+
+
+def load_model(folder: Path, create: Callable[..., Model]) -> Model:
+    """The model that `save_model` wrote, made by `create(name=…, **options)`.
+
+    Whatever the files say, it takes no more memory than the model whose weights are there: the model described is
+    first made without memory, and compared with the names and shapes of the weights.
+
+    Raises:
+        CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
+    """
+    description = _read_description(folder / "model.json")
+    try:
+        with torch.device("meta"):
+            outline = create(**description)
+    except (ValueError, TypeError, RuntimeError, OverflowError, AttributeError) as error:
+        raise CapsellaError(f"{folder / 'model.json'} describes no model that can be made: {error}") from error
+    check_weights(outline, folder / "model.safetensors")
+    model = create(**description)
+    load_weights(model, folder / "model.safetensors")
+    return model
+
+
+def check_weights(model: nn.Module, path: Path) -> None:
+    """A .safetensors file has the names, shapes and kinds of `model`'s tensors; reads its header alone.
+
+    Raises:
+        CapsellaError: the file is missing, damaged, or holds other tensors than the model's.
+    """
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    with _readable(path), safetensors.safe_open(path, framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+        found = {name: tuple(part.get_shape()) for name, part in slices.items()}
+        kinds = {name: part.get_dtype() for name, part in slices.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise CapsellaError(
+                f"{path} does not hold the weights of this model: size mismatch of {name!r}: "
+                f"{found.get(name, 'missing')} in the file, {expected.get(name, 'missing')} in the model"
+            )
+        if not kinds[name].startswith(("F", "BF", "I64")):
+            raise CapsellaError(f"{path} does not hold the weights of this model: {name!r} is of type {kinds[name]}")
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Fill `model` from a .safetensors file.
+
+    Raises:
+        CapsellaError: the file is missing, damaged, or holds other tensors than the model's.
+    """
+    with _readable(path):
+        weights = safetensors.torch.load_file(path)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CapsellaError(f"{path} does not hold the weights of this model: {error}") from error
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    """{"name", **options} from model.json."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")
+        description = json.loads(path.read_text(encoding="utf-8"))
+        return {"name": description["name"], **description["options"]}
+    except FileNotFoundError as error:
+        raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CapsellaError(f"{path} is damaged or not written by capsella: {error!r}") from error
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of reading a .safetensors file in our words."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CapsellaError(f"{path} does not exist; was the run interrupted before its first checkpoint?") from error
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CapsellaError(f"{path} is no readable .safetensors file: {error}") from error
