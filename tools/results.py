@@ -30,7 +30,7 @@ Speeds are the median over epochs of a training that may have shared its process
 
 
 def markdown(folder: Path) -> str:
-    """docs/reference/results.md from every JSON in `folder`: a row for the result of a run, a section for a published table.
+    """docs/reference/results.md from every JSON in `folder`: a row for a run's result, a section for a published table.
 
     What `capsella bench` measured is a section, too, and so is each published figure, whose numbers and picture are in
     `folder`/figures.

@@ -46,7 +46,7 @@ FORSLOV = {
 
 # Ours, for few steps: batch normalisation, first weights that give class capsules a middling length, costs of EM that
 # are scaled instead of standardised, no dropout, larger batches, mirrored images, a rate that falls to a tenth; each
-# chosen by validation on pbc (LOG.md, 2026-11-21 and 22).
+# chosen by validation on pbc (LOG.md, L010 and L012).
 MODERN: dict[str, tuple[float, dict[str, Any]]] = {
     "capsnet1": (3e-4, {"he_primary": True, "class_weight_sd": 0.01}),
     "capsnet2": (3e-4, {"he_primary": True, "conv_weight_sd": 0.3}),
