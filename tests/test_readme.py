@@ -76,7 +76,9 @@ def test_folders_of_the_tree_exist():
     tree = README.partition("## The tree")[2].partition("```text\n")[2].partition("```")[0]
     folders = re.findall(r"(?:^|\s{2,})(\w+)/(?= )", tree)
     assert len(folders) >= 18
-    missing = [name for name in folders if not any((folder / name).is_dir() for folder in (ROOT, PACKAGE, ROOT / "docs"))]
+    missing = [
+        name for name in folders if not any((folder / name).is_dir() for folder in (ROOT, PACKAGE, ROOT / "docs"))
+    ]
     assert not missing
 
 
