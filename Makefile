@@ -1,9 +1,9 @@
-# make demo · make test · make lint · make results · make bench
+# make demo · make test · make lint · make docs · make results · make bench
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lint format results bench
+.PHONY: demo test lint format docs results bench
 
 # Everything CI ran with; without a GPU on Linux, PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 # takes PyTorch's CPU build, which is some gigabytes smaller.
@@ -28,9 +28,13 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Strict: a link that leads nowhere or a public name without a page is an error. Open site/index.html.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 results: .venv/installed
-	$(BIN)/python -m tools.results results > docs/results.md
-	$(BIN)/python -m tools.speed results/speed > docs/speed.md
+	$(BIN)/python -m tools.results results > docs/reference/results.md
+	$(BIN)/python -m tools.speed results/speed > docs/reference/speed.md
 
 # BENCH="em- --compile --json em.json": which, and how; --help tells.
 bench: .venv/installed

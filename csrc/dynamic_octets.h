@@ -2,7 +2,7 @@
 //
 // Then a vector of 16 floats holds the votes for two parents, and making a vote anew costs less than to write it down
 // and read it again: an iteration makes votes twice, for the logits and for the sums, and stores none (LOG.md,
-// 2026-11-22). Parents come by twos here: "pairs".
+// L017). Parents come by twos here: "pairs".
 #pragma once
 
 #include "dynamic_untied.h"

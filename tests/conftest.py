@@ -1,7 +1,9 @@
 """For every test: shape annotations are checked, and random numbers are the same on every run."""
 
+import importlib
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -31,3 +33,54 @@ def as_users_call() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+class ReachedError(Exception):
+    """The command line has understood a command and was about to carry it out."""
+
+
+# What each command does first, once it has understood its options.
+FIRST_STEPS = {
+    "train": ("train", "resume", "_train_seeds"),
+    "evaluate": ("load_run",),
+    "attack": ("load_run",),
+    "predict": ("load_run",),
+    "explain": ("load_run",),
+    "explore": ("check_gradio",),
+    "export": ("load_run",),
+    "bench": ("bench_networks",),
+    "compare": ("make_plan",),
+    "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
+    "robustness": ("load_run",),
+    "models": ("list_models",),
+    "recipes": ("list_recipes",),
+}
+
+
+@pytest.fixture
+def understood(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bool]:
+    """Whether a command line would be carried out; what it would do first is taken away."""
+    from capsella.cli.main import VERBS, main
+    from capsella.papers.published import FIGURES, TABLES
+
+    def stop(*arguments: object, **options: object) -> None:
+        raise ReachedError
+
+    for verb, steps in FIRST_STEPS.items():
+        if verb in VERBS:
+            for step in steps:
+                monkeypatch.setattr(importlib.import_module(f"capsella.cli.{verb}"), step, stop)
+    for published in (*TABLES.values(), *FIGURES.values()):
+        monkeypatch.setattr(type(published("small")), "run", stop)
+
+    def check(line: str) -> bool:
+        words = shlex.split(line, comments=True)[1:]
+        try:
+            main(words)
+        except ReachedError:
+            return True
+        except SystemExit:
+            return False
+        return "--help" in words or "info" in words or words in (["table"], ["figure"])
+
+    return check

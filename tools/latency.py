@@ -1,4 +1,4 @@
-"""What `capsella bench` measured, as a section of docs/results.md."""
+"""What `capsella bench` measured, as a section of docs/reference/results.md."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""A number exists only as a JSON in results/; docs/results.md is generated from them.
+"""A number exists only as a JSON in results/; docs/reference/results.md is generated from them.
 
-`make results` calls `python -m tools.results results > docs/results.md`.
+`make results` calls `python -m tools.results results > docs/reference/results.md`.
 """
 
 import json
@@ -31,7 +31,7 @@ Speeds are the median over epochs of a training that may have shared its process
 
 
 def markdown(folder: Path) -> str:
-    """docs/results.md from every JSON in `folder`: a row for the result of a run, a section for a published table.
+    """docs/reference/results.md from every JSON in `folder`: a row for a run's result, a section for a published table.
 
     What `capsella bench` measured is a section, too, and so is each published figure, whose numbers and picture are in
     `folder`/figures.
@@ -99,7 +99,7 @@ def _figure(path: Path, values: dict[str, Any]) -> str:
     if not picture.is_file():
         raise CapsellaError(f"{picture} must be there, the picture of the numbers beside it")
     text = f"`{values['command']}`. {values['measured']} {values['note']}"
-    return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../results/figures/{picture.name})\n"
+    return f"\n## {values['title']}\n\n{text}\n\n![{values['title']}](../../results/figures/{picture.name})\n"
 
 
 if __name__ == "__main__":

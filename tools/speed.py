@@ -1,4 +1,4 @@
-"""`python -m tools.speed results/speed > docs/speed.md`: the committed measurements as one page."""
+"""`python -m tools.speed results/speed > docs/reference/speed.md`: the committed measurements as one page."""
 
 import json
 import sys
@@ -16,6 +16,28 @@ implementations do; *eager*: our PyTorch backend; *fused*: native kernels on a C
 without its capsule layers. Memory: peak of a training step above the loaded process, in MiB. A kernel whose results
 differ from eager's in float64 by more than float32 allows is not timed.
 """
+SUMMARY = """
+## Summary
+
+Forward, or forward and backward, at the largest batch measured. *Ours*: the fused kernels. *Plain PyTorch*: all votes
+in memory, as public implementations do. Ratio: how many times as long plain PyTorch takes. Each row names its section
+below, which has the machine, the batches, the memory and the other backends.
+
+"""
+# What is measured, for readers who do not know the benchmarks' names.
+WHAT = {
+    "em-conv1-all": "EM routing, first capsule convolution, all parents compete",
+    "em-conv1-types": "EM routing, first capsule convolution, types compete",
+    "em-conv2-all": "EM routing, second capsule convolution, all parents compete",
+    "em-conv2-types": "EM routing, second capsule convolution, types compete",
+    "em-classes": "EM routing, class capsules",
+    "dynamic-dense": "dynamic routing, CapsNet's digit capsules",
+    "dynamic-tied": "dynamic routing, CAPSNET 1's class capsules (tied weights)",
+    "dynamic-conv": "dynamic routing, CAPSNET 2's capsule convolution",
+    "capsnet": "CapsNet, whole network",
+    "matrix-capsnet": "matrix CapsNet, whole network",
+    "matrix-capsnet-small": "small matrix CapsNet, whole network",
+}
 FUSED = ("native", "triton")
 COLUMNS = (
     "op / batch / direction",
@@ -27,18 +49,53 @@ COLUMNS = (
 
 
 def markdown(folder: Path) -> str:
-    """A section for every JSON that `python -m benchmarks --json` wrote into `folder`.
+    """One summary, then a section for every JSON that `python -m benchmarks --json` wrote into `folder`.
 
     Raises:
         CapsellaError: a file is damaged or lacks a field.
     """
-    sections = []
+    sections, cases = [], []
     for path in sorted(folder.glob("*.json")):
         try:
-            sections.append(_section(path.stem, json.loads(path.read_text(encoding="utf-8"))))
+            values = json.loads(path.read_text(encoding="utf-8"))
+            sections.append(_section(path.stem, values))
+            cases += [(path.stem, case) for case in values["cases"]]
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise CapsellaError(f"{path} is not a result of the benchmarks: {error!r}") from error
-    return HEADER + "".join(sections)
+    return HEADER + _summary(cases) + "".join(sections)
+
+
+def _summary(cases: list[tuple[str, dict[str, Any]]]) -> str:
+    """One row an op and direction: the largest batch that has both a fused and a plain time."""
+    largest: dict[tuple[str, bool], tuple[str, dict[str, Any]]] = {}
+    for section, case in cases:
+        if not {"plain", _fused(case)} <= set(case["timings"]):
+            continue
+        key = (case["op"], case["training"])
+        if key not in largest or case["batch"] > largest[key][1]["batch"]:
+            largest[key] = section, case
+    heads = ("what", "direction", "batch", "ours, ms", "plain PyTorch, ms", "ratio", "section")
+    order = sorted(largest, key=lambda key: (list(WHAT).index(key[0]) if key[0] in WHAT else len(WHAT), key))
+    rows = "".join(_summary_row(*largest[key]) for key in order)
+    return SUMMARY + markdown_row(*heads) + "|---|---|---:|---:|---:|---:|---|\n" + rows if rows else ""
+
+
+def _summary_row(section: str, case: dict[str, Any]) -> str:
+    plain, ours = (case["timings"][name]["median"] for name in ("plain", str(_fused(case))))
+    return markdown_row(
+        WHAT.get(case["op"], case["op"]),
+        "forward, backward" if case["training"] else "forward",
+        str(case["batch"]),
+        _milliseconds(ours),
+        _milliseconds(plain),
+        f"{plain / ours:.3g}",
+        f"[{section}](#{section})",
+    )
+
+
+def _fused(case: dict[str, Any]) -> str | None:
+    """The backend of our kernels among those timed, if it is."""
+    return next((name for name in FUSED if name in case["timings"]), None)
 
 
 def _section(name: str, values: dict[str, Any]) -> str:
@@ -57,7 +114,7 @@ def _section(name: str, values: dict[str, Any]) -> str:
 def _row(case: dict[str, Any]) -> str:
     times = {name: timing["median"] for name, timing in case["timings"].items()}
     memory = case["memory_mib"]
-    fused = next((name for name in FUSED if name in times), None)
+    fused = _fused(case)
     ours = None if fused is None else times[fused]
     ratios = [times[name] / ours if ours and name in times else None for name in ("plain", "eager", "compile")]
     return markdown_row(

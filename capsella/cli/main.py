@@ -46,7 +46,7 @@ VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
 
 # How often a thread that waits for others looks, before it sleeps: by default 300,000 times in libgomp, milliseconds
 # for which it keeps the core from the very thread it waits for where another program is at work. Measured with two
-# threads (LOG.md, 2026-11-22).
+# threads (LOG.md, L037).
 SPINS = "10000"
 
 

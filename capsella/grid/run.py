@@ -24,7 +24,7 @@ def finish_run(run: Run, *, progress: bool = True) -> tuple[Evaluation, Splits]:
 
 
 def result(run: Run, evaluation: Evaluation, data: str) -> dict[str, Any]:
-    """What a run's result.json holds; copied to results/, it is a row of the page of results.
+    """What a run's result.json holds; copied to results/, it is a row of docs/reference/results.md.
 
     `data`: what the images are called.
     """

@@ -67,7 +67,7 @@ def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
 def _backbone(channels: int) -> nn.Sequential:
     """Unpadded convolutions, each with ReLU, then batch norm with Keras's ε.
 
-    Keras's running statistics cover 100 batches; here they cover 10, for small sets change faster (LOG.md, 2026-11-22).
+    Keras's running statistics cover 100 batches; here they cover 10, for small sets change faster (LOG.md, L018).
     """
     layers: list[nn.Module] = []
     for width, kernel, stride in CONVOLUTIONS:

@@ -1,10 +1,10 @@
 """The papers, a folder each: published numbers, recipes, tables and figures; and the recipes for one's own images."""
 
-from capsella.papers import own_images  # noqa: F401  (importing it registers its recipes)
-from capsella.papers.forslov2018 import recipes as _forslov2018  # noqa: F401
-from capsella.papers.hinton2018 import recipes as _hinton2018  # noqa: F401
-from capsella.papers.mazzia2021 import recipes as _mazzia2021  # noqa: F401
-from capsella.papers.sabour2017 import recipes as _sabour2017  # noqa: F401
+from capsella.papers import own_images
+from capsella.papers.forslov2018 import recipes as _forslov2018
+from capsella.papers.hinton2018 import recipes as _hinton2018
+from capsella.papers.mazzia2021 import recipes as _mazzia2021
+from capsella.papers.sabour2017 import recipes as _sabour2017
 from capsella.training.registry import (
     get_recipe,
     list_recipes,

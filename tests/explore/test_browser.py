@@ -34,7 +34,7 @@ FLAGS = [
     "--disable-sync", "--no-first-run",
 ]  # fmt: skip
 SLOW = 60_000  # milliseconds; a page's first load shares the processor with the other tests
-MOST_LATENCY = 100  # milliseconds from a dial's move to the picture, median: the bar; see docs/explore.md
+MOST_LATENCY = 100  # milliseconds from a dial's move to the picture, median: the bar; see docs/guide/explore.md
 PICTURE = "#drawn .reconstruction img"
 
 

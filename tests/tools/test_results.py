@@ -87,7 +87,7 @@ def test_a_figure_is_a_section_with_its_picture(tmp_path):
         markdown(tmp_path)
     assert str(error.value) == f"{picture} must be there, the picture of the numbers beside it"
     picture.write_bytes(b"")
-    section = "\n## Figure 1\n\n`capsella figure 1`. M. N.\n\n![Figure 1](../results/figures/one.png)\n"
+    section = "\n## Figure 1\n\n`capsella figure 1`. M. N.\n\n![Figure 1](../../results/figures/one.png)\n"
     assert markdown(tmp_path) == HEADER + section
     numbers.write_text("{}")
     with pytest.raises(CapsellaError, match=r"one\.json is not the numbers of a figure: KeyError\('command'\)"):
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
 
 
 def test_the_committed_page_is_what_the_committed_results_make():
-    page = ROOT / "docs" / "results.md"
+    page = ROOT / "docs" / "reference" / "results.md"
     assert page.read_text(encoding="utf-8") == markdown(ROOT / "results"), "run `make results`"
 
 

@@ -1,6 +1,7 @@
 """CNN-NET 1 to 3 of Forslöv's thesis (2018), which capsules are compared with.
 
-Table 2 counts weights without biases; the counts here do the same. docs/thesis.md says what the text leaves open.
+Table 2 counts weights without biases; the counts here do the same. docs/papers/forslov2018.md says what the text
+leaves open.
 """
 
 from torch import nn

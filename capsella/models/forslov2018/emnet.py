@@ -1,6 +1,7 @@
 """EM-NET 1 and 2 of Forslöv's thesis (2018): EM routing of 224×224 images of white blood cells.
 
-Table 2 counts weights without biases; the counts here do the same. docs/thesis.md says what the text leaves open.
+Table 2 counts weights without biases; the counts here do the same. docs/papers/forslov2018.md says what the text
+leaves open.
 """
 
 from torch import nn

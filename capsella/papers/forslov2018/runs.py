@@ -97,7 +97,7 @@ class ThesisRuns:
         """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at both budgets.
 
         At the small budget the rate stays as it is, and there is batch normalisation: without it, the network
-        had learnt nothing after 160 steps of 10 images (LOG.md, 2026-11-21).
+        had learnt nothing after 160 steps of 10 images (LOG.md, L010).
         """
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))

@@ -22,7 +22,8 @@ CLASSES = (5, 10, 15)
 """|C| of basic, medium and hard."""
 NOTE = (
     "Without biases and without β, as the thesis counts. Networks without the INIT-NET before them. DECODER NET: the "
-    "thesis's total has 256·256 channels in a layer that receives 128 (docs/thesis.md); its columns are for one class "
+    "thesis's total has 256·256 channels in a layer that receives 128 (docs/papers/forslov2018.md); its columns are "
+    "for one class "
     "capsule of 96 or 16 numbers, whatever the number of classes."
 )
 

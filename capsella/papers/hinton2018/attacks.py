@@ -11,7 +11,7 @@ from capsella.training.registry import get_recipe
 
 STOP, SMALL_STOP = 10.0, 30.0
 """Error in per cent, on the images that are then attacked, at which networks stop. Stopped at 40 % on toys held out of
-the training, they had from 69 to 80 % of the test's right (LOG.md)."""
+the training, they had from 69 to 80 % of the test's right (LOG.md, L025)."""
 SMALL_RATES = {"capsnet": 3e-4, "matrix": 3e-3, "cnn": 3e-4}
 """Learning rates of the small budget."""
 SMALL = Budget(epochs=80, epoch_images=250, batch_size=32, validation_per_class=20, test_per_class=20)

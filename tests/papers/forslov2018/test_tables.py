@@ -164,7 +164,7 @@ def test_table_2_counts_what_the_paper_counts(tmp_path):
     assert [count["ours"] for count in rows["EM-NET 1"]] == [351_744, 354_304, 356_864]
     for name, counts in rows.items():
         assert [count["classes"] for count in counts] == [5, 10, 15]
-        missing = 1_179_648 if name.startswith("DECODER") else 0  # the misprint, docs/thesis.md
+        missing = 1_179_648 if name.startswith("DECODER") else 0  # the misprint, docs/papers/forslov2018.md
         assert {count["paper"] - count["ours"] for count in counts} == {missing}
     assert len(rows) == 11
 
