@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from capsella.training import load_run
     from capsella.types import Capsules, Output
 
-__all__ = ["Capsules", "ImageClassifier", "Output", "__version__", "create_model", "list_models", "load_run"]
 
 _HOMES = {
     "Capsules": "capsella.types",

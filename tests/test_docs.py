@@ -119,13 +119,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def public_names() -> list[tuple[str, str]]:
-    """Package and name for every entry of an `__all__`."""
+    """Package and name of all that a package's `__init__.py` imports."""
     found = []
     for path in sorted(PACKAGE.rglob("__init__.py")):
         package = ".".join(path.relative_to(ROOT).parent.parts)
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                found += [(package, name) for name in ast.literal_eval(node.value)]
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("capsella."):
+                names = [alias.asname or alias.name for alias in node.names]
+                found += [
+                    (package, name) for name in names if hasattr(getattr(import_module(package), name), "__doc__")
+                ]
     return found
 
 

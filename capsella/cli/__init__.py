@@ -1,5 +1,3 @@
 """The command line: one sub-command a verb, each a thin layer over the library."""
 
 from capsella.cli.main import main
-
-__all__ = ["main"]

@@ -3,5 +3,3 @@
 from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan, make_plan
 from capsella.compare.study import compare
-
-__all__ = ["ComparisonOptions", "Plan", "compare", "make_plan"]

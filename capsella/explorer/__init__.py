@@ -2,5 +2,3 @@
 
 from capsella.explorer.subject import Subject, open_run
 from capsella.explorer.view import View, drawn_classes, look_at, move, reconstructions, turn_to
-
-__all__ = ["Subject", "View", "drawn_classes", "look_at", "move", "open_run", "reconstructions", "turn_to"]

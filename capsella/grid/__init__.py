@@ -4,21 +4,3 @@ from capsella.grid.budget import Budget
 from capsella.grid.clock import Clock, duration
 from capsella.grid.grid import Grid, Results, Row, Searched, Validated, check_seeds, check_sources, rate_at
 from capsella.grid.run import evaluated_again, finish_run, result_of, trained_run
-
-__all__ = [
-    "Budget",
-    "Clock",
-    "Grid",
-    "Results",
-    "Row",
-    "Searched",
-    "Validated",
-    "check_seeds",
-    "check_sources",
-    "duration",
-    "evaluated_again",
-    "finish_run",
-    "rate_at",
-    "result_of",
-    "trained_run",
-]

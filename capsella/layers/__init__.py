@@ -6,23 +6,3 @@ from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_al
 from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
 from capsella.layers.initial_weights import start_for_relus, start_truncated
 from capsella.layers.primary import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
-
-__all__ = [
-    "CapsuleConv2d",
-    "ConvolutionalDecoder",
-    "CropImages",
-    "DenseCapsules",
-    "DenseDecoder",
-    "DepthwisePrimaryCapsules",
-    "EnlargeImages",
-    "JitterImages",
-    "MatrixPrimaryCapsules",
-    "PrepareImages",
-    "PrimaryCapsules",
-    "StandardiseImages",
-    "coordinate_addition",
-    "mask_all_but",
-    "receptive_field_centres",
-    "start_for_relus",
-    "start_truncated",
-]

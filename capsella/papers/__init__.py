@@ -13,5 +13,3 @@ from capsella.training.registry import (
     recipe_summary,
     recipe_text,
 )
-
-__all__ = ["get_recipe", "list_recipes", "recipe_function", "recipe_group", "recipe_summary", "recipe_text"]

@@ -10,33 +10,3 @@ from capsella.routing.recording import RoutingTrace, is_recording, record
 from capsella.routing.self_attention import SelfAttentionRouting, self_attention_routing
 from capsella.routing.squash import length, squash, squash_exponential
 from capsella.routing.uniform import UniformRouting, uniform_routing
-
-__all__ = [
-    "DEAD_BELOW",
-    "ROUTINGS",
-    "DynamicRouting",
-    "EMRouting",
-    "Geometry",
-    "LayerDiagnostics",
-    "RandomRouting",
-    "Routed",
-    "Routing",
-    "RoutingTrace",
-    "SelfAttentionRouting",
-    "UniformRouting",
-    "capsule_votes",
-    "coupling_entropy",
-    "dead_share",
-    "diagnose",
-    "dynamic_routing",
-    "em_routing",
-    "is_recording",
-    "length",
-    "random_routing",
-    "record",
-    "routing_from_dict",
-    "self_attention_routing",
-    "squash",
-    "squash_exponential",
-    "uniform_routing",
-]

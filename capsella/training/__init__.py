@@ -5,19 +5,3 @@ from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run, new_run_folder
-
-__all__ = [
-    "AugmentOptions",
-    "Machine",
-    "ModelOptions",
-    "OptimizerOptions",
-    "Recipe",
-    "Run",
-    "RunFolder",
-    "TrainingDivergedError",
-    "is_first_process",
-    "load_run",
-    "new_run_folder",
-    "resume",
-    "train",
-]

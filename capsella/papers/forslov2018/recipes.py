@@ -110,7 +110,7 @@ def he2016_cells() -> Recipe:
 def _in_few_steps(recipe: Recipe, learning_rate: float) -> Recipe:
     """Batch normalisation, larger batches, mirrored images, and a rate that falls to a tenth.
 
-    Each was chosen by validation on pbc (LOG.md, 2026-11-21 and 22).
+    Each was chosen by validation on pbc (LOG.md, L010 and L012).
     """
     return replace(
         recipe.with_model(batch_norm=True),

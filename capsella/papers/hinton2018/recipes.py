@@ -1,7 +1,7 @@
 """The recipes of Hinton, Sabour, Frosst 2018, and ours for its networks.
 
 The paper gives neither the size of its random brightness and contrast nor a learning rate nor how it scales its costs:
-the last two were chosen by validation (LOG.md, 2026-11-21).
+the last two were chosen by validation (LOG.md, L004).
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from capsella.training.registry import register_recipe
 
 BETA_A_SCALE = 2500.0
 """With it β_a can be learned. Without it, the small network with two iterations stays at chance on digits (LOG.md,
-2026-11-22)."""
+L028)."""
 FROM_PHOTOGRAPHS = {"brightness": 0.2, "contrast": 0.2}
 CROPPED = {"crop": 32, **FROM_PHOTOGRAPHS}
 
@@ -56,7 +56,7 @@ def matrix_capsnet_smallnorb_best() -> Recipe:
     """The small matrix capsules on smallNORB in an hour of two cores; ours.
 
     A β_a that can be learned, two iterations, three times the rate, which falls over half a cosine, averaged weights,
-    and both cameras (LOG.md, 2026-11-22). All five toys train; the few images held out watch over the training.
+    and both cameras (LOG.md, L013 and L028). All five toys train; the few images held out watch over the training.
     """
     paper = hinton2018_smallnorb_small()
     return replace(

@@ -31,7 +31,7 @@ def mazzia2021_mnist() -> Recipe:
 def capsnet_mnist_best() -> Recipe:
     """Efficient-CapsNet on MNIST in an hour; ours.
 
-    Chosen on validation images (LOG.md, 2026-11-22). In a short training the authors' narrowing and blacking out cost
+    Chosen on validation images (LOG.md, L021). In a short training the authors' narrowing and blacking out cost
     more than they bring, and the decoder costs time alone.
     """
     return replace(

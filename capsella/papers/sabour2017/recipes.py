@@ -27,7 +27,7 @@ def sabour2017_mnist() -> Recipe:
     """CapsNet on MNIST, as its authors trained it (§4 and §5).
 
     Adam with TensorFlow's defaults, exponential decay, shifts up to 2 pixels. Primary capsules and first weights are
-    the authors' code's: without them its learning rate is too high (LOG.md, 2026-11-22).
+    the authors' code's: without them its learning rate is too high (LOG.md, L022).
     """
     options = {
         "routing": DynamicRouting(iterations=3),
@@ -56,7 +56,7 @@ def sabour2017_mnist_random() -> Recipe:
 
 @register_recipe
 def sabour2017_mnist_cnn() -> Recipe:
-    """The paper's baseline on MNIST. Its loss is cross-entropy; at a rate of 1e-3 its ReLUs die (LOG.md)."""
+    """The paper's baseline on MNIST. Its loss is cross-entropy; at a rate of 1e-3 its ReLUs die (LOG.md, L002)."""
     return _baseline(sabour2017_mnist(), ModelOptions("sabour2017_cnn", {"dropout": 0.5}))
 
 
@@ -147,7 +147,7 @@ def sabour2017_cells() -> Recipe:
     """CapsNet on white blood cells of 32×32; ours.
 
     Mirrors leave a cell what it is. Bright images drive the class capsules' lengths to 1 at the paper's learning rate,
-    where the margin loss has no gradient: training then stays at chance (LOG.md, 2026-11-20).
+    where the margin loss has no gradient: training then stays at chance (LOG.md, L003).
     """
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False),
