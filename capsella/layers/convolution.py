@@ -16,7 +16,7 @@ WEIGHT_SD = 0.1
 
 
 class CapsuleConv2d(nn.Module):
-    """A convolution of capsules: the children in a window vote for the parents at its position, routing decides.
+    """A convolution of capsules: the children in a window vote for the parents at its site, routing decides.
 
     Every child type at every window position has its own weight W [pose_in pose_out] for every parent type; the same
     W serve all windows. With `tied=True` one W per pair of types also serves all positions in the window.

@@ -1,4 +1,4 @@
-"""The one geometry of all capsule layers: a window of children votes for the parents at its position.
+"""The one geometry of all capsule layers: a window of children votes for the parents at its site.
 
 A kernel over the whole grid is a fully connected layer; a weight without window axes (1 × 1) is tied: shared by all
 children of one type in the window, wherever they stand.

@@ -79,7 +79,7 @@ def _vote_scores(
     """[n j i]."""
     constants = constants_of(poses, weight, slots, short)
     area, windows = poses.shape[1:3].numel(), len(alpha)
-    out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C"])
+    out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C_IN"])
     launch(
         scores_kernel, grid_of(constants, windows), poses, weight, offset, slots, area, windows, alpha, mu, beta, out,
         **constants, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
@@ -108,7 +108,7 @@ def _vote_gradients(
     """Gradients of the pose of each child of each window [n i p], the weight, and each such child's offset [n i d]."""
     constants = constants_of(poses, weight, slots, short)
     area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]
-    weights = constants["C"] if constants["TIED"] else children
+    weights = constants["C_IN"] if constants["TIED"] else children
     groups = triton.cdiv(windows, constants["BM"] // constants["RP"] * BLOCKS)
     per_program = 1 if constants["TIED"] else WEIGHTS
     grad_poses = alpha.new_zeros(windows, children, poses.shape[4])

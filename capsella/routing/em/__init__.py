@@ -44,14 +44,13 @@ def em_routing(
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
-        beta_u: [j], cost of describing a parent's data, per datum and pose element.
-        beta_a: [j], a parent's gain from being active.
+        beta_u, beta_a: [j], cost of describing a parent's data, per datum and pose element; its gain from being active.
         iterations, inverse_temperature, …, start_seed: see the fields of `EMSettings`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; in
-        float32 at least, and finite, where a plain port is not, with no active child or no variance.
+        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; float32
+        at least, and finite where a plain port is not: with no active child or no variance.
 
     Raises:
         ValueError: shapes that disagree, a number out of its range, an unknown backend.
@@ -59,16 +58,8 @@ def em_routing(
     >>> em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3)).poses.shape
     torch.Size([2, 3, 16])
     """
-    settings = EMSettings(
-        iterations=iterations,
-        inverse_temperature=inverse_temperature,
-        inverse_temperature_decay=inverse_temperature_decay,
-        variance_floor=variance_floor,
-        cost_scale=cost_scale,
-        standardise_costs=standardise_costs,
-        start=start,
-        start_seed=start_seed,
-    )
+    schedule = iterations, inverse_temperature, inverse_temperature_decay
+    settings = EMSettings(*schedule, variance_floor, cost_scale, standardise_costs, start, start_seed)
     return _route(votes, activations, beta_u, beta_a, settings, backend)
 
 
