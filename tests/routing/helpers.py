@@ -18,16 +18,24 @@ class Layer(NamedTuple):
     children: tuple[int, int]
     parents: tuple[int, int]
 
-    def tensors(self, scale: float = 1.0, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Random poses, activations, weight (of this standard deviation) and vote_offset in float64."""
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of poses, activations, weight and vote_offset."""
         (c_in, p), (c_out, d) = self.children, self.parents
-        options: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
         return {
-            "poses": torch.randn(self.batch, *self.grid, c_in, p, **options),
-            "activations": torch.rand(self.batch, *self.grid, c_in, **options),
-            "weight": scale * torch.randn(self.geometry.weight_shape(c_in, p, c_out, d), **options),
-            "vote_offset": torch.randn(*self.grid, d, **options),
+            "poses": (self.batch, *self.grid, c_in, p),
+            "activations": (self.batch, *self.grid, c_in),
+            "weight": self.geometry.weight_shape(c_in, p, c_out, d),
+            "vote_offset": (*self.grid, d),
         }
+
+    def tensors(self, scale: float = 1.0, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Random ones in float64; the weight has this standard deviation."""
+        tensors = {}
+        for name, shape in self.shapes().items():
+            draw = torch.rand if name == "activations" else torch.randn
+            tensors[name] = draw(shape, generator=generator, dtype=torch.float64)
+        tensors["weight"] *= scale
+        return tensors
 
 
 CONV = ("poses", "activations", "weight", "vote_offset")

@@ -45,8 +45,9 @@ EPSILON = torch.finfo(torch.float32).eps
 def inputs(name: str, batch: int | None = None) -> dict[str, Tensor]:
     """Of the convolution, and a bias."""
     layer = LAYERS[name] if batch is None else LAYERS[name]._replace(batch=batch)
-    tensors = {**layer.tensors(), "bias": torch.randn(layer.parents)}
-    return {key: tensor.float() for key, tensor in tensors.items()}
+    shapes = {**layer.shapes(), "bias": layer.parents}
+    tensors = {key: torch.randn(shape) for key, shape in shapes.items() if key != "activations"}
+    return {**tensors, "activations": tensors["poses"].norm(dim=-1)}
 
 
 def results(
