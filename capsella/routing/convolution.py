@@ -76,7 +76,10 @@ def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry
 
 
 class ConvSizes(NamedTuple):
-    """The numbers of a capsule convolution, under the names of `Conv` in csrc/kernels.h; letters as in README.md."""
+    """The numbers of a capsule convolution, under the names of `Conv` in csrc/kernels.h; letters as in README.md.
+
+    All are integers, `tied` too (1 or 0), since an operator of PyTorch takes a list of one type.
+    """
 
     batch: int
     height: int
@@ -92,7 +95,7 @@ class ConvSizes(NamedTuple):
     r: int
     q: int
     e: int
-    tied: bool
+    tied: int
 
     @property
     def grid(self) -> tuple[int, int, int, int]:
@@ -160,7 +163,7 @@ class CapsuleConv:
         c_out, q, e = self.weight.shape[3:]
         g = self.geometry
         return ConvSizes(
-            batch, height, width, c_in, *g.grid((height, width)), c_out, *g.kernel, *g.stride, p // q, q, e, g.tied
+            batch, height, width, c_in, *g.grid((height, width)), c_out, *g.kernel, *g.stride, p // q, q, e, int(g.tied)
         )
 
     def parents(self, poses: Tensor, activations: Tensor) -> Capsules:

@@ -16,6 +16,7 @@ from tests.routing.helpers import CONV, Layer, asking, gradients, route, same_bi
 if _native.UNAVAILABLE is not None:
     pytest.skip(_native.UNAVAILABLE, allow_module_level=True)
 
+from capsella.routing.convolution import ConvSizes
 from capsella.routing.dynamic.native import Call, _dynamic_capsule_conv
 
 LAYERS = {
@@ -206,6 +207,6 @@ def test_kernels_refuse_arrays_of_another_size() -> None:
     call = call_of(inputs("odd sizes"), "odd sizes")
     with pytest.raises(ValueError, match=r"bias: must have 15 elements, got 14"):
         _dynamic_capsule_conv(*call._replace(vote_offset=None, bias=torch.zeros(14)))
-    tied = [*call.sizes[:-1], True]
+    tied = list(ConvSizes._make(call.sizes)._replace(tied=1))
     with pytest.raises(ValueError, match=r"vote_offset: must be None for tied weights"):
         _dynamic_capsule_conv(*call._replace(bias=None, sizes=tied))
