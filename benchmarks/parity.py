@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.contenders import Contender, backend, to_device
 from benchmarks.ops import Op, Problem
-from capsella.routing import Routing
+from capsella.routing import CapsuleConv, Routing
 
 FACTOR = 4.0
 """How much farther from the judge than float32 eager: another order of summation, no other formula."""
@@ -65,7 +65,8 @@ def solve(problem: Problem, routing: Routing, dtype: torch.dtype, device: torch.
     options = dict(zip(layer.routing_parameters, rest, strict=True))
 
     def outputs() -> tuple[Tensor, ...]:
-        return tuple(routing.capsule_conv(poses, activations, weight, layer.geometry, offset, **options))
+        conv = CapsuleConv(poses, activations, weight, layer.geometry, offset)
+        return tuple(routing.capsule_conv(conv, **options))
 
     with torch.no_grad():
         alone = outputs()

@@ -12,27 +12,24 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from capsella.routing import DynamicRouting, EMRouting, Geometry, Routed, Routing
-from capsella.routing.convolution import gather_windows
+from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, Routed, Routing
+from capsella.routing.convolution import gather_windows, slot_positions
 from capsella.types import Capsules
 
 
-def plain_votes(
-    poses: Tensor, activations: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Votes [b s k t j d] and the children's activations [b s k t] of every window.
+def plain_votes(conv: CapsuleConv) -> tuple[Tensor, Tensor]:
+    """Votes [b s k m j d] and the children's activations [b s k m] of every window.
 
-    s: parents' positions; k: slots of a window; t, j: child and parent types. V = M W by one einsum, which spares the
-    copies that many ports make: of M for every parent, and of W for every image and position.
+    s: sites; k: slots of a window; m, j: child and parent types. V = M W by one einsum, which spares the copies that
+    many ports make: of M for every parent, and of W for every image and position.
     """
-    batch, _, _, types, p = poses.shape
-    slots, q = geometry.kernel[0] * geometry.kernel[1], weight.shape[4]
-    M = gather_windows(poses, geometry).reshape(batch, -1, slots, types, p // q, q)
-    W = weight.expand(*geometry.kernel, *weight.shape[2:]).reshape(slots, *weight.shape[2:])
-    V = torch.einsum("bsktnq,ktjqc->bsktjnc", M, W).flatten(5)
-    if vote_offset is not None:
-        V = V + gather_windows(vote_offset[None], geometry).reshape(-1, slots, 1, 1, V.shape[5])
-    return V, gather_windows(activations, geometry).reshape(batch, -1, slots, types)
+    sizes, weight = conv.sizes, conv.weight
+    M = gather_windows(conv.poses, conv.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in, sizes.r, sizes.q)
+    W = weight.expand(*conv.geometry.kernel, *weight.shape[2:]).reshape(sizes.k, *weight.shape[2:])
+    V = torch.einsum("bskmrq,kmjqe->bskmjre", M, W).flatten(5)
+    if conv.vote_offset is not None:
+        V = V + gather_windows(conv.vote_offset[None], conv.geometry).reshape(-1, sizes.k, 1, 1, sizes.d)
+    return V, gather_windows(conv.activations, conv.geometry).reshape(sizes.batch, -1, sizes.k, sizes.c_in)
 
 
 @dataclass(frozen=True)
@@ -57,38 +54,27 @@ class PlainEMRouting(Routing):
         mu, a, R = self._procedure(votes[:, None, None], activations[:, None, None], None, **parameters)
         return Routed(mu[:, 0], a[:, 0], R[:, 0, 0])
 
-    def capsule_conv(
-        self,
-        poses: Tensor,
-        activations: Tensor,
-        weight: Tensor,
-        geometry: Geometry,
-        vote_offset: Tensor | None = None,
-        **parameters: Tensor,
-    ) -> Capsules:
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """M-step: r = R a; μ = Σ r V / Σ r; σ² = Σ r (V − μ)² / Σ r; cost = (β_u + ln σ) Σ r.
 
         a = logistic(λ (β_a − Σ_h cost)).
         E-step: ln p = −Σ_h (V − μ)² / 2σ² − Σ_h (ln σ + ½ ln 2π); R = softmax over the parents of ln a + ln p.
         """
-        batch, height, width = poses.shape[:3]
-        V, children = plain_votes(poses, activations, weight, geometry, vote_offset)
-        positions = torch.arange(height * width, device=poses.device).reshape(1, height, width, 1)
-        slots = gather_windows(positions, geometry).reshape(V.shape[1:3]) if self.competition == "all" else None
+        V, children = plain_votes(conv)
+        slots = slot_positions(conv) if self.competition == "all" else None
         mu, a, _ = self._procedure(V, children, slots, **parameters)
-        grid = (batch, *geometry.grid((height, width)), weight.shape[3])
-        return Capsules(mu.reshape(*grid, -1), a.reshape(grid))
+        return conv.parents(mu, a)
 
     def _procedure(
         self, V: Tensor, a_in: Tensor, slots: Tensor | None, beta_u: Tensor, beta_a: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Votes [b s k t j d] → μ [b s j d], a [b s j], R [b s k t j]; slots [s k], where all positions compete."""
+        """Votes [b s k m j d] → μ [b s j d], a [b s j], R [b s k m j]; slots [s k], where all positions compete."""
         parents = torch.ones_like(V[..., 0]) * V.shape[4]
         if slots is not None:
             parents = parents * slots.flatten().bincount()[slots][:, :, None, None]
         R = 1 / parents
         for t in range(self.iterations):
-            r = (R * a_in[..., None])[..., None]  # [b s k t j 1]
+            r = (R * a_in[..., None])[..., None]  # [b s k m j 1]
             data = r.sum((2, 3)) + self.epsilon  # [b s j 1]
             mu = (r * V).sum((2, 3)) / data
             deviation = (V - mu[:, :, None, None]) ** 2
@@ -114,7 +100,7 @@ def _softmax_everywhere(log_ap: Tensor, slots: Tensor) -> Tensor:
     table = log_ap.new_full((batch, sites, int(slots.max()) + 1, types, parents), -math.inf)
     site = torch.arange(sites, device=slots.device)[:, None]
     table[:, site, slots] = log_ap
-    log_sum = table.logsumexp((1, 4))  # [b children t]
+    log_sum = table.logsumexp((1, 4))  # [b children m]
     return (log_ap - log_sum[:, slots][..., None]).exp()
 
 
@@ -131,23 +117,13 @@ class PlainDynamicRouting(Routing):
         v, c = self._procedure(votes[:, None, None])
         return Routed(v[:, 0], v[:, 0].norm(dim=2), c[:, 0, 0])
 
-    def capsule_conv(
-        self,
-        poses: Tensor,
-        activations: Tensor,
-        weight: Tensor,
-        geometry: Geometry,
-        vote_offset: Tensor | None = None,
-        **parameters: Tensor,
-    ) -> Capsules:
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """Each iteration: c = softmax of b over the parents; s = Σ c V; v = ‖s‖²/(1 + ‖s‖²) · s/‖s‖; b = b + V·v."""
-        V, _ = plain_votes(poses, activations, weight, geometry, vote_offset)
-        v, _ = self._procedure(V)
-        v = v.reshape(len(poses), *geometry.grid((poses.shape[1], poses.shape[2])), *v.shape[2:])
-        return Capsules(v, v.norm(dim=4))
+        v, _ = self._procedure(plain_votes(conv)[0])
+        return conv.parents(v, v.norm(dim=3))
 
     def _procedure(self, V: Tensor) -> tuple[Tensor, Tensor]:
-        """Votes [b s k t j d] → v [b s j d], c [b s k t j]."""
+        """Votes [b s k m j d] → v [b s j d], c [b s k m j]."""
         b = torch.zeros_like(V[..., 0])
         for t in range(self.iterations):
             c = b.softmax(4)

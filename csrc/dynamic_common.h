@@ -27,23 +27,23 @@ inline void store(float* to, Vec<L> x) {
 class WindowPoses {
  public:
   WindowPoses(const Conv& conv, const float* poses)
-      : p_(conv.p()), width_(conv.c_in * conv.p()), poses_(poses), corners_(conv.units()), steps_(conv.children() / conv.c_in) {
-    for (int64_t unit = 0; unit < conv.units(); ++unit) corners_[unit] = Window(conv, unit).child(conv, 0);
-    for (int64_t k = 0; k < conv.children() / conv.c_in; ++k)
+      : p_(conv.p()), width_(conv.c_in * conv.p()), poses_(poses), corners_(conv.windows()), steps_(conv.slots()) {
+    for (int64_t n = 0; n < conv.windows(); ++n) corners_[n] = Window(conv, n).position(conv, 0);
+    for (int64_t k = 0; k < conv.slots(); ++k)
       steps_[k] = k / conv.kernel_width * conv.width + k % conv.kernel_width;
   }
 
-  // Position of the k'th child position of a window in [b h w].
-  int64_t position(int64_t unit, int64_t k) const { return corners_[unit] + steps_[k]; }
-  const float* at(int64_t unit, int64_t k, int64_t type) const {
-    return poses_ + position(unit, k) * width_ + type * p_;
+  // The position in [b h w] of slot k of window n.
+  int64_t position(int64_t n, int64_t k) const { return corners_[n] + steps_[k]; }
+  const float* at(int64_t n, int64_t k, int64_t m) const {
+    return poses_ + position(n, k) * width_ + m * p_;
   }
 
  private:
   int64_t p_, width_;  // floats of a child's pose, and of all poses at one position
   const float* poses_;
-  Scratch<int64_t> corners_;  // [units]
-  Scratch<int64_t> steps_;    // [kernel positions]
+  Scratch<int64_t> corners_;  // [n]
+  Scratch<int64_t> steps_;    // [k]
 };
 
 // Couplings: vectors whose lanes are children, one for each parent; or for each pair of parents (`Beside` = 2), whose
@@ -107,13 +107,13 @@ class Terms {
   using V = Vec<L>;
 
  public:
-  Terms(int64_t units, int iterations, int64_t size)
-      : iterations_(iterations), size_(size), memory_(units * (2 * iterations - 1) * size) {}
+  Terms(int64_t windows, int iterations, int64_t size)
+      : iterations_(iterations), size_(size), memory_(windows * (2 * iterations - 1) * size) {}
   int iterations() const { return iterations_; }
-  V* sum_gradient(int64_t unit, int t) { return &memory_[(unit * (2 * iterations_ - 1) + t) * size_]; }
-  const V* sum_gradient(int64_t unit, int t) const { return const_cast<Terms*>(this)->sum_gradient(unit, t); }
-  V* g(int64_t unit, int t) { return sum_gradient(unit, iterations_ - 1 + t); }
-  const V* g(int64_t unit, int t) const { return const_cast<Terms*>(this)->g(unit, t); }
+  V* sum_gradient(int64_t n, int t) { return &memory_[(n * (2 * iterations_ - 1) + t) * size_]; }
+  const V* sum_gradient(int64_t n, int t) const { return const_cast<Terms*>(this)->sum_gradient(n, t); }
+  V* g(int64_t n, int t) { return sum_gradient(n, iterations_ - 1 + t); }
+  const V* g(int64_t n, int t) const { return const_cast<Terms*>(this)->g(n, t); }
 
  private:
   int iterations_;

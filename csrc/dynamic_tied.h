@@ -1,194 +1,196 @@
 // Dynamic routing where a child's weight depends on its type alone: exact without a single vote, as in
 // capsella/routing/dynamic/tied.py.
 //
-// With children i = (k, t) of type t at position k, W_tj comes out of both sums of Procedure 1:
-//   û_ktj·g_j = u_kt·(g_j W_tjᵀ)          and          Σ_kt c_ktj û_ktj = Σ_t (Σ_k c_ktj u_kt) W_tj.
-// One type of one window is one step: g W_tᵀ (the dual of g), logits, couplings, mean poses, mean poses times W_t.
-// Vectors run over the columns of a parent's pose, or over the positions of the children.
+// With children i = (k, m) of type m in slot k, W_mj comes out of both sums of Procedure 1:
+//   û_kmj·g_j = u_km·(g_j W_mjᵀ)          and          Σ_km c_kmj û_kmj = Σ_m (Σ_k c_kmj u_km) W_mj.
+// One type of one window is one step: g W_mᵀ (the dual of g), logits, couplings, mean poses, mean poses times W_m.
+// Vectors run over the columns of a parent's pose (z counts those of a row), or over slots (in blocks of L).
 #pragma once
 
 #include "dynamic_common.h"
 
 namespace capsella::CAPSELLA_ISA {
 
-// Q: columns of a child's pose where a network of the papers has them, of vector poses; else 0.
-// weight [c_in c_out q columns], in vectors, zero beyond c.
-template <int L, int Q, int C>
+// FixedQ, FixedVectors: columns of a child's pose, and vectors of a row of a parent's pose, where a network of the
+// papers has them, of vector poses; else 0. weight [c_in c_out q row_vectors], in vectors, zero beyond e.
+template <int L, int FixedQ, int FixedVectors>
 class TiedChildren {
   using V = Vec<L>;
-  static constexpr bool fixed = Q != 0;
-  static constexpr int64_t capacity = fixed ? Q : MOST_POSE_ELEMENTS;
+  static constexpr bool fixed = FixedQ != 0;
+  static constexpr int64_t capacity = fixed ? FixedQ : MOST_POSE_ELEMENTS;
 
  public:
   TiedChildren(const Conv& conv, const DynamicOptions& options, const float* poses, const float* weight, const V*,
                int threads)
       : conv_(conv), softmax_(conv, options.leaky), poses_(conv, poses), weight_(weight),
-        positions_(conv.children() / conv.c_in), blocks_((positions_ + L - 1) / L), terms_(2 * options.iterations - 1),
-        memory_(threads * memory()), rows_(threads * conv.c_out * p()), duals_(threads * terms_ * conv.c_out * p()),
-        means_(threads * terms_ * conv.c_out * p()) {}
+        slots_(conv.slots()), blocks_((slots_ + L - 1) / L), terms_(2 * options.iterations - 1),
+        memory_(threads * memory()), rows_(threads * conv.c_out * P()), duals_(threads * terms_ * conv.c_out * P()),
+        means_(threads * terms_ * conv.c_out * P()) {}
 
   int64_t count() const { return conv_.c_in; }
   int64_t weights() const { return conv_.c_in; }
 
-  // sums [units c_out d] += the votes of one type in the windows begin ... end - 1, times their couplings.
-  void route(int thread, int t, int64_t type, int64_t begin, int64_t end, const V* g, V* sums) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      load_poses(thread, unit, type);
-      couple(thread, t, type, g + unit * size(), couplings(thread, 0), dual(thread, 0));
+  // sums [n c_out d] += the votes of one type in the windows begin ... end - 1, times their couplings.
+  void route(int thread, int t, int64_t m, int64_t begin, int64_t end, const V* g, V* sums) {
+    for (int64_t n = begin; n < end; ++n) {
+      load_poses(thread, n, m);
+      couple(thread, t, m, g + n * size(), couplings(thread, 0), dual(thread, 0));
       mean_poses(thread, couplings(thread, 0), mean(thread, 0));
-      add(type, mean(thread, 0), sums + unit * size());
+      add(m, mean(thread, 0), sums + n * size());
     }
   }
 
-  // sums [units c_out d] += these votes, times the gradients of their logits in iteration t.
-  void pull(int thread, int t, int64_t type, int64_t begin, int64_t end, const Terms<L>& terms, V* sums) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      load_poses(thread, unit, type);
-      logit_gradients(thread, t, type, unit, terms, 0, 1);
+  // sums [n c_out d] += these votes, times the gradients of their logits in iteration t.
+  void pull(int thread, int t, int64_t m, int64_t begin, int64_t end, const Terms<L>& terms, V* sums) {
+    for (int64_t n = begin; n < end; ++n) {
+      load_poses(thread, n, m);
+      logit_gradients(thread, t, m, n, terms, 0, 1);
       mean_poses(thread, couplings(thread, 1), mean(thread, 0));
-      add(type, mean(thread, 0), sums + unit * size());
+      add(m, mean(thread, 0), sums + n * size());
     }
   }
 
-  // grad_weight [c_in c_out q columns] and grad_poses [units children p] of one type.
-  void finish(int thread, int64_t type, const Terms<L>& terms, float* grad_weight, float* grad_poses) {
+  // grad_weight [c_in c_out q row_vectors] and grad_poses [n i p] of one type.
+  void finish(int thread, int64_t m, const Terms<L>& terms, float* grad_weight, float* grad_poses) {
     const int last = terms.iterations() - 1;
-    std::memset(grad_weight + type * weight_size(), 0, weight_size() * sizeof(float));
-    for (int64_t unit = 0; unit < conv_.units(); ++unit) {
-      load_poses(thread, unit, type);
-      couple(thread, 0, type, nullptr, couplings(thread, 0), nullptr);
-      to_dual(thread, type, terms.sum_gradient(unit, 0), dual(thread, 0));
+    std::memset(grad_weight + m * weight_size(), 0, weight_size() * sizeof(float));
+    for (int64_t n = 0; n < conv_.windows(); ++n) {
+      load_poses(thread, n, m);
+      couple(thread, 0, m, nullptr, couplings(thread, 0), nullptr);
+      to_dual(thread, m, terms.sum_gradient(n, 0), dual(thread, 0));
       // couplings go with the gradients of s, and the gradients of logits with g
-      for (int t = 1; t <= last; ++t) logit_gradients(thread, t, type, unit, terms, t, last + t);
-      for (int x = 0; x < terms_; ++x) mean_poses(thread, couplings(thread, x), mean(thread, x));
-      add_weight_gradients(thread, type, terms.sum_gradient(unit, 0), grad_weight);
-      pose_gradients(thread, type, unit, grad_poses);
+      for (int t = 1; t <= last; ++t) logit_gradients(thread, t, m, n, terms, t, last + t);
+      for (int term = 0; term < terms_; ++term) mean_poses(thread, couplings(thread, term), mean(thread, term));
+      add_weight_gradients(thread, m, terms.sum_gradient(n, 0), grad_weight);
+      pose_gradients(thread, m, n, grad_poses);
     }
   }
 
  private:
-  int64_t q() const { return fixed ? Q : conv_.q; }
-  int64_t rows() const { return fixed ? 1 : conv_.n; }
-  int64_t p() const { return rows() * q(); }
-  int64_t columns() const { return fixed ? C : (conv_.c + L - 1) / L; }
-  int64_t d() const { return rows() * columns(); }
-  int64_t size() const { return conv_.c_out * d(); }
-  int64_t weight_size() const { return conv_.c_out * q() * columns() * L; }
+  int64_t Q() const { return fixed ? FixedQ : conv_.q; }
+  int64_t R() const { return fixed ? 1 : conv_.r; }
+  int64_t P() const { return R() * Q(); }
+  int64_t row_vectors() const { return fixed ? FixedVectors : (conv_.e + L - 1) / L; }
+  int64_t pose_vectors() const { return R() * row_vectors(); }
+  int64_t size() const { return conv_.c_out * pose_vectors(); }
+  int64_t weight_size() const { return conv_.c_out * Q() * row_vectors() * L; }
 
   // What a thread works on, in vectors: poses [blocks p], couplings or gradients of logits [terms c_out blocks].
-  int64_t memory() const { return (p() + terms_ * conv_.c_out) * blocks_; }
+  int64_t memory() const { return (P() + terms_ * conv_.c_out) * blocks_; }
   V* children(int thread) { return &memory_[thread * memory()]; }
-  V* couplings(int thread, int x) { return children(thread) + (p() + x * conv_.c_out) * blocks_; }
-  // In floats [c_out p]: g W_tᵀ, and couplings times poses.
-  float* dual(int thread, int x) { return &duals_[(thread * terms_ + x) * conv_.c_out * p()]; }
-  float* mean(int thread, int x) { return &means_[(thread * terms_ + x) * conv_.c_out * p()]; }
+  V* couplings(int thread, int term) { return children(thread) + (P() + term * conv_.c_out) * blocks_; }
+  // In floats [c_out p]: g W_mᵀ, and couplings times poses.
+  float* dual(int thread, int term) { return &duals_[(thread * terms_ + term) * conv_.c_out * P()]; }
+  float* mean(int thread, int term) { return &means_[(thread * terms_ + term) * conv_.c_out * P()]; }
 
-  // The poses of one type in one window: of L positions in the lanes of vectors; zero beyond the last position.
-  void load_poses(int thread, int64_t unit, int64_t type) {
+  // The poses of one type in one window: of L slots in the lanes of vectors; zero beyond the last slot.
+  void load_poses(int thread, int64_t n, int64_t m) {
     float* out = reinterpret_cast<float*>(children(thread));
-    for (int64_t k = 0; k < positions_; ++k) {
-      const float* u = poses_.at(unit, k, type);
-      float* lane = out + k / L * L * p() + k % L;
-      for (int64_t e = 0; e < p(); ++e) lane[e * L] = u[e];
+    for (int64_t k = 0; k < slots_; ++k) {
+      const float* u = poses_.at(n, k, m);
+      float* lane = out + k / L * L * P() + k % L;
+      for (int64_t p = 0; p < P(); ++p) lane[p * L] = u[p];
     }
-    for (int64_t k = positions_; k < blocks_ * L; ++k)
-      for (int64_t e = 0; e < p(); ++e) out[k / L * L * p() + k % L + e * L] = 0;
+    for (int64_t k = slots_; k < blocks_ * L; ++k)
+      for (int64_t p = 0; p < P(); ++p) out[k / L * L * P() + k % L + p * L] = 0;
   }
 
-  // The dual of a vector x [c_out d]: x W_tᵀ [c_out p].
-  void to_dual(int thread, int64_t type, const V* x, float* dual) {
-    const float* weight = weight_ + type * weight_size();
-    V* row = &rows_[thread * conv_.c_out * p()];
+  // The dual of a vector x [c_out d]: x W_mᵀ [c_out p].
+  void to_dual(int thread, int64_t m, const V* x, float* dual) {
+    const float* weight = weight_ + m * weight_size();
+    V* row = &rows_[thread * conv_.c_out * P()];
     for (int64_t j = 0; j < conv_.c_out; ++j)
-      for (int64_t r = 0; r < rows(); ++r, x += columns())
-        for (int64_t e = 0; e < q(); ++e, ++row) {
-          const float* w = weight + (j * q() + e) * columns() * L;
+      for (int64_t r = 0; r < R(); ++r, x += row_vectors())
+        for (int64_t q = 0; q < Q(); ++q, ++row) {
+          const float* w = weight + (j * Q() + q) * row_vectors() * L;
           V sum = x[0] * load<L>(w);
-          for (int64_t m = 1; m < columns(); ++m) sum += x[m] * load<L>(w + m * L);
+          for (int64_t z = 1; z < row_vectors(); ++z) sum += x[z] * load<L>(w + z * L);
           *row = sum;
         }
-    reduce_rows<Add, L>(&rows_[thread * conv_.c_out * p()], conv_.c_out * p(), dual);
+    reduce_rows<Add, L>(&rows_[thread * conv_.c_out * P()], conv_.c_out * P(), dual);
   }
 
   // out [c_out blocks]: the scalar products of the children's votes with what `dual` is the dual of.
   void products(int thread, const float* dual, V* out) {
     const V* u = children(thread);
     for (int64_t j = 0; j < conv_.c_out; ++j)
-      for (int64_t k = 0; k < blocks_; ++k) {
+      for (int64_t block = 0; block < blocks_; ++block) {
         V sum{};
-        for (int64_t e = 0; e < p(); ++e) sum += dual[j * p() + e] * u[k * p() + e];
-        out[j * blocks_ + k] = sum;
+        for (int64_t p = 0; p < P(); ++p) sum += dual[j * P() + p] * u[block * P() + p];
+        out[j * blocks_ + block] = sum;
       }
   }
 
   // The couplings [c_out blocks] of iteration t; `dual` becomes that of g.
-  void couple(int thread, int t, int64_t type, const V* g, V* couplings, float* dual) {
+  void couple(int thread, int t, int64_t m, const V* g, V* couplings, float* dual) {
     if (t == 0) return softmax_.even(couplings, conv_.c_out * blocks_);
-    to_dual(thread, type, g, dual);
+    to_dual(thread, m, g, dual);
     products(thread, dual, couplings);
-    for (int64_t k = 0; k < blocks_; ++k) softmax_.apply(couplings + k, blocks_);
+    for (int64_t block = 0; block < blocks_; ++block) softmax_.apply(couplings + block, blocks_);
   }
 
-  // The couplings of iteration t > 0 as term `c` beside the dual of s's gradient, and the gradient of the logits as
-  // term `l` beside the dual of g.
-  void logit_gradients(int thread, int t, int64_t type, int64_t unit, const Terms<L>& terms, int c, int l) {
-    couple(thread, t, type, terms.g(unit, t), couplings(thread, c), dual(thread, l));
-    to_dual(thread, type, terms.sum_gradient(unit, t), dual(thread, c));
-    products(thread, dual(thread, c), couplings(thread, l));
-    for (int64_t k = 0; k < blocks_; ++k)
-      softmax_.gradient(couplings(thread, c) + k, couplings(thread, l) + k, blocks_);
+  // The couplings of iteration t > 0 as term `of_s` beside the dual of s's gradient, and the gradient of the logits as
+  // term `of_g` beside the dual of g.
+  void logit_gradients(int thread, int t, int64_t m, int64_t n, const Terms<L>& terms, int of_s, int of_g) {
+    couple(thread, t, m, terms.g(n, t), couplings(thread, of_s), dual(thread, of_g));
+    to_dual(thread, m, terms.sum_gradient(n, t), dual(thread, of_s));
+    products(thread, dual(thread, of_s), couplings(thread, of_g));
+    for (int64_t block = 0; block < blocks_; ++block)
+      softmax_.gradient(couplings(thread, of_s) + block, couplings(thread, of_g) + block, blocks_);
   }
 
   // Σ_k factor_kj u_k [c_out p] of factors [c_out blocks].
   void mean_poses(int thread, const V* factors, float* mean) {
     const V* u = children(thread);
-    V* row = &rows_[thread * conv_.c_out * p()];
-    for (int64_t j = 0; j < conv_.c_out; ++j, row += p()) {
+    V* row = &rows_[thread * conv_.c_out * P()];
+    for (int64_t j = 0; j < conv_.c_out; ++j, row += P()) {
       V sum[capacity];
-      for (int64_t e = 0; e < p(); ++e) sum[e] = V{};
-      for (int64_t k = 0; k < blocks_; ++k)
-        for (int64_t e = 0; e < p(); ++e) sum[e] += factors[j * blocks_ + k] * u[k * p() + e];
-      std::copy_n(sum, p(), row);
+      for (int64_t p = 0; p < P(); ++p) sum[p] = V{};
+      for (int64_t block = 0; block < blocks_; ++block)
+        for (int64_t p = 0; p < P(); ++p) sum[p] += factors[j * blocks_ + block] * u[block * P() + p];
+      std::copy_n(sum, P(), row);
     }
-    reduce_rows<Add, L>(&rows_[thread * conv_.c_out * p()], conv_.c_out * p(), mean);
+    reduce_rows<Add, L>(&rows_[thread * conv_.c_out * P()], conv_.c_out * P(), mean);
   }
 
-  // sum [c_out d] += mean poses [c_out p] times W_t.
-  void add(int64_t type, const float* mean, V* sum) const {
-    const float* weight = weight_ + type * weight_size();
+  // sum [c_out d] += mean poses [c_out p] times W_m.
+  void add(int64_t m, const float* mean, V* sum) const {
+    const float* weight = weight_ + m * weight_size();
     for (int64_t j = 0; j < conv_.c_out; ++j)
-      for (int64_t r = 0; r < rows(); ++r, sum += columns(), mean += q())
-        for (int64_t m = 0; m < columns(); ++m) {
-          V total = sum[m];
-          for (int64_t e = 0; e < q(); ++e) total += mean[e] * load<L>(weight + ((j * q() + e) * columns() + m) * L);
-          sum[m] = total;
+      for (int64_t r = 0; r < R(); ++r, sum += row_vectors(), mean += Q())
+        for (int64_t z = 0; z < row_vectors(); ++z) {
+          V total = sum[z];
+          for (int64_t q = 0; q < Q(); ++q)
+            total += mean[q] * load<L>(weight + ((j * Q() + q) * row_vectors() + z) * L);
+          sum[z] = total;
         }
   }
 
   // The sum over terms of mean poses times their vectors [terms c_out d].
-  void add_weight_gradients(int thread, int64_t type, const V* vectors, float* grad_weight) {
+  void add_weight_gradients(int thread, int64_t m, const V* vectors, float* grad_weight) {
     for (int64_t j = 0; j < conv_.c_out; ++j)
-      for (int64_t e = 0; e < q(); ++e)
-        for (int64_t m = 0; m < columns(); ++m) {
-          float* into = grad_weight + type * weight_size() + ((j * q() + e) * columns() + m) * L;
+      for (int64_t q = 0; q < Q(); ++q)
+        for (int64_t z = 0; z < row_vectors(); ++z) {
+          float* into = grad_weight + m * weight_size() + ((j * Q() + q) * row_vectors() + z) * L;
           V sum = load<L>(into);
-          for (int x = 0; x < terms_; ++x)
-            for (int64_t r = 0; r < rows(); ++r)
-              sum += mean(thread, x)[j * p() + r * q() + e] * vectors[x * size() + j * d() + r * columns() + m];
+          for (int term = 0; term < terms_; ++term)
+            for (int64_t r = 0; r < R(); ++r)
+              sum += mean(thread, term)[j * P() + r * Q() + q] *
+                     vectors[term * size() + j * pose_vectors() + r * row_vectors() + z];
           store<L>(into, sum);
         }
   }
 
   // The sum over terms and parents of factors times duals.
-  void pose_gradients(int thread, int64_t type, int64_t unit, float* grad_poses) {
-    for (int64_t e = 0; e < p(); ++e)
-      for (int64_t k = 0; k < blocks_; ++k) {
+  void pose_gradients(int thread, int64_t m, int64_t n, float* grad_poses) {
+    for (int64_t p = 0; p < P(); ++p)
+      for (int64_t block = 0; block < blocks_; ++block) {
         V sum{};
-        for (int x = 0; x < terms_; ++x)
+        for (int term = 0; term < terms_; ++term)
           for (int64_t j = 0; j < conv_.c_out; ++j)
-            sum += dual(thread, x)[j * p() + e] * couplings(thread, x)[j * blocks_ + k];
-        for (int64_t l = 0; l < L && k * L + l < positions_; ++l)
-          grad_poses[((unit * positions_ + k * L + l) * conv_.c_in + type) * p() + e] = sum[l];
+            sum += dual(thread, term)[j * P() + p] * couplings(thread, term)[j * blocks_ + block];
+        for (int64_t l = 0; l < L && block * L + l < slots_; ++l)
+          grad_poses[((n * slots_ + block * L + l) * conv_.c_in + m) * P() + p] = sum[l];
       }
   }
 
@@ -196,7 +198,7 @@ class TiedChildren {
   Softmax<L> softmax_;
   WindowPoses poses_;
   const float* weight_;
-  int64_t positions_, blocks_;  // blocks: of L positions
+  int64_t slots_, blocks_;  // blocks: of L slots
   int terms_;
   Scratch<V> memory_, rows_;
   Scratch<float> duals_, means_;

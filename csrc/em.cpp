@@ -1,6 +1,6 @@
 // EM routing of all windows: compiled once for each instruction set, with CAPSELLA_ISA its name and CAPSELLA_LANES its
 // widest vector of floats.
-#include "em.h"
+#include "em_input_gradients.h"
 
 #include <memory>
 #include <vector>
@@ -14,46 +14,46 @@ constexpr int64_t BYTES_AT_A_TIME = 16 << 20;
 constexpr int64_t PARTS = 16;
 constexpr int64_t BYTES_OF_PARTS = 64 << 20;
 
-template <int L, int N, int Q, int C>
+template <int L, int R, int Q, int E>
 class EM {
   using V = Vec<L>;
-  using Site = EMSite<L, N, Q, C>;
+  using Loaded = EMWindow<L, R, Q, E>;
 
  public:
   EM(const Conv& conv, const EMOptions& options, const EMInputs& inputs, EMKept kept, int threads)
       : conv_(conv), options_(options), inputs_(inputs), kept_(kept), threads_(threads),
         blocks_((conv.c_out + L - 1) / L), everywhere_(options.compete_everywhere && conv.sites() > 1),
-        weight_(blocks_ * conv.weights() * conv.q * conv.c), log_start_(blocks_ * conv.children()) {
-    options_.compete_everywhere = everywhere_;  // at a single position both are the same
+        weight_(blocks_ * conv.weights() * conv.q * conv.e), log_start_(blocks_ * conv.children()) {
+    options_.compete_everywhere = everywhere_;  // at a single site both are the same
     pack_weight<L>(conv, inputs.weight, weight_.get(), blocks_, threads);
     pack_start();
-    for (int k = 0; k < threads; ++k)
-      sites_.push_back(std::make_unique<Site>(conv_, options_, inputs_, kept_, weight_.get(), log_start_.get()));
+    for (int thread = 0; thread < threads; ++thread)
+      windows_.push_back(std::make_unique<Loaded>(conv_, options_, inputs_, kept_, weight_.get(), log_start_.get()));
   }
 
   void forward(float* poses, float* activations) {
     const int64_t carried_size = blocks_ * conv_.children();
-    const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : conv_.units();
+    const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : conv_.windows();
     Scratch<V> logits(everywhere_ ? group * carried_size : 0);
     Scratch<float> sums(everywhere_ ? group * conv_.children() : 0);
-    for (int64_t first = 0; first < conv_.units(); first += group) {
-      const int64_t count = std::min(group, conv_.units() - first);
+    for (int64_t first = 0; first < conv_.windows(); first += group) {
+      const int64_t count = std::min(group, conv_.windows() - first);
       if (!everywhere_) {
-        for_each_window(first, count, [&](Site& site, int64_t) { forward_here(site, poses, activations); });
+        for_each_window(first, count, [&](Loaded& window, int64_t) { forward_here(window, poses, activations); });
         continue;
       }
       for (int t = 0; t < options_.iterations; ++t) {
         const bool last = t == options_.iterations - 1;
-        for_each_window(first, count, [&](Site& site, int64_t k) {
-          V* here = &logits[k * carried_size];
+        for_each_window(first, count, [&](Loaded& window, int64_t at) {
+          V* here = &logits[at * carried_size];
           if (t == 0)
-            site.start(here);
+            start_couplings(window, here);
           else
-            site.normalise(here, log_normalisers(t));
-          site.m_step(t, here);
-          if (last) return site.write(poses, activations);
-          site.e_step(t, here);
-          site.log_sum_exp(here, &sums[k * conv_.children()]);
+            normalise(window, here, log_normalisers(t));
+          m_step(window, t, here);
+          if (last) return write_parents(window, poses, activations);
+          e_step(window, t, here);
+          log_sum_exp(window, here, &sums[at * conv_.children()]);
         });
         if (!last) total_log(first, count, sums.get(), log_normalisers(t + 1));
       }
@@ -61,57 +61,57 @@ class EM {
   }
 
   void backward(const float* grad_poses, const float* grad_activations, EMGradients gradients) {
-    const int64_t children = conv_.children(), p = conv_.p(), units = conv_.units();
-    const int64_t weight_size = blocks_ * conv_.weights() * conv_.q * conv_.c;
+    const int64_t children = conv_.children(), P = conv_.p(), windows = conv_.windows();
+    const int64_t weight_size = blocks_ * conv_.weights() * conv_.q * conv_.e;
     const int64_t parts = std::clamp<int64_t>(BYTES_OF_PARTS / (weight_size * int64_t(sizeof(V))), 4, PARTS);
     Scratch<V> grad_weight(parts * weight_size), grad_beta(2 * parts * blocks_);
     std::memset(static_cast<void*>(grad_weight.get()), 0, parts * weight_size * sizeof(V));
     std::memset(static_cast<void*>(grad_beta.get()), 0, 2 * parts * blocks_ * sizeof(V));
-    Scratch<float> slot_poses(units * children * p), slot_activations(units * children);
+    Scratch<float> child_poses(windows * children * P), child_activations(windows * children);
     const int64_t carried_size = Carried<L>::size(options_.iterations, blocks_, children, conv_.d());
-    const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : units;
+    const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : windows;
     Scratch<V> carried_memory((everywhere_ ? group : threads_) * carried_size);
     Scratch<float> sums(everywhere_ ? group * children : 0);
-    Scratch<float> totals(everywhere_ ? conv_.batch * conv_.height * conv_.width * conv_.c_in : 0);
+    Scratch<float> totals(everywhere_ ? conv_.grid_children() : 0);
 
-    for (int64_t first = 0; first < units; first += group) {
-      const int64_t count = std::min(group, units - first);
-      auto one = [&](Site& site, Carried<L>& carried, int64_t part, int64_t k, int t) {
+    for (int64_t first = 0; first < windows; first += group) {
+      const int64_t count = std::min(group, windows - first);
+      auto one = [&](Loaded& window, Carried<L>& carried, int64_t part, int64_t at, int t) {
         V *beta_u = &grad_beta[2 * part * blocks_], *beta_a = beta_u + blocks_;
         if (everywhere_ && t < options_.iterations - 1) {
-          site.gather(totals.get());
-          site.pull_through_softmax(t, carried);
+          gather(window, totals.get());
+          pull_through_softmax(window, t, carried);
         }
-        site.recall(t, carried.log_couplings, everywhere_ && t > 0 ? log_normalisers(t) : nullptr);
-        site.backward_iteration(t, carried, grad_poses, grad_activations, beta_u, beta_a);
+        recall(window, t, carried.log_couplings, everywhere_ && t > 0 ? log_normalisers(t) : nullptr);
+        backward_iteration(window, t, carried, grad_poses, grad_activations, beta_u, beta_a);
         if (t > 0) {
           if (everywhere_)
-            std::memcpy(&sums[k * children], site.sums(), children * sizeof(float));
+            std::memcpy(&sums[at * children], window.sums.get(), children * sizeof(float));
           else
-            site.pull_through_softmax(t - 1, carried);
+            pull_through_softmax(window, t - 1, carried);
         } else {
-          site.finish(carried, &grad_weight[part * weight_size], &slot_poses[(first + k) * children * p],
-                      &slot_activations[(first + k) * children]);
+          input_gradients(window, carried, &grad_weight[part * weight_size], &child_poses[(first + at) * children * P],
+                 &child_activations[(first + at) * children]);
         }
       };
       if (!everywhere_) {
-        for_each_part(first, count, parts, [&](Site& site, int64_t part, int64_t, int thread) {
+        for_each_part(first, count, parts, [&](Loaded& window, int64_t part, int64_t, int thread) {
           Carried<L> carried(&carried_memory[thread * carried_size], options_.iterations, blocks_, children, conv_.d());
-          for (int t = options_.iterations - 1; t >= 0; --t) one(site, carried, part, site.unit() - first, t);
+          for (int t = options_.iterations - 1; t >= 0; --t) one(window, carried, part, window.n - first, t);
         });
         continue;
       }
       for (int t = options_.iterations - 1; t >= 0; --t) {
-        for_each_part(first, count, parts, [&](Site& site, int64_t part, int64_t k, int) {
-          Carried<L> carried(&carried_memory[k * carried_size], options_.iterations, blocks_, children, conv_.d());
-          one(site, carried, part, k, t);
+        for_each_part(first, count, parts, [&](Loaded& window, int64_t part, int64_t at, int) {
+          Carried<L> carried(&carried_memory[at * carried_size], options_.iterations, blocks_, children, conv_.d());
+          one(window, carried, part, at, t);
         });
         if (t > 0) total(first, count, sums.get(), totals.get());
       }
     }
     unpack_weight_sum<L>(conv_, grad_weight.get(), parts, gradients.weight, blocks_, threads_);
     sum_betas(grad_beta.get(), parts, gradients);
-    gather_children(slot_poses.get(), slot_activations.get(), gradients);
+    gather_children(child_poses.get(), child_activations.get(), gradients);
   }
 
  private:
@@ -120,7 +120,7 @@ class EM {
     return std::min(conv_.batch, std::max<int64_t>(1, BYTES_AT_A_TIME / bytes));
   }
   float* log_normalisers(int t) {
-    return kept_.log_normalisers + (t - 1) * conv_.batch * conv_.height * conv_.width * conv_.c_in;
+    return kept_.log_normalisers + (t - 1) * conv_.grid_children();
   }
 
   void pack_start() {
@@ -133,92 +133,92 @@ class EM {
                              : -std::log(float(conv_.c_out));
   }
 
-  void forward_here(Site& site, float* poses, float* activations) {
-    site.start(site.couplings());
+  void forward_here(Loaded& window, float* poses, float* activations) {
+    start_couplings(window, window.couplings.get());
     for (int t = 0; t < options_.iterations; ++t) {
-      site.m_step(t, site.couplings());
+      m_step(window, t, window.couplings.get());
       if (t == options_.iterations - 1) break;
-      site.e_step(t, site.couplings());
-      site.normalise(site.couplings(), nullptr);
+      e_step(window, t, window.couplings.get());
+      normalise(window, window.couplings.get(), nullptr);
     }
-    site.write(poses, activations);
+    write_parents(window, poses, activations);
   }
 
-  // body(site, k) for the windows first + k, each loaded.
+  // body(window, at) for the windows first + at, each loaded.
   template <class Body>
   void for_each_window(int64_t first, int64_t count, Body body) {
-    for_each_part(first, count, count, [&](Site& site, int64_t, int64_t k, int) { body(site, k); });
+    for_each_part(first, count, count, [&](Loaded& window, int64_t, int64_t at, int) { body(window, at); });
   }
 
-  // body(site, part, k, thread) for the windows first + k, in `parts` of consecutive ones, each part in order.
+  // body(window, part, at, thread) for the windows first + at, in `parts` of consecutive ones, each part in order.
   template <class Body>
   void for_each_part(int64_t first, int64_t count, int64_t parts, Body body) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads_) if (threads_ > 1)
     for (int64_t part = 0; part < parts; ++part) {
       [[maybe_unused]] const FlushDenormals flush;
       const int thread = omp_get_thread_num();
-      Site& site = *sites_[thread];
-      for (int64_t k = count * part / parts; k < count * (part + 1) / parts; ++k) {
-        site.load(first + k);
-        body(site, part, k, thread);
+      Loaded& window = *windows_[thread];
+      for (int64_t at = count * part / parts; at < count * (part + 1) / parts; ++at) {
+        take_children(window, first + at);
+        body(window, part, at, thread);
       }
     }
   }
 
   // From log-sum-exps at each window's children to those over all parents of each child [b h w c_in].
   void total_log(int64_t first, int64_t count, const float* sums, float* out) {
-    for_each_child(first, count, [&](int64_t image, int64_t y, int64_t x, int64_t child) {
+    for_each_position(first, count, [&](int64_t image, int64_t y, int64_t x, int64_t position) {
       for (int64_t m = 0; m < conv_.c_in; m += L) {
         const size_t bytes = std::min<int64_t>(L, conv_.c_in - m) * sizeof(float);
-        auto of_window = [&](int64_t unit, int64_t position) {
+        auto of_window = [&](int64_t n, int64_t k) {
           V here{};
-          std::memcpy(&here, sums + (unit - first) * conv_.children() + position * conv_.c_in + m, bytes);
+          std::memcpy(&here, sums + (n - first) * conv_.children() + k * conv_.c_in + m, bytes);
           return here;
         };
         V largest = splat<L>(NEVER), sum{};
-        visit_windows(conv_, image, y, x, [&](int64_t unit, int64_t position) {
-          largest = vmax<L>(largest, of_window(unit, position));
+        visit_windows(conv_, image, y, x, [&](int64_t n, int64_t k) {
+          largest = vmax<L>(largest, of_window(n, k));
         });
-        visit_windows(conv_, image, y, x, [&](int64_t unit, int64_t position) {
-          sum += vexp<L>(of_window(unit, position) - largest);
+        visit_windows(conv_, image, y, x, [&](int64_t n, int64_t k) {
+          sum += vexp<L>(of_window(n, k) - largest);
         });
         const V total = largest + vlog<L>(sum);
-        std::memcpy(out + child * conv_.c_in + m, &total, bytes);
+        std::memcpy(out + position * conv_.c_in + m, &total, bytes);
       }
     });
   }
 
   void total(int64_t first, int64_t count, const float* sums, float* out) {
-    for_each_child(first, count, [&](int64_t image, int64_t y, int64_t x, int64_t child) {
-      for (int64_t m = 0; m < conv_.c_in; ++m) out[child * conv_.c_in + m] = 0;
-      visit_windows(conv_, image, y, x, [&](int64_t unit, int64_t position) {
-        const float* here = sums + (unit - first) * conv_.children() + position * conv_.c_in;
-        for (int64_t m = 0; m < conv_.c_in; ++m) out[child * conv_.c_in + m] += here[m];
+    for_each_position(first, count, [&](int64_t image, int64_t y, int64_t x, int64_t position) {
+      for (int64_t m = 0; m < conv_.c_in; ++m) out[position * conv_.c_in + m] = 0;
+      visit_windows(conv_, image, y, x, [&](int64_t n, int64_t k) {
+        const float* here = sums + (n - first) * conv_.children() + k * conv_.c_in;
+        for (int64_t m = 0; m < conv_.c_in; ++m) out[position * conv_.c_in + m] += here[m];
       });
     });
   }
 
-  // body(image, y, x, row of that position in [b h w]) for all child positions of the images of these windows.
+  // body(image, y, x, y and x's position in [b h w]) for all positions of the images of these windows.
   template <class Body>
-  void for_each_child(int64_t first, int64_t count, Body body) {
-    const int64_t area = conv_.height * conv_.width;
+  void for_each_position(int64_t first, int64_t count, Body body) {
+    const int64_t area = conv_.positions();
     const int64_t begin = first / conv_.sites() * area, end = (first + count) / conv_.sites() * area;
 #pragma omp parallel for num_threads(threads_) if (threads_ > 1)
-    for (int64_t child = begin; child < end; ++child)
-      body(child / area, child % area / conv_.width, child % conv_.width, child);
+    for (int64_t position = begin; position < end; ++position)
+      body(position / area, position % area / conv_.width, position % conv_.width, position);
   }
 
   // Gradients at each window's children to those of the grid.
-  void gather_children(const float* slot_poses, const float* slot_activations, EMGradients gradients) {
+  void gather_children(const float* child_poses, const float* child_activations, EMGradients gradients) {
     const int64_t width = conv_.c_in * conv_.p();
-    for_each_child(0, conv_.units(), [&](int64_t image, int64_t y, int64_t x, int64_t child) {
-      float *poses = gradients.poses + child * width, *activations = gradients.activations + child * conv_.c_in;
+    for_each_position(0, conv_.windows(), [&](int64_t image, int64_t y, int64_t x, int64_t position) {
+      float *poses = gradients.poses + position * width, *activations = gradients.activations + position * conv_.c_in;
       std::memset(poses, 0, width * sizeof(float));
       std::memset(activations, 0, conv_.c_in * sizeof(float));
-      visit_windows(conv_, image, y, x, [&](int64_t unit, int64_t position) {
-        const int64_t slot = unit * conv_.children() + position * conv_.c_in;
-        for (int64_t e = 0; e < width; ++e) poses[e] += slot_poses[slot * conv_.p() + e];
-        for (int64_t m = 0; m < conv_.c_in; ++m) activations[m] += slot_activations[slot + m];
+      visit_windows(conv_, image, y, x, [&](int64_t n, int64_t k) {
+        const int64_t first_child = n * conv_.children() + k * conv_.c_in;
+        for (int64_t mp = 0; mp < width; ++mp) poses[mp] += child_poses[first_child * conv_.p() + mp];
+        for (int64_t m = 0; m < conv_.c_in; ++m) activations[m] += child_activations[first_child + m];
       });
     });
   }
@@ -241,15 +241,15 @@ class EM {
   int64_t blocks_;
   bool everywhere_;
   Scratch<V> weight_, log_start_;
-  std::vector<std::unique_ptr<Site>> sites_;
+  std::vector<std::unique_ptr<Loaded>> windows_;
 };
 
-// Call with<L, N, Q, C>() with the pose's factors as constants where a network of the papers has them.
+// Call with<L, R, Q, E>() with the pose's factors as constants where a network of the papers has them.
 template <int L, template <int, int, int, int> class Run, class... Arguments>
 void with_factors(const Conv& conv, Arguments&&... arguments) {
-  if (conv.n == 4 && conv.q == 4 && conv.c == 4) return Run<L, 4, 4, 4>::run(conv, arguments...);
-  if (conv.n == 3 && conv.q == 3 && conv.c == 3) return Run<L, 3, 3, 3>::run(conv, arguments...);
-  if (conv.n == 1 && conv.q == 16 && conv.c == 16) return Run<L, 1, 16, 16>::run(conv, arguments...);
+  if (conv.r == 4 && conv.q == 4 && conv.e == 4) return Run<L, 4, 4, 4>::run(conv, arguments...);
+  if (conv.r == 3 && conv.q == 3 && conv.e == 3) return Run<L, 3, 3, 3>::run(conv, arguments...);
+  if (conv.r == 1 && conv.q == 16 && conv.e == 16) return Run<L, 1, 16, 16>::run(conv, arguments...);
   Run<L, 0, 0, 0>::run(conv, arguments...);
 }
 
@@ -261,19 +261,19 @@ void with_lanes(const Conv& conv, Arguments&&... arguments) {
   with_factors<CAPSELLA_LANES, Run>(conv, arguments...);
 }
 
-template <int L, int N, int Q, int C>
+template <int L, int R, int Q, int E>
 struct Forward {
   static void run(const Conv& conv, const EMOptions& options, const EMInputs& inputs, EMKept kept, float* poses,
                   float* activations, int threads) {
-    EM<L, N, Q, C>(conv, options, inputs, kept, threads).forward(poses, activations);
+    EM<L, R, Q, E>(conv, options, inputs, kept, threads).forward(poses, activations);
   }
 };
 
-template <int L, int N, int Q, int C>
+template <int L, int R, int Q, int E>
 struct Backward {
   static void run(const Conv& conv, const EMOptions& options, const EMInputs& inputs, EMKept kept,
                   const float* grad_poses, const float* grad_activations, EMGradients gradients, int threads) {
-    EM<L, N, Q, C>(conv, options, inputs, kept, threads).backward(grad_poses, grad_activations, gradients);
+    EM<L, R, Q, E>(conv, options, inputs, kept, threads).backward(grad_poses, grad_activations, gradients);
   }
 };
 

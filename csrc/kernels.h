@@ -5,41 +5,45 @@
 
 namespace capsella {
 
-// The capsule convolution of capsella/routing/convolution.py. A child's pose [n q] times its weight W [q c] is its vote
-// [n c]; n = 1 for vector poses.
+// The `ConvSizes` of capsella/routing/convolution.py; letters as in capsella/routing/README.md.
+// A child's pose [r q] times its weight W [q e] is its vote [r e]; r = 1 for vector poses.
 struct Conv {
   int64_t batch, height, width, c_in;
   int64_t rows, columns, c_out;
   int64_t kernel_height, kernel_width, stride_height, stride_width;
-  int64_t n, q, c;
+  int64_t r, q, e;
   bool tied;
 
-  int64_t sites() const { return rows * columns; }
-  int64_t units() const { return batch * sites(); }                        // windows of all images
-  int64_t children() const { return kernel_height * kernel_width * c_in; }  // of one window
-  int64_t weights() const { return tied ? c_in : children(); }             // of one parent
-  int64_t p() const { return n * q; }
-  int64_t d() const { return n * c; }
+  int64_t positions() const { return height * width; }            // of children in an image
+  int64_t sites() const { return rows * columns; }                // of parents, and so of windows, in an image
+  int64_t windows() const { return batch * sites(); }             // of all images
+  int64_t slots() const { return kernel_height * kernel_width; }  // of a window
+  int64_t children() const { return slots() * c_in; }             // of a window
+  int64_t grid_children() const { return batch * positions() * c_in; }
+  int64_t parents() const { return windows() * c_out; }
+  int64_t weights() const { return tied ? c_in : children(); }  // of one parent
+  int64_t p() const { return r * q; }
+  int64_t d() const { return r * e; }
   int64_t padded() const { return (c_out + 15) / 16 * 16; }  // parents in the tensors that forward keeps for backward
 };
 
 struct EMOptions {
   int iterations;
-  const float* inverse_temperatures;  // [iterations]
+  const float* inverse_temperatures;  // [t]
   float variance_floor;
   float cost_scale;  // 0: none
   bool standardise;
   bool compete_everywhere;
 };
 
-// poses [b h w c_in p], activations [b h w c_in], weight [(window) c_in c_out q c], vote_offset [h w d] or null,
-// start [children c_out] (couplings of the first iteration over the types at one position) or null for even ones.
+// poses [b h w c_in p], activations [b h w c_in], weight [(k) c_in c_out q e], vote_offset [h w d] or null,
+// start [i c_out] (couplings of the first iteration over the types at one site) or null for even ones.
 struct EMInputs {
   const float *poses, *activations, *weight, *vote_offset, *beta_u, *beta_a, *start;
 };
 
-// means, variances [units iterations d padded]; log_activations [units iterations padded];
-// log_normalisers [iterations - 1, b h w c_in], only where parents compete everywhere. Variances are before their floor.
+// means, variances [n t d padded]; log_activations [n t padded]; log_normalisers [t - 1, b h w c_in], only where
+// parents compete everywhere. Variances are before their floor.
 struct EMKept {
   float *means, *variances, *log_activations, *log_normalisers;
 };
@@ -58,7 +62,7 @@ struct DynamicOptions {
   bool leaky;
 };
 
-// poses [b h w c_in p], weight [(window) c_in c_out q c], vote_offset [h w d] or null, bias [c_out d] or null. Tied
+// poses [b h w c_in p], weight [(k) c_in c_out q e], vote_offset [h w d] or null, bias [c_out d] or null. Tied
 // weights take no vote_offset.
 struct DynamicInputs {
   const float *poses, *weight, *vote_offset, *bias;
@@ -68,7 +72,7 @@ struct DynamicGradients {
   float *poses, *weight, *bias;
 };
 
-// sums [units iterations c_out d]: s of every iteration, bias included, which forward keeps for backward.
+// sums [n t c_out d]: s of every iteration, bias included, which forward keeps for backward.
 using DynamicForward = void(const Conv&, const DynamicOptions&, const DynamicInputs&, float* sums, float* poses,
                             float* activations, int threads);
 using DynamicBackward = void(const Conv&, const DynamicOptions&, const DynamicInputs&, const float* sums,

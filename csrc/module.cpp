@@ -1,22 +1,22 @@
 // The Python module capsella._native.kernels: arrays in, arrays filled. Shapes are the caller's duty
-// (capsella/routing/native.py); sizes are checked here, because a wrong one would corrupt memory.
+// (capsella/routing/convolution.py); sizes are checked here, because a wrong one would corrupt memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
 
 namespace nb = nanobind;
 using namespace capsella;
+using namespace nanobind::literals;
 
 namespace {
 
@@ -75,57 +75,157 @@ auto checked(const char* name, const std::optional<Array>& array, int64_t size) 
   return array ? checked(name, *array, size) : nullptr;
 }
 
-Conv conv_of(const std::array<int64_t, 14>& s, bool tied) {
-  return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], tied};
-}
-
-// The tensors of EM routing, as Python holds them.
-struct EMTensors {
+// The arrays of the structs in kernels.h, as Python holds them; `of` checks their sizes.
+struct EMInputArrays {
   Input poses, activations, weight;
   std::optional<Input> vote_offset;
   Input beta_u, beta_a;
   std::optional<Input> start;
-  Output means, variances, log_activations, log_normalisers;
 
-  EMInputs inputs(const Conv& conv) const {
-    const int64_t children = conv.batch * conv.height * conv.width * conv.c_in;
-    return {checked("poses", poses, children * conv.p()),
-            checked("activations", activations, children),
-            checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.c),
-            checked("vote_offset", vote_offset, conv.height * conv.width * conv.d()),
+  EMInputs of(const Conv& conv) const {
+    return {checked("poses", poses, conv.grid_children() * conv.p()),
+            checked("activations", activations, conv.grid_children()),
+            checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
+            checked("vote_offset", vote_offset, conv.positions() * conv.d()),
             checked("beta_u", beta_u, conv.c_out),
             checked("beta_a", beta_a, conv.c_out),
             checked("start", start, conv.children() * conv.c_out)};
   }
-  EMKept kept(const Conv& conv, const EMOptions& options) const {
-    const int64_t rows = conv.units() * options.iterations * conv.padded();
+};
+
+struct EMKeptArrays {
+  Output means, variances, log_activations, log_normalisers;
+
+  EMKept of(const Conv& conv, const EMOptions& options) const {
+    const int64_t parents = conv.windows() * options.iterations * conv.padded();
     const bool normalised = options.compete_everywhere && conv.sites() > 1;
-    const int64_t children = conv.batch * conv.height * conv.width * conv.c_in;
-    return {checked("means", means, rows * conv.d()), checked("variances", variances, rows * conv.d()),
-            checked("log_activations", log_activations, rows),
-            checked("log_normalisers", log_normalisers, normalised ? (options.iterations - 1) * children : 0)};
+    return {checked("means", means, parents * conv.d()), checked("variances", variances, parents * conv.d()),
+            checked("log_activations", log_activations, parents),
+            checked("log_normalisers", log_normalisers,
+                    normalised ? (options.iterations - 1) * conv.grid_children() : 0)};
   }
 };
 
-EMOptions em_options(const std::vector<float>& inverse_temperatures, float variance_floor, float cost_scale,
-                     bool standardise, bool compete_everywhere) {
-  return {int(inverse_temperatures.size()), inverse_temperatures.data(), variance_floor, cost_scale, standardise,
-          compete_everywhere};
-}
+struct EMGradientArrays {
+  Output poses, activations, weight, beta_u, beta_a;
 
-// The tensors of dynamic routing.
-struct DynamicTensors {
+  EMGradients of(const Conv& conv) const {
+    return {checked("gradient of poses", poses, conv.grid_children() * conv.p()),
+            checked("gradient of activations", activations, conv.grid_children()),
+            checked("gradient of weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
+            checked("gradient of beta_u", beta_u, conv.c_out), checked("gradient of beta_a", beta_a, conv.c_out)};
+  }
+};
+
+struct EMOptionValues {
+  std::vector<float> inverse_temperatures;
+  float variance_floor, cost_scale;
+  bool standardise, compete_everywhere;
+
+  EMOptions value() const {
+    return {int(inverse_temperatures.size()), inverse_temperatures.data(), variance_floor, cost_scale, standardise,
+            compete_everywhere};
+  }
+};
+
+struct DynamicInputArrays {
   Input poses, weight;
   std::optional<Input> vote_offset, bias;
 
-  DynamicInputs inputs(const Conv& conv) const {
+  DynamicInputs of(const Conv& conv) const {
     if (conv.tied && vote_offset) throw std::invalid_argument("vote_offset: must be None for tied weights");
-    return {checked("poses", poses, conv.batch * conv.height * conv.width * conv.c_in * conv.p()),
-            checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.c),
-            checked("vote_offset", vote_offset, conv.height * conv.width * conv.d()),
+    return {checked("poses", poses, conv.grid_children() * conv.p()),
+            checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
+            checked("vote_offset", vote_offset, conv.positions() * conv.d()),
             checked("bias", bias, conv.c_out * conv.d())};
   }
 };
+
+struct DynamicGradientArrays {
+  Output poses, weight, bias;
+
+  DynamicGradients of(const Conv& conv) const {
+    return {checked("gradient of poses", poses, conv.grid_children() * conv.p()),
+            checked("gradient of weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
+            checked("gradient of bias", bias, conv.c_out * conv.d())};
+  }
+};
+
+// A Python class whose keyword arguments are the members of an aggregate, in its order.
+template <class Struct, class... Members, class... Names>
+void bind_struct(nb::module_& m, const char* name, Names... names) {
+  nb::class_<Struct>(m, name).def(
+      "__init__", [](Struct* self, Members... members) { new (self) Struct{std::move(members)...}; }, nb::kw_only(),
+      names...);
+}
+
+void bind_em(nb::module_& m) {
+  using Array = std::optional<Input>;
+  bind_struct<EMInputArrays, Input, Input, Input, Array, Input, Input, Array>(
+      m, "EMInputs", "poses"_a, "activations"_a, "weight"_a, "vote_offset"_a.none(), "beta_u"_a, "beta_a"_a,
+      "start"_a.none());
+  bind_struct<EMKeptArrays, Output, Output, Output, Output>(m, "EMKept", "means"_a, "variances"_a,
+                                                            "log_activations"_a, "log_normalisers"_a);
+  bind_struct<EMGradientArrays, Output, Output, Output, Output, Output>(m, "EMGradients", "poses"_a, "activations"_a,
+                                                                        "weight"_a, "beta_u"_a, "beta_a"_a);
+  bind_struct<EMOptionValues, std::vector<float>, float, float, bool, bool>(
+      m, "EMOptions", "inverse_temperatures"_a, "variance_floor"_a, "cost_scale"_a, "standardise"_a,
+      "compete_everywhere"_a);
+  m.def("em_forward",
+        [](const Conv& conv, const EMOptionValues& options, const EMInputArrays& inputs, const EMKeptArrays& kept,
+           Output poses, Output activations, int threads) {
+          const EMInputs in = inputs.of(conv);
+          const EMKept keep = kept.of(conv, options.value());
+          float* out_poses = checked("poses", poses, conv.parents() * conv.d());
+          float* out_activations = checked("activations", activations, conv.parents());
+          nb::gil_scoped_release release;
+          chosen->em_forward(conv, options.value(), in, keep, out_poses, out_activations, threads);
+        },
+        "conv"_a, "options"_a, "inputs"_a, "kept"_a, "poses"_a, "activations"_a, "threads"_a);
+  m.def("em_backward",
+        [](const Conv& conv, const EMOptionValues& options, const EMInputArrays& inputs, const EMKeptArrays& kept,
+           Input grad_poses, Input grad_activations, const EMGradientArrays& gradients, int threads) {
+          const EMInputs in = inputs.of(conv);
+          const EMKept keep = kept.of(conv, options.value());
+          const EMGradients out = gradients.of(conv);
+          const float* of_poses = checked("grad_poses", grad_poses, conv.parents() * conv.d());
+          const float* of_activations = checked("grad_activations", grad_activations, conv.parents());
+          nb::gil_scoped_release release;
+          chosen->em_backward(conv, options.value(), in, keep, of_poses, of_activations, out, threads);
+        },
+        "conv"_a, "options"_a, "inputs"_a, "kept"_a, "grad_poses"_a, "grad_activations"_a, "gradients"_a, "threads"_a);
+}
+
+void bind_dynamic(nb::module_& m) {
+  using Array = std::optional<Input>;
+  bind_struct<DynamicInputArrays, Input, Input, Array, Array>(m, "DynamicInputs", "poses"_a, "weight"_a,
+                                                              "vote_offset"_a.none(), "bias"_a.none());
+  bind_struct<DynamicGradientArrays, Output, Output, Output>(m, "DynamicGradients", "poses"_a, "weight"_a, "bias"_a);
+  bind_struct<DynamicOptions, int, bool>(m, "DynamicOptions", "iterations"_a, "leaky"_a);
+  m.def("dynamic_forward",
+        [](const Conv& conv, const DynamicOptions& options, const DynamicInputArrays& inputs, Output sums, Output poses,
+           Output activations, int threads) {
+          const DynamicInputs in = inputs.of(conv);
+          float* keep = checked("sums", sums, conv.parents() * options.iterations * conv.d());
+          float* out_poses = checked("poses", poses, conv.parents() * conv.d());
+          float* out_activations = checked("activations", activations, conv.parents());
+          nb::gil_scoped_release release;
+          chosen->dynamic_forward(conv, options, in, keep, out_poses, out_activations, threads);
+        },
+        "conv"_a, "options"_a, "inputs"_a, "sums"_a, "poses"_a, "activations"_a, "threads"_a);
+  m.def("dynamic_backward",
+        [](const Conv& conv, const DynamicOptions& options, const DynamicInputArrays& inputs, Input sums,
+           Input grad_poses, Input grad_activations, const DynamicGradientArrays& gradients, int threads) {
+          const DynamicInputs in = inputs.of(conv);
+          const DynamicGradients out = gradients.of(conv);
+          const float* kept = checked("sums", sums, conv.parents() * options.iterations * conv.d());
+          const float* of_poses = checked("grad_poses", grad_poses, conv.parents() * conv.d());
+          const float* of_activations = checked("grad_activations", grad_activations, conv.parents());
+          nb::gil_scoped_release release;
+          chosen->dynamic_backward(conv, options, in, kept, of_poses, of_activations, out, threads);
+        },
+        "conv"_a, "options"_a, "inputs"_a, "sums"_a, "grad_poses"_a, "grad_activations"_a, "gradients"_a, "threads"_a);
+}
 
 }  // namespace
 
@@ -133,85 +233,11 @@ NB_MODULE(kernels, m) {
   use(instruction_sets().front());
   m.def("instruction_sets", &instruction_sets, "Those of this build that this processor runs, best first.");
   m.def("instruction_set", [] { return std::string(chosen->name); }, "The one in use.");
-  m.def("use", &use, nb::arg("name"), "Use the kernels of another of `instruction_sets()`.");
-
-  nb::class_<EMTensors>(m, "EMTensors")
-      .def(nb::init<Input, Input, Input, std::optional<Input>, Input, Input, std::optional<Input>, Output, Output, Output,
-                    Output>(),
-           nb::arg("poses"), nb::arg("activations"), nb::arg("weight"), nb::arg("vote_offset").none(),
-           nb::arg("beta_u"), nb::arg("beta_a"), nb::arg("start").none(), nb::arg("means"), nb::arg("variances"),
-           nb::arg("log_activations"), nb::arg("log_normalisers"));
-
-  m.def("em_forward",
-        [](const std::array<int64_t, 14>& shape, bool tied, const std::vector<float>& inverse_temperatures,
-           float variance_floor, float cost_scale, bool standardise, bool compete_everywhere, const EMTensors& tensors,
-           Output poses, Output activations, int threads) {
-          const Conv conv = conv_of(shape, tied);
-          const EMOptions options =
-              em_options(inverse_temperatures, variance_floor, cost_scale, standardise, compete_everywhere);
-          const EMInputs inputs = tensors.inputs(conv);
-          const EMKept kept = tensors.kept(conv, options);
-          float* out_poses = checked("poses", poses, conv.units() * conv.c_out * conv.d());
-          float* out_activations = checked("activations", activations, conv.units() * conv.c_out);
-          nb::gil_scoped_release release;
-          chosen->em_forward(conv, options, inputs, kept, out_poses, out_activations, threads);
-        });
-
-  m.def("em_backward",
-        [](const std::array<int64_t, 14>& shape, bool tied, const std::vector<float>& inverse_temperatures,
-           float variance_floor, float cost_scale, bool standardise, bool compete_everywhere, const EMTensors& tensors,
-           Input grad_poses, Input grad_activations, const std::vector<Output>& gradients, int threads) {
-          const Conv conv = conv_of(shape, tied);
-          const EMOptions options =
-              em_options(inverse_temperatures, variance_floor, cost_scale, standardise, compete_everywhere);
-          const EMInputs inputs = tensors.inputs(conv);
-          const EMKept kept = tensors.kept(conv, options);
-          const int64_t children = conv.batch * conv.height * conv.width * conv.c_in;
-          const float* out_poses = checked("grad_poses", grad_poses, conv.units() * conv.c_out * conv.d());
-          const float* out_activations = checked("grad_activations", grad_activations, conv.units() * conv.c_out);
-          if (gradients.size() != 5) throw std::invalid_argument("gradients: must be five arrays");
-          const EMGradients results = {
-              checked("gradient of poses", gradients[0], children * conv.p()),
-              checked("gradient of activations", gradients[1], children),
-              checked("gradient of weight", gradients[2], conv.weights() * conv.c_out * conv.q * conv.c),
-              checked("gradient of beta_u", gradients[3], conv.c_out),
-              checked("gradient of beta_a", gradients[4], conv.c_out)};
-          nb::gil_scoped_release release;
-          chosen->em_backward(conv, options, inputs, kept, out_poses, out_activations, results, threads);
-        });
-
-  nb::class_<DynamicTensors>(m, "DynamicTensors")
-      .def(nb::init<Input, Input, std::optional<Input>, std::optional<Input>>(), nb::arg("poses"), nb::arg("weight"),
-           nb::arg("vote_offset").none(), nb::arg("bias").none());
-
-  m.def("dynamic_forward",
-        [](const std::array<int64_t, 14>& shape, bool tied, int iterations, bool leaky, const DynamicTensors& tensors,
-           Output sums, Output poses, Output activations, int threads) {
-          const Conv conv = conv_of(shape, tied);
-          const DynamicInputs inputs = tensors.inputs(conv);
-          const int64_t parents = conv.units() * conv.c_out;
-          float* kept = checked("sums", sums, parents * iterations * conv.d());
-          float* out_poses = checked("poses", poses, parents * conv.d());
-          float* out_activations = checked("activations", activations, parents);
-          nb::gil_scoped_release release;
-          chosen->dynamic_forward(conv, {iterations, leaky}, inputs, kept, out_poses, out_activations, threads);
-        });
-
-  m.def("dynamic_backward",
-        [](const std::array<int64_t, 14>& shape, bool tied, int iterations, bool leaky, const DynamicTensors& tensors,
-           Input sums, Input grad_poses, Input grad_activations, Output poses, Output weight, Output bias, int threads) {
-          const Conv conv = conv_of(shape, tied);
-          const DynamicInputs inputs = tensors.inputs(conv);
-          const int64_t parents = conv.units() * conv.c_out;
-          const float* kept = checked("sums", sums, parents * iterations * conv.d());
-          const float* out_poses = checked("grad_poses", grad_poses, parents * conv.d());
-          const float* out_activations = checked("grad_activations", grad_activations, parents);
-          const DynamicGradients gradients = {
-              checked("gradient of poses", poses, conv.batch * conv.height * conv.width * conv.c_in * conv.p()),
-              checked("gradient of weight", weight, conv.weights() * conv.c_out * conv.q * conv.c),
-              checked("gradient of bias", bias, conv.c_out * conv.d())};
-          nb::gil_scoped_release release;
-          chosen->dynamic_backward(conv, {iterations, leaky}, inputs, kept, out_poses, out_activations, gradients,
-                                   threads);
-        });
+  m.def("use", &use, "name"_a, "Use the kernels of another of `instruction_sets()`.");
+  using I = int64_t;
+  bind_struct<Conv, I, I, I, I, I, I, I, I, I, I, I, I, I, I, bool>(
+      m, "Conv", "batch"_a, "height"_a, "width"_a, "c_in"_a, "rows"_a, "columns"_a, "c_out"_a, "kernel_height"_a,
+      "kernel_width"_a, "stride_height"_a, "stride_width"_a, "r"_a, "q"_a, "e"_a, "tied"_a);
+  bind_em(m);
+  bind_dynamic(m);
 }

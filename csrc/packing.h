@@ -13,63 +13,64 @@ namespace capsella::CAPSELLA_ISA {
 
 constexpr int64_t MOST_POSE_ELEMENTS = 256;
 
-// weight [weights c_out q c] -> packed [blocks weights q*c] of vectors, block k holding parents k*L ...; zeros beyond.
+// weight [weights c_out q e] -> packed [blocks weights (q e)] of vectors, a block holding L parents; zeros beyond.
 template <int L>
 void pack_weight(const Conv& conv, const float* weight, Vec<L>* packed, int64_t blocks, int threads) {
-  const int64_t elements = conv.q * conv.c, weights = conv.weights();
+  const int64_t elements = conv.q * conv.e, weights = conv.weights();
 #pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1)
   for (int64_t block = 0; block < blocks; ++block)
     for (int64_t w = 0; w < weights; ++w) {
       Vec<L>* out = packed + (block * weights + w) * elements;
-      for (int64_t e = 0; e < elements; ++e) out[e] = Vec<L>{};
+      for (int64_t qe = 0; qe < elements; ++qe) out[qe] = Vec<L>{};
       for (int64_t l = 0; l < L && block * L + l < conv.c_out; ++l) {
         const float* in = weight + (w * conv.c_out + block * L + l) * elements;
-        for (int64_t e = 0; e < elements; ++e) out[e][l] = in[e];
+        for (int64_t qe = 0; qe < elements; ++qe) out[qe][l] = in[qe];
       }
     }
 }
 
-// The sum of `copies` packed weights, `stride` vectors apart, in their order -> weight [weights c_out q c].
+// The sum of `copies` packed weights, `stride` vectors apart, in their order -> weight [weights c_out q e].
 template <int L>
 void unpack_weight_sum(const Conv& conv, const Vec<L>* packed, int64_t copies, float* weight, int64_t blocks,
                        int threads) {
-  const int64_t elements = conv.q * conv.c, weights = conv.weights(), stride = blocks * weights * elements;
+  const int64_t elements = conv.q * conv.e, weights = conv.weights(), stride = blocks * weights * elements;
 #pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1)
   for (int64_t block = 0; block < blocks; ++block)
     for (int64_t w = 0; w < weights; ++w)
-      for (int64_t e = 0; e < elements; ++e) {
+      for (int64_t qe = 0; qe < elements; ++qe) {
         Vec<L> sum{};
-        for (int64_t k = 0; k < copies; ++k) sum += packed[k * stride + (block * weights + w) * elements + e];
+        for (int64_t copy = 0; copy < copies; ++copy)
+          sum += packed[copy * stride + (block * weights + w) * elements + qe];
         for (int64_t l = 0; l < L && block * L + l < conv.c_out; ++l)
-          weight[(w * conv.c_out + block * L + l) * elements + e] = sum[l];
+          weight[(w * conv.c_out + block * L + l) * elements + qe] = sum[l];
       }
 }
 
-// One window: which image, and the child positions it covers.
+// One window: its image, and the row and column of its first slot.
 struct Window {
   int64_t image, top, left;
 
-  Window(const Conv& conv, int64_t unit) {
-    image = unit / conv.sites();
-    const int64_t site = unit % conv.sites();
+  Window(const Conv& conv, int64_t n) {
+    image = n / conv.sites();
+    const int64_t site = n % conv.sites();
     top = site / conv.columns * conv.stride_height;
     left = site % conv.columns * conv.stride_width;
   }
 
-  // Row of the position'th child position in [b h w].
-  int64_t child(const Conv& conv, int64_t position) const {
-    const int64_t row = top + position / conv.kernel_width, column = left + position % conv.kernel_width;
-    return (image * conv.height + row) * conv.width + column;
+  // The position in [b h w] of slot k.
+  int64_t position(const Conv& conv, int64_t k) const {
+    const int64_t y = top + k / conv.kernel_width, x = left + k % conv.kernel_width;
+    return (image * conv.height + y) * conv.width + x;
   }
 };
 
-// Windows along one axis that hold position x: the first, and one past the last.
+// Windows along one axis that hold place x: the first, and one past the last.
 inline void windows_of(int64_t x, int64_t kernel, int64_t stride, int64_t count, int64_t& first, int64_t& end) {
   first = x < kernel ? 0 : (x - kernel) / stride + 1;
   end = x / stride + 1 < count ? x / stride + 1 : count;
 }
 
-// Call visit(unit, position in its window) for every window that holds the child position, in the order of units.
+// Call visit(n, k) for every window n of the image that holds position (y, x), in its slot k; in the order of windows.
 template <class Visit>
 void visit_windows(const Conv& conv, int64_t image, int64_t y, int64_t x, Visit visit) {
   int64_t row, row_end, first_column, column_end;

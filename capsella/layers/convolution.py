@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.routing import DynamicRouting, Geometry, Routing
+from capsella.routing import CapsuleConv, DynamicRouting, Geometry, Routing
 from capsella.types import Capsules
 
 PoseKind = Literal["vector", "matrix"]
@@ -16,7 +16,7 @@ WEIGHT_SD = 0.1
 
 
 class CapsuleConv2d(nn.Module):
-    """A convolution of capsules: the children in a window vote for the parents at its position, routing decides.
+    """A convolution of capsules: the children in a window vote for the parents at its site, routing decides.
 
     Every child type at every window position has its own weight W [pose_in pose_out] for every parent type; the same
     W serve all windows. With `tied=True` one W per pair of types also serves all positions in the window.
@@ -74,16 +74,13 @@ class CapsuleConv2d(nn.Module):
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""
-        poses, activations = children
-        with torch.autocast(poses.device.type, enabled=False):
-            return self.routing.capsule_conv(
-                poses.float(),
-                activations.float(),
-                self.weight,
-                self.geometry,
-                self.vote_offset,
-                **self.routing_parameters,
-            )
+        with torch.autocast(children.poses.device.type, enabled=False):
+            return self.routing.capsule_conv(self.conv_of(children), **self.routing_parameters)
+
+    def conv_of(self, children: Capsules) -> CapsuleConv:
+        """The capsule convolution of these children, in float32, with the layer's weight and geometry."""
+        poses, activations = children.poses.float(), children.activations.float()
+        return CapsuleConv(poses, activations, self.weight, self.geometry, self.vote_offset)
 
 
 class DenseCapsules(CapsuleConv2d):

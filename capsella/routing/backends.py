@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from capsella import _native
+from capsella.routing.convolution import CapsuleConv
 from capsella.routing.recording import is_recording
 
 Backend = Literal["auto", "reference", "eager", "native", "triton"]
@@ -35,12 +35,7 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
 
 
 def choose_conv_backend(
-    backend: str,
-    available: Collection[str],
-    poses: Tensor,
-    weight: Tensor,
-    vote_offset: Tensor | None,
-    no_native: str | None = None,
+    backend: str, available: Collection[str], conv: CapsuleConv, no_native: str | None = None
 ) -> Backend:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
@@ -48,13 +43,13 @@ def choose_conv_backend(
     this routing has no native kernel for such a layer, where it has none.
 
     Raises:
-        ValueError: `backend` is not one of `available`, or cannot run on these poses (says why).
+        ValueError: `backend` is not one of `available`, or cannot run here (says why).
     """
-    no_native = no_native or native_obstacle(poses, weight, vote_offset)
+    no_native = no_native or native_obstacle(conv)
     chosen = choose_backend(backend, available, auto="native" if no_native is None else "eager")
     if chosen not in FUSED:
         return "reference" if chosen == "reference" else "eager"
-    obstacle = no_native if chosen == "native" else triton_obstacle(poses)
+    obstacle = no_native if chosen == "native" else triton_obstacle(conv)
     if obstacle is not None:
         raise ValueError(f"backend: {chosen!r} cannot run here: {obstacle}")
     if is_recording():
@@ -62,26 +57,26 @@ def choose_conv_backend(
     return "native" if chosen == "native" else "triton"
 
 
-def triton_obstacle(poses: Tensor) -> str | None:
-    """Why the Triton kernels cannot take these poses; None where they can."""
+def triton_obstacle(conv: CapsuleConv) -> str | None:
+    """Why the Triton kernels cannot take this convolution; None where they can."""
     if find_spec("triton") is None:
         return "it needs the package triton: pip install 'capsella[triton]' (on Linux)"
     # Triton's interpreter runs kernels as NumPy code, for tests.
-    if poses.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"it runs on CUDA devices, and the poses are on {poses.device}"
+    if conv.poses.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"it runs on CUDA devices, and the poses are on {conv.poses.device}"
     return None
 
 
-def native_obstacle(poses: Tensor, weight: Tensor, vote_offset: Tensor | None) -> str | None:
-    """Why the native kernels cannot take these poses; None where they can."""
+def native_obstacle(conv: CapsuleConv) -> str | None:
+    """Why the native kernels cannot take this convolution; None where they can."""
     if _native.UNAVAILABLE is not None:
         return _native.UNAVAILABLE
-    if poses.device.type != "cpu":
-        return f"it runs on the CPU, and the poses are on {poses.device}"
-    if poses.dtype != torch.float32:
-        return f"it takes float32, and the poses are {poses.dtype}"
-    if (elements := max(poses.shape[-1], weight.shape[-1])) > MOST_POSE_ELEMENTS:
+    if conv.poses.device.type != "cpu":
+        return f"it runs on the CPU, and the poses are on {conv.poses.device}"
+    if conv.poses.dtype != torch.float32:
+        return f"it takes float32, and the poses are {conv.poses.dtype}"
+    if (elements := max(conv.poses.shape[-1], conv.weight.shape[-1])) > MOST_POSE_ELEMENTS:
         return f"it takes poses of up to {MOST_POSE_ELEMENTS} elements, and these have {elements}"
-    if vote_offset is not None and vote_offset.requires_grad:
+    if conv.vote_offset is not None and conv.vote_offset.requires_grad:
         return "it takes vote_offset as a constant, and this one asks for gradients"
     return None

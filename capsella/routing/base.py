@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import unknown_name
-from capsella.routing.convolution import Geometry, capsule_votes
+from capsella.routing.checks import check_names
+from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.types import Capsules
 
 
@@ -51,24 +52,13 @@ class Routing(ABC):
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
         """Route `votes` of children with `activations` to their parents."""
 
-    def capsule_conv(
-        self,
-        poses: Float[Tensor, "b h w c_in p"],
-        activations: Float[Tensor, "b h w c_in"],
-        weight: Float[Tensor, "kh kw c_in c_out q d"],
-        geometry: Geometry,
-        vote_offset: Float[Tensor, "h w d_out"] | None = None,
-        **parameters: Tensor,
-    ) -> Capsules:
-        """Route every window of the grid to the parents at its position; the types there compete for its children.
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """Route every window of the grid to the parents at its site; the types there compete for its children.
 
-        `weight` and `vote_offset` as in `capsule_votes`. Returns poses [b h' w' c_out d_out] and activations
-        [b h' w' c_out].
+        Returns poses [b h' w' c_out d] and activations [b h' w' c_out].
         """
-        votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
-        routed = self.route(votes, children, **parameters)
-        grid = (batch, rows, columns, weight.shape[3])
-        return Capsules(routed.poses.reshape(*grid, routed.poses.shape[2]), routed.activations.reshape(grid))
+        routed = self.route(*capsule_votes(conv), **parameters)
+        return conv.parents(routed.poses, routed.activations)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready options with the registered name; `routing_from_dict` reads them back."""
@@ -79,7 +69,8 @@ ROUTINGS: dict[str, type[Routing]] = {}
 
 
 def register_routing(routing: type[Routing]) -> type[Routing]:
-    """Make a routing method known by its `name`."""
+    """Make a routing method known by its `name`; an option that it does not have is answered with the nearest."""
+    setattr(routing, "__init__", check_names(f"option of routing {routing.name!r}")(routing.__init__))  # noqa: B010
     ROUTINGS[routing.name] = routing
     return routing
 
@@ -94,7 +85,4 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     name = rest.pop("name", None)
     if name not in ROUTINGS:
         raise unknown_name("routing", str(name), ROUTINGS)
-    known = {field.name for field in dataclasses.fields(ROUTINGS[name])}
-    if unknown := sorted(set(rest) - known):
-        raise unknown_name(f"option of routing {name!r}", unknown[0], known)
     return ROUTINGS[name](**rest)

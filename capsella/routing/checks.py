@@ -1,6 +1,16 @@
 """What public routing functions check, because broadcasting would hide it."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
 from torch import Tensor
+
+from capsella.errors import unknown_name
+
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
 
 
 def check_votes(votes: Tensor) -> None:
@@ -25,3 +35,24 @@ def check_iterations(iterations: int) -> None:
     """At least one iteration: with none there is no parent."""
     if iterations < 1:
         raise ValueError(f"iterations: must be at least 1, got {iterations}")
+
+
+def check_names(what: str) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
+    """A decorator: an argument that the function does not have is answered with the nearest that it has.
+
+    `what`: what its arguments are, for the error.
+    """
+
+    def decorate(function: Callable[Options, Result]) -> Callable[Options, Result]:
+        known = [name for name in signature(function).parameters if name != "self"]
+
+        @wraps(function)
+        def checked(*values: Options.args, **options: Options.kwargs) -> Result:
+            for name in options:
+                if name not in known:
+                    raise unknown_name(what, name, known)
+            return function(*values, **options)
+
+        return checked
+
+    return decorate

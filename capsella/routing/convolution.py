@@ -1,4 +1,4 @@
-"""The one geometry of all capsule layers: a window of children votes for the parents at its position.
+"""The one geometry of all capsule layers: a window of children votes for the parents at its site.
 
 A kernel over the whole grid is a fully connected layer; a weight without window axes (1 × 1) is tied: shared by all
 children of one type in the window, wherever they stand.
@@ -6,11 +6,14 @@ children of one type in the window, wherever they stand.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from jaxtyping import Float, Shaped
+import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from capsella.routing.checks import check_shape
+from capsella.types import Capsules
 
 
 @dataclass(frozen=True)
@@ -72,59 +75,122 @@ def gather_windows(children: Shaped[Tensor, "b h w c *rest"], geometry: Geometry
     return windows.movedim((-2, -1), (3, 4))
 
 
-def check_capsule_conv(
-    poses: Tensor, activations: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None
-) -> tuple[int, int, int, int, int]:
-    """The shape of the parents' poses, (b, h', w', c_out, d_out), of children and a weight that fit together.
+class ConvSizes(NamedTuple):
+    """The numbers of a capsule convolution, under the names of `Conv` in csrc/kernels.h; letters as in README.md.
+
+    All are integers, `tied` too (1 or 0), since an operator of PyTorch takes a list of one type.
+    """
+
+    batch: int
+    height: int
+    width: int
+    c_in: int
+    rows: int
+    columns: int
+    c_out: int
+    kernel_height: int
+    kernel_width: int
+    stride_height: int
+    stride_width: int
+    r: int
+    q: int
+    e: int
+    tied: int
+
+    @property
+    def grid(self) -> tuple[int, int, int, int]:
+        """(b, h', w', c_out): the shape of the parents' activations."""
+        return self.batch, self.rows, self.columns, self.c_out
+
+    @property
+    def n(self) -> int:
+        """Windows of all images."""
+        return self.batch * self.rows * self.columns
+
+    @property
+    def k(self) -> int:
+        """Slots of a window."""
+        return self.kernel_height * self.kernel_width
+
+    @property
+    def i(self) -> int:
+        """Children of a window."""
+        return self.k * self.c_in
+
+    @property
+    def d(self) -> int:
+        """Elements of a parent's pose."""
+        return self.r * self.e
+
+
+@dataclass(frozen=True, eq=False)
+class CapsuleConv:
+    """One capsule convolution: its children, what makes their votes, and where they stand; fits together or raises.
+
+    poses, activations: the children's. weight: one W [q e] for each child and parent type at each place of the window,
+    of the shape `Geometry.weight_shape` gives. vote_offset: added to the votes of all children at a grid position,
+    after W (coordinate addition).
 
     Raises:
-        ValueError: they do not.
+        ValueError: shapes that do not fit together.
     """
-    batch, height, width, c_in, p = poses.shape
-    rows, columns = geometry.grid((height, width))
-    check_shape("activations", activations, (batch, height, width, c_in), "[b h w c_in]")
-    if weight.ndim != 6:
-        raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {tuple(weight.shape)}")
-    c_out, _, d = weight.shape[3:]
-    d_out = p if geometry.matrix else d
-    check_shape("weight", weight, geometry.weight_shape(c_in, p, c_out, d_out), "[kh kw c_in c_out p d]")
-    if vote_offset is not None:
-        check_shape("vote_offset", vote_offset, (height, width, d_out), "[h w d]")
-    return batch, rows, columns, c_out, d_out
+
+    poses: Float[Tensor, "b h w c_in p"]
+    activations: Float[Tensor, "b h w c_in"]
+    weight: Float[Tensor, "kh kw c_in c_out q e"]
+    geometry: Geometry
+    vote_offset: Float[Tensor, "h w d"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.poses.ndim != 5:
+            raise ValueError(f"poses: must have the five axes [b h w c_in p], got shape {tuple(self.poses.shape)}")
+        if self.weight.ndim != 6:
+            shape = tuple(self.weight.shape)
+            raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {shape}")
+        *grid, c_in, p = self.poses.shape
+        self.geometry.grid((grid[1], grid[2]))
+        check_shape("activations", self.activations, (*grid, c_in), "[b h w c_in]")
+        c_out, _, e = self.weight.shape[3:]
+        d = p if self.geometry.matrix else e
+        check_shape("weight", self.weight, self.geometry.weight_shape(c_in, p, c_out, d), "[kh kw c_in c_out p d]")
+        if self.vote_offset is not None:
+            check_shape("vote_offset", self.vote_offset, (*grid[1:], d), "[h w d]")
+
+    @property
+    def sizes(self) -> ConvSizes:
+        """How many there are of everything."""
+        batch, height, width, c_in, p = self.poses.shape
+        c_out, q, e = self.weight.shape[3:]
+        g = self.geometry
+        return ConvSizes(
+            batch, height, width, c_in, *g.grid((height, width)), c_out, *g.kernel, *g.stride, p // q, q, e, int(g.tied)
+        )
+
+    def parents(self, poses: Tensor, activations: Tensor) -> Capsules:
+        """Poses [n j d] and activations [n j] of all windows on their grid: [b h' w' c_out d] and [b h' w' c_out]."""
+        return Capsules(poses.reshape(*self.sizes.grid, self.sizes.d), activations.reshape(self.sizes.grid))
 
 
-def capsule_votes(
-    poses: Float[Tensor, "b h w c_in p"],
-    activations: Float[Tensor, "b h w c_in"],
-    weight: Float[Tensor, "kh kw c_in c_out q d"],
-    geometry: Geometry,
-    vote_offset: Float[Tensor, "h w d_out"] | None = None,
-) -> tuple[Float[Tensor, "n i j d_out"], Float[Tensor, "n i"], tuple[int, int, int]]:
-    """The votes û = u·W, or M·W, of every window; n = b·h'·w' windows with i = kh·kw·c_in children each.
+def slot_positions(conv: CapsuleConv) -> Int[Tensor, "sites k"]:
+    """Where the child in each slot of each window of an image stands: its row · w + column in the grid."""
+    sizes = conv.sizes
+    positions = torch.arange(sizes.height * sizes.width, device=conv.poses.device)
+    windows = gather_windows(positions.reshape(1, sizes.height, sizes.width, 1), conv.geometry)
+    return windows.reshape(sizes.rows * sizes.columns, sizes.k)
 
-    `weight` has the shape `Geometry.weight_shape` gives: one matrix W [q d] for each child type and parent type.
-    `vote_offset` is added to the votes of all children at a grid position, after W (coordinate addition).
 
-    Returns votes, the children's activations [n i], and (b, h', w').
-    """
-    batch, rows, columns, c_out, d_out = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
-    height, width, c_in, p = poses.shape[1:]
-    q, d = weight.shape[4:]
-    n, window = batch * rows * columns, geometry.kernel[0] * geometry.kernel[1]
-    i, pose_rows = window * c_in, p // q  # a vector is a pose of one row, a matrix one of n rows
-    u = gather_windows(poses, geometry).reshape(n, i, p)
-    W = weight.reshape(-1, c_in, c_out, q, d).expand(window, -1, -1, -1, -1).transpose(2, 3).reshape(i, q, c_out * d)
-    # One matrix product per child: [i (n rows) q] × [i q (j d)].
-    votes = (u.transpose(0, 1).reshape(i, n * pose_rows, q) @ W).reshape(i, n, pose_rows, c_out, d)
+def capsule_votes(conv: CapsuleConv) -> tuple[Float[Tensor, "n i j d"], Float[Tensor, "n i"]]:
+    """The votes û = u·W, or M·W, of every window's children, with their offset; and the children's activations."""
+    sizes, geometry = conv.sizes, conv.geometry
+    n, i, c_out, r, q, e = sizes.n, sizes.i, sizes.c_out, sizes.r, sizes.q, sizes.e
+    u = gather_windows(conv.poses, geometry).reshape(n, i, r * q)
+    W = conv.weight.reshape(-1, sizes.c_in, c_out, q, e).expand(sizes.k, -1, -1, -1, -1)
+    # One matrix product per child: [i (n r) q] × [i q (j e)].
+    W = W.transpose(2, 3).reshape(i, q, c_out * e)
+    votes = (u.transpose(0, 1).reshape(i, n * r, q) @ W).reshape(i, n, r, c_out, e)
     # Stored as [n j i d]: the sums over children that every routing makes then read memory in order.
-    votes = votes.permute(1, 3, 0, 2, 4).reshape(n, c_out, i, d_out)
-    if vote_offset is not None:
-        votes = votes + _offsets_of_windows(vote_offset, geometry, (batch, height, width, c_in, d_out))
-    return votes.transpose(1, 2), gather_windows(activations, geometry).reshape(n, i), (batch, rows, columns)
-
-
-def _offsets_of_windows(offset: Tensor, geometry: Geometry, shape: tuple[int, int, int, int, int]) -> Tensor:
-    """`vote_offset` for every child of every window: [n 1 i d]."""
-    batch, _, _, c_in, d = shape
-    children = offset[None, :, :, None].expand(batch, -1, -1, c_in, -1)
-    return gather_windows(children, geometry).reshape(-1, 1, geometry.kernel[0] * geometry.kernel[1] * c_in, d)
+    votes = votes.permute(1, 3, 0, 2, 4).reshape(n, c_out, i, r * e)
+    if conv.vote_offset is not None:
+        offset = conv.vote_offset[None, :, :, None].expand(sizes.batch, -1, -1, sizes.c_in, -1)
+        votes = votes + gather_windows(offset, geometry).reshape(-1, 1, i, r * e)
+    return votes.transpose(1, 2), gather_windows(conv.activations, geometry).reshape(n, i)

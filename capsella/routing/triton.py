@@ -5,7 +5,7 @@ each window, and the parents' statistics; votes exist only as tiles in registers
 forward and backward, is three passes over δ = V − μ (μ = 0 where it is not given):
 
 * `Factors.sums`: Σ_i s δ and Σ_i s δ²,
-* `Factors.scores`: Σ_h δ (α + β δ),
+* `Factors.scores`: Σ_d δ (α + β δ),
 * `Factors.gradients`: for ∂L/∂V = s (α + β δ), the gradients of poses, weight and vote offset.
 
 Sums are taken in a fixed order: results are the same on every run. They are float32 (float64 for float64 poses).
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from capsella.routing.convolution import Geometry, gather_windows
+from capsella.routing.convolution import CapsuleConv, Geometry, gather_windows, slot_positions
 from capsella.routing.triton_kernels import (
     BLOCKS,
     CHILDREN,
@@ -79,7 +79,7 @@ def _vote_scores(
     """[n j i]."""
     constants = constants_of(poses, weight, slots, short)
     area, windows = poses.shape[1:3].numel(), len(alpha)
-    out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C"])
+    out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C_IN"])
     launch(
         scores_kernel, grid_of(constants, windows), poses, weight, offset, slots, area, windows, alpha, mu, beta, out,
         **constants, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
@@ -108,7 +108,7 @@ def _vote_gradients(
     """Gradients of the pose of each child of each window [n i p], the weight, and each such child's offset [n i d]."""
     constants = constants_of(poses, weight, slots, short)
     area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]
-    weights = constants["C"] if constants["TIED"] else children
+    weights = constants["C_IN"] if constants["TIED"] else children
     groups = triton.cdiv(windows, constants["BM"] // constants["RP"] * BLOCKS)
     per_program = 1 if constants["TIED"] else WEIGHTS
     grad_poses = alpha.new_zeros(windows, children, poses.shape[4])
@@ -145,7 +145,7 @@ def _(
 
 
 class Factors(NamedTuple):
-    """What votes are made of: V = M W, plus `offset` where there is one, for every child of every window.
+    """What votes are made of: V = u W, plus `offset` where there is one, for every child of every window.
 
     poses [b h w c_in p] and weight [kh kw c_in c_out q e] of one type; offset [h w d] or None; slots [sites k], the
     position of the child in each slot of each window of an image; short, whether poses and weight hold 16-bit numbers.
@@ -162,55 +162,64 @@ class Factors(NamedTuple):
         return torch.ops.capsella.vote_sums(*self, shares, mu)
 
     def scores(self, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None) -> Tensor:
-        """Σ_h δ (α + β δ) [n j i], for α, μ, β [n j d]; μ and β come together."""
+        """Σ_d δ (α + β δ) [n j i], for α, μ, β [n j d]; μ and β come together."""
         return torch.ops.capsella.vote_scores(*self, alpha, mu, beta)
 
     def gradients(
-        self,
-        geometry: Geometry,
-        shares: Tensor,
-        alpha: Tensor,
-        mu: Tensor | None = None,
-        beta: Tensor | None = None,
-        *,
-        offset_wanted: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
-        """For each of these factors its gradient or None, where that of the votes is s (α + β δ)."""
-        by_window, weight, offset = torch.ops.capsella.vote_gradients(*self, shares, alpha, mu, beta, offset_wanted)
-        batch, *size, types, p = self.poses.shape
-        window = (batch, *geometry.grid((size[0], size[1])), *geometry.kernel, types, p)
-        poses = _add_windows(by_window.reshape(window), geometry, size)
-        if offset_wanted:
-            of_positions = offset.reshape(*window[:-1], alpha.shape[2]).sum(5)
-            of_grid = _add_windows(of_positions, geometry, size).sum(0)
-        return poses, weight, of_grid if offset_wanted else None, None, None
+        self, ctx: Any, shares: Tensor, alpha: Tensor, mu: Tensor | None = None, beta: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """For the geometry and each of these factors its gradient or None, where that of the votes is s (α + β δ).
+
+        ctx: that of the pass, which `keep` has filled.
+        """
+        wanted = ctx.needs_input_grad[1 + Factors._fields.index("offset")]
+        by_window, weight, offset = torch.ops.capsella.vote_gradients(*self, shares, alpha, mu, beta, wanted)
+        batch, *size, c_in, p = self.poses.shape
+        window = (batch, *ctx.geometry.grid((size[0], size[1])), *ctx.geometry.kernel, c_in)
+        poses = _add_windows(by_window.reshape(*window, p), ctx.geometry, size)
+        if wanted:
+            of_positions = offset.reshape(*window, alpha.shape[2]).sum(5)
+            of_grid = _add_windows(of_positions, ctx.geometry, size).sum(0)
+        return None, poses, weight, of_grid if wanted else None, None, None
 
 
-def vote_factors(
-    poses: Tensor, activations: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None
-) -> tuple[Factors, Tensor]:
+def keep(ctx: Any, geometry: Geometry, factors: Factors, *others: Tensor) -> None:
+    """Save what a pass over votes, an autograd function of geometry, factors and others, needs on its way back."""
+    ctx.geometry, ctx.short = geometry, factors.short
+    ctx.save_for_backward(factors.poses, factors.weight, factors.offset, factors.slots, *others)
+
+
+def kept(ctx: Any) -> tuple[Factors, list[Tensor]]:
+    """The factors and others that `keep` saved."""
+    poses, weight, offset, slots, *others = ctx.saved_tensors
+    return Factors(poses, weight, offset, slots, ctx.short), others
+
+
+def vote_factors(conv: CapsuleConv) -> tuple[Factors, Tensor]:
     """What the votes of a capsule convolution are made of, and the activations [n i] of the children in its windows.
 
-    Activations are float32, or float64 for float64 poses, as is everything computed from them. Shapes are the caller's
-    to check.
+    Activations are float32, or float64 for float64 poses, as is everything computed from them.
 
     Raises:
         ValueError: poses that are not on a CUDA device.
     """
-    if not (poses.is_cuda or INTERPRETED):
+    device, sizes = conv.poses.device, conv.sizes
+    if not (conv.poses.is_cuda or INTERPRETED):
         raise ValueError(
-            f"backend: 'triton' needs poses on a CUDA device, got {poses.device}; move model and images there, or take "
+            f"backend: 'triton' needs poses on a CUDA device, got {device}; move model and images there, or take "
             "backend 'eager' (with TRITON_INTERPRET=1 in the environment, kernels run on a CPU: slow, for tests)"
         )
-    short = torch.promote_types(poses.dtype, weight.dtype).itemsize == 2
+    of_votes = torch.promote_types(conv.poses.dtype, conv.weight.dtype)
     # Converted here, for autograd to add up the gradients of all passes before it rounds them to shorter types.
-    dtype = torch.promote_types(torch.promote_types(poses.dtype, weight.dtype), torch.float32)
-    poses, weight, activations = poses.to(dtype).contiguous(), weight.to(dtype).contiguous(), activations.to(dtype)
-    vote_offset = None if vote_offset is None else vote_offset.to(dtype)
-    positions = torch.arange(poses.shape[1:3].numel(), dtype=torch.int32, device=poses.device)
-    slots = gather_windows(positions.reshape(1, *poses.shape[1:3], 1), geometry).flatten(0, 2).flatten(1)
-    children = gather_windows(activations, geometry).reshape(len(poses) * len(slots), slots.shape[1] * poses.shape[3])
-    return Factors(poses, weight, vote_offset, slots, short), children
+    dtype = torch.promote_types(of_votes, torch.float32)
+    factors = Factors(
+        poses=conv.poses.to(dtype).contiguous(),
+        weight=conv.weight.to(dtype).contiguous(),
+        offset=None if conv.vote_offset is None else conv.vote_offset.to(dtype),
+        slots=slot_positions(conv).int(),
+        short=of_votes.itemsize == 2,
+    )
+    return factors, gather_windows(conv.activations.to(dtype), conv.geometry).reshape(sizes.n, sizes.i)
 
 
 def _add_windows(windows: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:

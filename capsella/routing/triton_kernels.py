@@ -43,73 +43,73 @@ def _rows(block, windows, SITES: tl.constexpr, R: tl.constexpr, RP: tl.constexpr
 
 @triton.jit
 @no_type_check
-def _columns(block, J: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, BC: tl.constexpr):
-    """Of a tile's columns [BC]: parent, element of a row of its pose, existence."""
+def _columns(block, C_OUT: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, BC: tl.constexpr):
+    """Of a tile's columns [BC]: parent type, element of a row of its pose, existence."""
     column = tl.arange(0, BC)
     j = block * (BC // EP) + column // EP
     e = column % EP
-    return j, e, (j < J) & (e < E)
+    return j, e, (j < C_OUT) & (e < E)
 
 
 @triton.jit
 @no_type_check
 def _vote_tile(
-    poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, k, c, which,
-    C: tl.constexpr, J: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, K: tl.constexpr,
+    poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, k, m, which,
+    C_IN: tl.constexpr, C_OUT: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, K: tl.constexpr,
     BQ: tl.constexpr, OFFSET: tl.constexpr, PRECISION: tl.constexpr, REAL: tl.constexpr,
 ):  # fmt: skip
-    """The votes M W + offset [BM BC] of child type c in slot k of each window with weight number `which`; M and W."""
+    """The votes u W + offset [BM BC] of child type m in slot k of each window with weight number `which`; u and W."""
     q = tl.arange(0, BQ)
     position = tl.load(slots + site * K + k)  # of the child, in its image
-    child = (image * area + position) * C + c
-    M = tl.load(
+    child = (image * area + position) * C_IN + m
+    u = tl.load(
         poses + (child * (R * Q) + r * Q)[:, None] + q[None, :], mask=rows[:, None] & (q < Q)[None, :], other=0.0
     )
     W = tl.load(
-        weight + ((which * J + j) * (Q * E) + e)[None, :] + (q * E)[:, None],
+        weight + ((which * C_OUT + j) * (Q * E) + e)[None, :] + (q * E)[:, None],
         mask=columns[None, :] & (q < Q)[:, None],
         other=0.0,
     )
-    V = tl.dot(M, W, input_precision=PRECISION, out_dtype=REAL)
+    V = tl.dot(u, W, input_precision=PRECISION, out_dtype=REAL)
     if OFFSET:
         at = offset + (position * (R * E) + r * E)[:, None] + e[None, :]
         V += tl.load(at, mask=rows[:, None] & columns[None, :], other=0.0)
-    return V, M, W
+    return V, u, W
 
 
 @triton.jit(do_not_specialize=["area", "windows"])
 @no_type_check
 def sums_kernel(
     poses, weight, offset, slots, area, windows, shares, mu, out,
-    SITES: tl.constexpr, C: tl.constexpr, J: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
+    SITES: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
     K: tl.constexpr, RP: tl.constexpr, EP: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, BQ: tl.constexpr,
     TIED: tl.constexpr, OFFSET: tl.constexpr, CENTRED: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Σ s δ, and where centred Σ s δ², over one chunk of children: out [chunks, 1 or 2, n j d]."""
     REAL: tl.constexpr = out.dtype.element_ty
     start, n, site, image, r, rows = _rows(tl.program_id(0), windows, SITES, R, RP, BM)
-    j, e, columns = _columns(tl.program_id(1), J, E, EP, BC)
+    j, e, columns = _columns(tl.program_id(1), C_OUT, E, EP, BC)
     exist = rows[:, None] & columns[None, :]
-    parent = (n * J)[:, None] + j[None, :]
+    parent = (n * C_OUT)[:, None] + j[None, :]
     element = parent * (R * E) + (r * E)[:, None] + e[None, :]
     first = tl.zeros((BM, BC), REAL)
     if CENTRED:
-        center = tl.load(mu + start * (J * R * E) + element, mask=exist, other=0.0)
+        center = tl.load(mu + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
         second = tl.zeros((BM, BC), REAL)
     chunk = tl.program_id(2)
-    for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, K * C)):
-        c = i % C
+    for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, K * C_IN)):
+        m = i % C_IN
         V, _, _ = _vote_tile(
-            poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C, c, c if TIED else i,
-            C, J, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
+            poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C_IN, m, m if TIED else i,
+            C_IN, C_OUT, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
         )  # fmt: skip
-        s = tl.load(shares + start * (J * K * C) + i + parent * (K * C), mask=exist, other=0.0)
+        s = tl.load(shares + start * (C_OUT * K * C_IN) + i + parent * (K * C_IN), mask=exist, other=0.0)
         if CENTRED:
             V -= center
             second += s * V * V
         first += s * V
-    size = windows.to(tl.int64) * (J * R * E)
-    out += chunk * (2 if CENTRED else 1) * size + start * (J * R * E)
+    size = windows.to(tl.int64) * (C_OUT * R * E)
+    out += chunk * (2 if CENTRED else 1) * size + start * (C_OUT * R * E)
     tl.store(out + element, first, mask=exist)
     if CENTRED:
         tl.store(out + size + element, second, mask=exist)
@@ -119,32 +119,32 @@ def sums_kernel(
 @no_type_check
 def scores_kernel(
     poses, weight, offset, slots, area, windows, alpha, mu, beta, out,
-    SITES: tl.constexpr, C: tl.constexpr, J: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
+    SITES: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
     K: tl.constexpr, RP: tl.constexpr, EP: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, BQ: tl.constexpr,
     TIED: tl.constexpr, OFFSET: tl.constexpr, CENTRED: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Σ_h δ α, or where centred Σ_h δ (α + β δ), for one chunk of children: out [n j i]."""
+    """Σ_d δ α, or where centred Σ_d δ (α + β δ), for one chunk of children: out [n j i]."""
     REAL: tl.constexpr = out.dtype.element_ty
     BN: tl.constexpr = BM // RP
     BJ: tl.constexpr = BC // EP
     start, n, site, image, r, rows = _rows(tl.program_id(0), windows, SITES, R, RP, BM)
-    j, e, columns = _columns(tl.program_id(1), J, E, EP, BC)
+    j, e, columns = _columns(tl.program_id(1), C_OUT, E, EP, BC)
     exist = rows[:, None] & columns[None, :]
-    element = ((n * J)[:, None] + j[None, :]) * (R * E) + (r * E)[:, None] + e[None, :]
-    direction = tl.load(alpha + start * (J * R * E) + element, mask=exist, other=0.0)
+    element = ((n * C_OUT)[:, None] + j[None, :]) * (R * E) + (r * E)[:, None] + e[None, :]
+    direction = tl.load(alpha + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
     if CENTRED:
-        center = tl.load(mu + start * (J * R * E) + element, mask=exist, other=0.0)
-        curvature = tl.load(beta + start * (J * R * E) + element, mask=exist, other=0.0)
+        center = tl.load(mu + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
+        curvature = tl.load(beta + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
     window = tl.arange(0, BN)
     to = tl.program_id(1) * BJ + tl.arange(0, BJ)
-    pairs = out + start * (J * K * C) + ((window * J)[:, None] + to[None, :]) * (K * C)
-    exist_pairs = (start + window < windows)[:, None] & (to < J)[None, :]
+    pairs = out + start * (C_OUT * K * C_IN) + ((window * C_OUT)[:, None] + to[None, :]) * (K * C_IN)
+    exist_pairs = (start + window < windows)[:, None] & (to < C_OUT)[None, :]
     chunk = tl.program_id(2)
-    for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, K * C)):
-        c = i % C
+    for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, K * C_IN)):
+        m = i % C_IN
         V, _, _ = _vote_tile(
-            poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C, c, c if TIED else i,
-            C, J, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
+            poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C_IN, m, m if TIED else i,
+            C_IN, C_OUT, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
         )  # fmt: skip
         if CENTRED:
             V -= center
@@ -159,7 +159,7 @@ def scores_kernel(
 @no_type_check
 def gradients_kernel(
     poses, weight, offset, slots, area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
-    SITES: tl.constexpr, C: tl.constexpr, J: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
+    SITES: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, R: tl.constexpr, Q: tl.constexpr, E: tl.constexpr,
     K: tl.constexpr, RP: tl.constexpr, EP: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, BQ: tl.constexpr,
     TIED: tl.constexpr, OFFSET: tl.constexpr, CENTRED: tl.constexpr, PRECISION: tl.constexpr,
     OFFSET_WANTED: tl.constexpr, PER_PROGRAM: tl.constexpr, GROUP: tl.constexpr,
@@ -170,30 +170,30 @@ def gradients_kernel(
     to its part of each, and one thread to each number, so that the order is fixed.
     """
     REAL: tl.constexpr = grad_poses.dtype.element_ty
-    I: tl.constexpr = K * C  # noqa: E741
-    WEIGHTS: tl.constexpr = C if TIED else I
+    I: tl.constexpr = K * C_IN  # noqa: E741
+    WEIGHTS: tl.constexpr = C_IN if TIED else I
     q = tl.arange(0, BQ)
     first = tl.program_id(0) * PER_PROGRAM
     group = tl.program_id(1)
     for block in range(group * GROUP, tl.minimum(group * GROUP + GROUP, tl.cdiv(windows, BM // RP))):
         start, n, site, image, r, rows = _rows(block, windows, SITES, R, RP, BM)
-        for j_block in range((J + BC // EP - 1) // (BC // EP)):
-            j, e, columns = _columns(j_block, J, E, EP, BC)
+        for j_block in range((C_OUT + BC // EP - 1) // (BC // EP)):
+            j, e, columns = _columns(j_block, C_OUT, E, EP, BC)
             exist = rows[:, None] & columns[None, :]
-            parent = (n * J)[:, None] + j[None, :]
+            parent = (n * C_OUT)[:, None] + j[None, :]
             element = parent * (R * E) + (r * E)[:, None] + e[None, :]
-            direction = tl.load(alpha + start * (J * R * E) + element, mask=exist, other=0.0)
+            direction = tl.load(alpha + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
             if CENTRED:
-                center = tl.load(mu + start * (J * R * E) + element, mask=exist, other=0.0)
-                curvature = tl.load(beta + start * (J * R * E) + element, mask=exist, other=0.0)
+                center = tl.load(mu + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
+                curvature = tl.load(beta + start * (C_OUT * R * E) + element, mask=exist, other=0.0)
             for which in range(first, tl.minimum(first + PER_PROGRAM, WEIGHTS)):
-                for slot in range(K if TIED else 1):
-                    i = slot * C + which  # the number of the child in its window, and of its weight unless tied
-                    V, M, W = _vote_tile(
-                        poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C, i % C, which,
-                        C, J, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
+                for k in range(K if TIED else 1):
+                    i = k * C_IN + which  # the number of the child in its window, and of its weight unless tied
+                    V, u, W = _vote_tile(
+                        poses, weight, offset, slots, area, site, image, r, rows, j, e, columns, i // C_IN, i % C_IN,
+                        which, C_IN, C_OUT, R, Q, E, K, BQ, OFFSET, PRECISION, REAL,
                     )  # fmt: skip
-                    grad_V = tl.load(shares + start * (J * I) + i + parent * I, mask=exist, other=0.0)
+                    grad_V = tl.load(shares + start * (C_OUT * I) + i + parent * I, mask=exist, other=0.0)
                     if CENTRED:
                         grad_V *= direction + curvature * (V - center)
                     else:
@@ -206,18 +206,18 @@ def gradients_kernel(
                     )
                     tl.atomic_add(
                         grad_weight
-                        + (((group * WEIGHTS + which).to(tl.int64) * J + j) * (Q * E) + e)[None, :]
+                        + (((group * WEIGHTS + which).to(tl.int64) * C_OUT + j) * (Q * E) + e)[None, :]
                         + (q * E)[:, None],
-                        tl.dot(tl.trans(M), grad_V, input_precision=PRECISION, out_dtype=REAL),
+                        tl.dot(tl.trans(u), grad_V, input_precision=PRECISION, out_dtype=REAL),
                         mask=columns[None, :] & (q < Q)[:, None],
                         sem="relaxed",
                     )
                     if OFFSET_WANTED:
-                        h = tl.arange(0, EP)
+                        at = tl.arange(0, EP)
                         tl.atomic_add(
-                            grad_offset + (start * I + i) * (R * E) + (n * (I * R * E) + r * E)[:, None] + h[None, :],
+                            grad_offset + (start * I + i) * (R * E) + (n * (I * R * E) + r * E)[:, None] + at[None, :],
                             tl.sum(tl.reshape(grad_V, (BM, BC // EP, EP)), axis=1),
-                            mask=rows[:, None] & (h < E)[None, :],
+                            mask=rows[:, None] & (at < E)[None, :],
                             sem="relaxed",
                         )
 
@@ -234,7 +234,7 @@ def constants_of(poses: Tensor, weight: Tensor, slots: Tensor, short: bool) -> d
     columns = max(column_side, min(TILE, max(LEAST_SIDE, triton.next_power_of_2(c_out) * column_side)))
     needed = triton.next_power_of_2(len(poses) * sites * row_side)
     return {
-        "SITES": sites, "C": poses.shape[3], "J": c_out, "R": rows, "Q": q, "E": e, "K": window,
+        "SITES": sites, "C_IN": poses.shape[3], "C_OUT": c_out, "R": rows, "Q": q, "E": e, "K": window,
         "RP": row_side, "EP": column_side, "BC": columns, "BQ": max(LEAST_SIDE, triton.next_power_of_2(q)),
         "BM": max(LEAST_SIDE, row_side, min(TILE, TILE * TILE // columns, needed)),
         "TIED": weight.shape[:2].numel() < window,
@@ -259,9 +259,9 @@ def launch(kernel: Any, grid: Sequence[int], *tensors: Tensor | int | None, **co
 
 def grid_of(constants: dict[str, Any], windows: int) -> tuple[int, int, int]:
     """Blocks of windows, of parents, and chunks of children."""
-    children = constants["K"] * constants["C"]
+    children = constants["K"] * constants["C_IN"]
     return (
         triton.cdiv(windows, constants["BM"] // constants["RP"]),
-        triton.cdiv(constants["J"], constants["BC"] // constants["EP"]),
+        triton.cdiv(constants["C_OUT"], constants["BC"] // constants["EP"]),
         triton.cdiv(children, CHILDREN),
     )

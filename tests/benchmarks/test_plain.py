@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.plain import PlainEMRouting, plain
-from capsella.routing import DynamicRouting, EMRouting, Geometry, Routing, UniformRouting
+from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, Geometry, Routing, UniformRouting
 
 ROUTINGS: dict[str, Routing] = {
     "all": EMRouting(inverse_temperature=0.5, backend="eager"),
@@ -38,7 +38,7 @@ def test_capsule_convolutions(routing: Routing, name: str) -> None:
     parameters = dict(zip(routing.parameter_shapes(3, 4, 0), rest, strict=True))
     results = []
     for run in (plain(routing), routing):
-        parents = run.capsule_conv(poses, activations, weight, geometry, offset, **parameters)
+        parents = run.capsule_conv(CapsuleConv(poses, activations, weight, geometry, offset), **parameters)
         total = (parents.poses * torch.arange(4)).sum() + parents.activations.square().sum()
         gradients: Any = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
         results.append((*parents, *gradients))

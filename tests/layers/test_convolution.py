@@ -6,6 +6,7 @@ import torch
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.layers.convolution import PoseKind
 from capsella.routing import (
+    CapsuleConv,
     DynamicRouting,
     EMRouting,
     Geometry,
@@ -34,7 +35,8 @@ def test_module_and_function_agree(routing: Routing, tied: bool) -> None:
     for parameter in layer.routing_parameters.values():
         torch.nn.init.normal_(parameter)
     u = children(2, 5, 4, 3, 4)
-    expected = routing.capsule_conv(*u, layer.weight, Geometry((2, 3), (2, 1), tied), **layer.routing_parameters)
+    conv = CapsuleConv(*u, layer.weight, Geometry((2, 3), (2, 1), tied))
+    expected = routing.capsule_conv(conv, **layer.routing_parameters)
     out = layer(u)
     assert out.poses.shape == (2, 2, 2, 2, 5)
     for ours, theirs in zip(out, expected, strict=True):
@@ -126,7 +128,7 @@ def test_children_of_another_layer() -> None:
 def test_the_layer_uses_every_vote() -> None:
     layer = CapsuleConv2d(2, 3, 4, 5, kernel=2)
     u = children(1, 2, 2, 2, 3)
-    votes, _, _ = capsule_votes(*u, layer.weight, layer.geometry)
+    votes, _ = capsule_votes(CapsuleConv(*u, layer.weight, layer.geometry))
     assert votes.shape == (1, 8, 4, 5)
     layer(u).poses.square().sum().backward()
     assert layer.weight.grad.abs().amin((4, 5)).min() > 0

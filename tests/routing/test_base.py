@@ -1,13 +1,22 @@
+from typing import Any
+
 import pytest
 import torch
 
 from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
+    EMRouting,
     RandomRouting,
+    Routing,
     SelfAttentionRouting,
     UniformRouting,
+    dynamic_routing,
+    em_routing,
+    random_routing,
     routing_from_dict,
+    self_attention_routing,
+    uniform_routing,
 )
 
 OPTIONS = [
@@ -32,6 +41,39 @@ def test_unknown_routing_suggests_the_nearest() -> None:
 def test_unknown_option_suggests_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"option of routing 'dynamic': .* got 'iteration'; did you mean iterations\?"):
         routing_from_dict({"name": "dynamic", "iteration": 2})
+
+
+@pytest.mark.parametrize(
+    ("routing", "typo", "meant"),
+    [
+        (EMRouting, "variance_flor", "variance_floor"),
+        (DynamicRouting, "iteration", "iterations"),
+        (RandomRouting, "sed", "seed"),
+        (SelfAttentionRouting, "pryor", "prior"),
+    ],
+)
+def test_a_misspelt_option_suggests_the_nearest(routing: type[Routing], typo: str, meant: str) -> None:
+    message = rf"option of routing '{routing.name}': must be a registered name, got '{typo}'; did you mean .*{meant}"
+    with pytest.raises(ValueError, match=message):
+        routing(**{typo: 3})
+    with pytest.raises(ValueError, match=message):
+        routing_from_dict({"name": routing.name, typo: 3})
+
+
+@pytest.mark.parametrize(
+    ("route", "typo", "meant"),
+    [
+        (em_routing, "variance_flor", "variance_floor"),
+        (em_routing, "iteration", "iterations"),
+        (dynamic_routing, "iteration", "iterations"),
+        (self_attention_routing, "backed", "backend"),
+        (random_routing, "sed", "seed"),
+        (uniform_routing, "vote", "votes"),
+    ],
+)
+def test_a_misspelt_argument_suggests_the_nearest(route: Any, typo: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"argument of {route.__name__}: .* got '{typo}'; did you mean .*{meant}"):
+        route(**{typo: 3})
 
 
 def test_route_is_the_function() -> None:

@@ -4,8 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsella.routing import DynamicRouting, Geometry, RandomRouting, UniformRouting, capsule_votes, dynamic_routing
+from capsella.routing import (
+    CapsuleConv,
+    DynamicRouting,
+    Geometry,
+    RandomRouting,
+    UniformRouting,
+    capsule_votes,
+    dynamic_routing,
+)
 from capsella.routing.convolution import gather_windows
+from tests.routing.helpers import Layer
 
 # name: (grid of children, geometry)
 GEOMETRIES = {
@@ -23,10 +32,8 @@ C_IN, C_OUT, P, D = 3, 2, 4, 5
 
 def inputs(grid: tuple[int, int], geometry: Geometry, batch: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """Poses, activations, weight in float64."""
-    poses = torch.randn(batch, *grid, C_IN, P, dtype=torch.float64)
-    activations = torch.rand(batch, *grid, C_IN, dtype=torch.float64)
-    weight = torch.randn(*geometry.weight_window, C_IN, C_OUT, P, D, dtype=torch.float64)
-    return poses, activations, weight
+    tensors = Layer(batch, grid, geometry, (C_IN, P), (C_OUT, D)).tensors()
+    return tensors["poses"], tensors["activations"], tensors["weight"]
 
 
 def votes_by_loops(
@@ -55,19 +62,20 @@ def votes_by_loops(
 def test_votes_match_loops(name: str) -> None:
     grid, geometry = GEOMETRIES[name]
     poses, activations, weight = inputs(grid, geometry)
-    votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry)
+    conv = CapsuleConv(poses, activations, weight, geometry)
+    votes, children = capsule_votes(conv)
     expected_votes, expected_children = votes_by_loops(poses, activations, weight, geometry)
     torch.testing.assert_close(votes, torch.stack(expected_votes))
     torch.testing.assert_close(children, torch.stack(expected_children))
-    assert batch * rows * columns == len(expected_votes)
-    assert (rows, columns) == geometry.grid(grid)
+    assert conv.sizes.n == conv.sizes.batch * conv.sizes.rows * conv.sizes.columns == len(expected_votes)
+    assert (conv.sizes.rows, conv.sizes.columns) == geometry.grid(grid)
 
 
 @pytest.mark.parametrize("name", ["odd sizes, stride 2, rows left over", "tied"])
 def test_gradients_of_votes_match_loops(name: str) -> None:
     grid, geometry = GEOMETRIES[name]
     tensors = [tensor.requires_grad_() for tensor in inputs(grid, geometry, batch=1)]
-    votes, children, _ = capsule_votes(*tensors, geometry)
+    votes, children = capsule_votes(CapsuleConv(*tensors, geometry))
     by_loops = [torch.stack(part) for part in votes_by_loops(*tensors, geometry)]
     weights = torch.randn_like(votes), torch.randn_like(children)
     ours = torch.autograd.grad((votes, children), tensors, weights)
@@ -81,7 +89,7 @@ def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
     grid, geometry = GEOMETRIES[name]
     poses, activations, weight = inputs(grid, geometry)
     bias = torch.randn(C_OUT, D, dtype=torch.float64)
-    out = DynamicRouting(bias=True).capsule_conv(poses, activations, weight, geometry, bias=bias)
+    out = DynamicRouting(bias=True).capsule_conv(CapsuleConv(poses, activations, weight, geometry), bias=bias)
     rows, columns = geometry.grid(grid)
     windows, _ = votes_by_loops(poses, activations, weight, geometry)
     for n, votes in enumerate(windows):
@@ -95,7 +103,7 @@ def test_capsule_convolution_routes_each_window_alone(name: str) -> None:
 @pytest.mark.parametrize("batch", [0, 1])
 def test_any_batch_size(routing: DynamicRouting, batch: int) -> None:
     geometry = Geometry((2, 2))
-    out = routing.capsule_conv(*inputs((3, 4), geometry, batch), geometry)
+    out = routing.capsule_conv(CapsuleConv(*inputs((3, 4), geometry, batch), geometry))
     assert out.poses.shape == (batch, 2, 3, C_OUT, D)
     assert out.activations.shape == (batch, 2, 3, C_OUT)
 
@@ -103,8 +111,8 @@ def test_any_batch_size(routing: DynamicRouting, batch: int) -> None:
 def test_tied_equals_untied_with_copied_weights() -> None:
     tied, untied = Geometry((3, 2), tied=True), Geometry((3, 2))
     poses, activations, weight = inputs((4, 4), tied)
-    votes, _, _ = capsule_votes(poses, activations, weight, tied)
-    copied, _, _ = capsule_votes(poses, activations, weight.repeat(3, 2, 1, 1, 1, 1), untied)
+    votes, _ = capsule_votes(CapsuleConv(poses, activations, weight, tied))
+    copied, _ = capsule_votes(CapsuleConv(poses, activations, weight.repeat(3, 2, 1, 1, 1, 1), untied))
     torch.testing.assert_close(votes, copied)
 
 
@@ -126,7 +134,7 @@ def test_weights_are_not_copied_for_each_image() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        votes, _, _ = capsule_votes(poses, activations, weight, geometry)
+        votes, _ = capsule_votes(CapsuleConv(poses, activations, weight, geometry))
     assert kept
     assert max(kept) <= max(votes.numel(), weight.numel()) < 50 * weight.numel()
 
@@ -148,12 +156,38 @@ def test_bad_input_says_what_is_wrong() -> None:
     geometry = Geometry((2, 3))
     poses, activations, weight = inputs((3, 4), geometry)
     with pytest.raises(ValueError, match=r"capsule grid: must be at least the kernel, 2×3, got 1×4"):
-        capsule_votes(poses[:, :1], activations[:, :1], weight, geometry)
+        CapsuleConv(poses[:, :1], activations[:, :1], weight, geometry)
     with pytest.raises(ValueError, match=r"activations: .*\[b h w c_in\] = \(2, 3, 4, 3\), got \(2, 3, 4, 1\)"):
-        capsule_votes(poses, activations[..., :1], weight, geometry)
+        CapsuleConv(poses, activations[..., :1], weight, geometry)
     with pytest.raises(ValueError, match=r"weight: must have the six axes .* got shape \(4, 5\)"):
-        capsule_votes(poses, activations, weight[0, 0, 0, 0], geometry)
+        CapsuleConv(poses, activations, weight[0, 0, 0, 0], geometry)
     with pytest.raises(ValueError, match=r"weight: .* = \(2, 3, 3, 2, 4, 5\), got \(2, 2, 3, 2, 4, 5\)"):
-        capsule_votes(poses, activations, weight[:, :2], geometry)
+        CapsuleConv(poses, activations, weight[:, :2], geometry)
     with pytest.raises(ValueError, match=r"weight: .* = \(1, 1, 3, 2, 4, 5\), got \(2, 3, 3, 2, 4, 5\)"):
-        capsule_votes(poses, activations, weight, Geometry((2, 3), tied=True))
+        CapsuleConv(poses, activations, weight, Geometry((2, 3), tied=True))
+    with pytest.raises(ValueError, match=r"poses: must have the five axes \[b h w c_in p\], got shape \(2, 3, 4, 12\)"):
+        CapsuleConv(poses.flatten(3), activations, weight, geometry)
+
+
+def test_sizes_are_known_by_name() -> None:
+    geometry = Geometry((2, 3), (2, 1), matrix=True)
+    tensors = Layer(5, (4, 6), geometry, (7, 16), (8, 16)).tensors()
+    sizes = CapsuleConv(**tensors, geometry=geometry).sizes
+    assert sizes._asdict() == {
+        "batch": 5,
+        "height": 4,
+        "width": 6,
+        "c_in": 7,
+        "rows": 2,
+        "columns": 4,
+        "c_out": 8,
+        "kernel_height": 2,
+        "kernel_width": 3,
+        "stride_height": 2,
+        "stride_width": 1,
+        "r": 4,
+        "q": 4,
+        "e": 4,
+        "tied": False,
+    }
+    assert (sizes.n, sizes.k, sizes.i, sizes.d, sizes.grid) == (40, 6, 42, 16, (5, 2, 4, 8))

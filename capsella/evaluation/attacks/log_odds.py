@@ -54,9 +54,7 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
     """
     model, layer = class_capsules(model)
     children = model.capsule_layers[:-1](model.primary(model.backbone(images)))
-    votes, activations, _ = capsule_votes(
-        children.poses.float(), children.activations.float(), layer.weight, layer.geometry, layer.vote_offset
-    )
+    votes, activations = capsule_votes(layer.conv_of(children))
     if not isinstance(layer.routing, EMRouting):
         return (votes.mean(1).square().sum(2) + LEAST).log()
     once = replace(layer.routing, iterations=1, start="even", backend="eager")

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_iterations, check_shape, check_votes
-from capsella.routing.convolution import Geometry, check_capsule_conv
+from capsella.routing.checks import check_iterations, check_names, check_shape, check_votes
+from capsella.routing.convolution import CapsuleConv
 from capsella.routing.dynamic.eager import dynamic_routing_eager
 from capsella.routing.dynamic.reference import dynamic_routing_reference
 from capsella.routing.dynamic.tied import dynamic_capsule_conv_tied
@@ -18,6 +18,7 @@ from capsella.types import Capsules
 BACKENDS = {"eager": dynamic_routing_eager, "reference": dynamic_routing_reference}
 
 
+@check_names("argument of dynamic_routing")
 def dynamic_routing(
     votes: Float[Tensor, "b i j d"],
     iterations: int = 3,
@@ -83,36 +84,23 @@ class DynamicRouting(Routing):
             votes, self.iterations, bias=parameters.get("bias"), leaky=self.leaky, backend=self.backend
         )
 
-    def capsule_conv(
-        self,
-        poses: Float[Tensor, "b h w c_in p"],
-        activations: Float[Tensor, "b h w c_in"],
-        weight: Float[Tensor, "kh kw c_in c_out q d"],
-        geometry: Geometry,
-        vote_offset: Float[Tensor, "h w d_out"] | None = None,
-        **parameters: Tensor,
-    ) -> Capsules:
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """Route every window of the grid.
 
         A tied layer needs no votes, in tied.py on every device as in the native kernels, which take no `vote_offset`
         for it.
         """
-        offset_of_tied = geometry.tied and vote_offset is not None
+        offset_of_tied = conv.geometry.tied and conv.vote_offset is not None
         no_native = "its tied layers take no vote_offset" if offset_of_tied else None
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), poses, weight, vote_offset, no_native)
-        bias = parameters.get("bias")
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, no_native)
+        if (bias := parameters.get("bias")) is not None:
+            check_shape("bias", bias, (conv.sizes.c_out, conv.sizes.d), "[j d]")
+        if backend == "reference" or (backend == "eager" and not conv.geometry.tied):
+            return Routing.capsule_conv(replace(self, backend=backend), conv, **parameters)
         if backend == "triton":
-            from capsella.routing.dynamic.triton import dynamic_capsule_conv_triton
-
-            return dynamic_capsule_conv_triton(poses, activations, weight, geometry, vote_offset, bias, self)
-        if backend == "reference" or (backend == "eager" and not geometry.tied):
-            with_votes = replace(self, backend=backend)
-            return Routing.capsule_conv(with_votes, poses, activations, weight, geometry, vote_offset, **parameters)
-        grid = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
-        if bias is not None:
-            check_shape("bias", bias, grid[3:], "[j d]")
-        if backend == "native":
+            from capsella.routing.dynamic.triton import dynamic_capsule_conv_triton as run
+        elif backend == "native":
             from capsella.routing.dynamic.native import dynamic_capsule_conv_native as run
         else:
             run = dynamic_capsule_conv_tied
-        return run(poses, weight, geometry, vote_offset, self.iterations, bias, self.leaky)
+        return run(conv, self.iterations, bias, self.leaky)

@@ -1,116 +1,109 @@
 """Dynamic routing of a capsule convolution by the C++ kernels of csrc/dynamic.cpp, without stored votes."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from capsella._native import kernels
-from capsella.routing.convolution import Geometry
-from capsella.routing.native import conv_shape, ready
+from capsella.routing.convolution import CapsuleConv, ConvSizes
+from capsella.routing.native import arrays, gradients_of, kernel_arguments
 from capsella.types import Capsules
 
 
-def dynamic_capsule_conv_native(
-    poses: Tensor,
-    weight: Tensor,
-    geometry: Geometry,
-    vote_offset: Tensor | None,
-    iterations: int,
-    bias: Tensor | None,
-    leaky: bool,
-) -> Capsules:
-    """Sabour et al. 2017, Procedure 1, for every window of the grid.
+class Call(NamedTuple):
+    """What the operator takes, in the order of `CALL`: `DynamicInputs`, sizes, `DynamicOptions` of csrc/kernels.h."""
 
-    Shapes as in `Routing.capsule_conv`, and checked there; float32. No gradient reaches `vote_offset`, which a tied
-    layer must not have.
+    poses: Tensor
+    weight: Tensor
+    vote_offset: Tensor | None
+    bias: Tensor | None
+    sizes: list[int]
+    iterations: int
+    leaky: bool
+
+
+CALL = "Tensor poses, Tensor weight, Tensor? vote_offset, Tensor? bias, SymInt[] sizes, int iterations, bool leaky"
+TENSORS = Call._fields.index("sizes")
+
+
+def dynamic_capsule_conv_native(conv: CapsuleConv, iterations: int, bias: Tensor | None, leaky: bool) -> Capsules:
+    """Sabour et al. 2017, Procedure 1, for every window of the grid, in float32.
+
+    No gradient reaches the vote offset, which a tied layer must not have.
     """
-    shape = conv_shape(poses, weight, geometry)
-    parents = _dynamic_capsule_conv(poses, weight, vote_offset, bias, shape, geometry.tied, iterations, leaky)
-    return Capsules(parents[0], parents[1])
+    call = Call(conv.poses, conv.weight, conv.vote_offset, bias, list(conv.sizes), iterations, leaky)
+    v, a, _ = _dynamic_capsule_conv(*call)
+    return Capsules(v, a)
 
 
-@torch.library.custom_op("capsella::dynamic_capsule_conv", mutates_args=())
-def _dynamic_capsule_conv(
-    poses: Tensor,
-    weight: Tensor,
-    vote_offset: Tensor | None,
-    bias: Tensor | None,
-    shape: list[int],
-    tied: bool,
-    iterations: int,
-    leaky: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The parents' poses and activations, and s of every iteration, from which the backward pass starts."""
-    v, a, sums = _empty_outputs(poses, shape, iterations)
-    tensors = kernels.DynamicTensors(*ready(poses, weight, vote_offset, bias))
-    kernels.dynamic_forward(shape, tied, iterations, leaky, tensors, sums, v, a, torch.get_num_threads())
+@torch.library.custom_op(
+    "capsella::dynamic_capsule_conv", mutates_args=(), schema=f"({CALL}) -> (Tensor, Tensor, Tensor)"
+)
+def _dynamic_capsule_conv(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """For a `Call` the parents' poses and activations, and s of every iteration, where the backward pass starts."""
+    call = Call(*inputs)
+    v, a, sums = _empty_result(call)
+    kernels.dynamic_forward(
+        *kernel_arguments(call, kernels.DynamicOptions, kernels.DynamicInputs),
+        sums=sums,
+        poses=v,
+        activations=a,
+        threads=torch.get_num_threads(),
+    )
     return v, a, sums
 
 
-def _empty_outputs(poses: Tensor, shape: list[int], iterations: int) -> tuple[Tensor, Tensor, Tensor]:
-    batch, rows, columns, c_out = shape[0], *shape[4:7]
-    d = shape[11] * shape[13]
-    grid = (batch, rows, columns, c_out)
-    return (
-        poses.new_empty(*grid, d),
-        poses.new_empty(grid),
-        poses.new_empty(batch * rows * columns, iterations, c_out, d),
-    )
-
-
 @_dynamic_capsule_conv.register_fake
-def _(poses, weight, vote_offset, bias, shape, tied, iterations, leaky):  # type: ignore[no-untyped-def]
-    return _empty_outputs(poses, shape, iterations)
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_result(Call(*inputs))
 
 
-@torch.library.custom_op("capsella::dynamic_capsule_conv_backward", mutates_args=())
+def _empty_result(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    sizes, new = ConvSizes._make(call.sizes), call.poses.new_empty
+    return new(*sizes.grid, sizes.d), new(sizes.grid), new(sizes.n, call.iterations, sizes.c_out, sizes.d)
+
+
+@torch.library.custom_op(
+    "capsella::dynamic_capsule_conv_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad_poses, Tensor grad_activations, Tensor sums, {CALL}) -> (Tensor, Tensor, Tensor)",
+)
 def _dynamic_capsule_conv_backward(
-    grad_poses: Tensor,
-    grad_activations: Tensor,
-    poses: Tensor,
-    weight: Tensor,
-    vote_offset: Tensor | None,
-    bias: Tensor | None,
-    sums: Tensor,
-    shape: list[int],
-    tied: bool,
-    iterations: int,
-    leaky: bool,
+    grad_poses: Tensor, grad_activations: Tensor, sums: Tensor, *inputs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of poses, weight and bias (of the bias that there could be, where there is none)."""
-    gradients = _empty_gradients(poses, weight, sums)
-    inputs = ready(poses, weight, vote_offset, bias)
+    call = Call(*inputs)
+    poses, weight, bias = gradients = _empty_gradients(call, sums)
     kernels.dynamic_backward(
-        shape,
-        tied,
-        iterations,
-        leaky,
-        kernels.DynamicTensors(*inputs),
-        *ready(sums, grad_poses, grad_activations),
-        *gradients,
-        torch.get_num_threads(),
+        *kernel_arguments(call, kernels.DynamicOptions, kernels.DynamicInputs),
+        **arrays(sums=sums, grad_poses=grad_poses, grad_activations=grad_activations),
+        gradients=kernels.DynamicGradients(poses=poses, weight=weight, bias=bias),
+        threads=torch.get_num_threads(),
     )
     return gradients
 
 
-def _empty_gradients(poses: Tensor, weight: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return poses.new_empty(poses.shape), weight.new_empty(weight.shape), sums.new_empty(sums.shape[2:])
-
-
 @_dynamic_capsule_conv_backward.register_fake
-def _(grad_poses, grad_activations, poses, weight, vote_offset, bias, sums, shape, tied, iterations, leaky):  # type: ignore
-    return _empty_gradients(poses, weight, sums)
+def _(grad_poses: Tensor, grad_activations: Tensor, sums: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_gradients(Call(*inputs), sums)
+
+
+def _empty_gradients(call: Call, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    of_poses, of_weight = (x.new_empty(x.shape) for x in (call.poses, call.weight))
+    return of_poses, of_weight, sums.new_empty(sums.shape[2:])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:4], output[2])
-    ctx.options = inputs[4:]
+    _, _, sums = output
+    ctx.save_for_backward(sums, *inputs[:TENSORS])
+    ctx.numbers = inputs[TENSORS:]
 
 
 def _backward(ctx: Any, grad_poses: Tensor, grad_activations: Tensor, _: Tensor | None) -> tuple[Any, ...]:
-    poses, weight, bias = _dynamic_capsule_conv_backward(grad_poses, grad_activations, *ctx.saved_tensors, *ctx.options)
-    return poses, weight, None, bias if ctx.needs_input_grad[3] else None, None, None, None, None
+    poses, weight, bias = _dynamic_capsule_conv_backward(grad_poses, grad_activations, *ctx.saved_tensors, *ctx.numbers)
+    has_bias = Call(*ctx.saved_tensors[1:], *ctx.numbers).bias is not None
+    return gradients_of(Call, poses=poses, weight=weight, bias=bias if has_bias else None)
 
 
 _dynamic_capsule_conv.register_autograd(_backward, setup_context=_keep)

@@ -1,7 +1,7 @@
 """EM routing of matrix capsules (Hinton, Sabour, Frosst 2018, OpenReview HJWLfGWRb, Procedure 1)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_shape, check_votes
-from capsella.routing.convolution import Geometry, capsule_votes
+from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
 from capsella.routing.em.moments import WrittenVotes
 from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
@@ -20,6 +20,7 @@ from capsella.types import Capsules
 BACKENDS = {"eager": em_routing_eager, "reference": em_routing_reference}
 
 
+@check_names("argument of em_routing")
 def em_routing(
     votes: Float[Tensor, "b i j d"],
     activations: Float[Tensor, "b i"],
@@ -27,8 +28,14 @@ def em_routing(
     beta_a: Float[Tensor, " j"],
     iterations: int = 3,
     *,
+    inverse_temperature: float = 0.01,
+    inverse_temperature_decay: float = 0.95,
+    variance_floor: float = 1e-4,
+    cost_scale: float | None = None,
+    standardise_costs: bool = False,
+    start: Literal["even", "random"] = "even",
+    start_seed: int = 0,
     backend: str = "auto",
-    **options: Any,
 ) -> Routed:
     """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
 
@@ -37,16 +44,13 @@ def em_routing(
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
-        beta_u: [j], cost of describing a parent's data, per datum and pose element.
-        beta_a: [j], a parent's gain from being active.
-        iterations: at least 1.
+        beta_u, beta_a: [j], cost of describing a parent's data, per datum and pose element; its gain from being active.
+        iterations, inverse_temperature, …, start_seed: see the fields of `EMSettings`.
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
-        options: the other fields of `EMSettings`: inverse_temperature, inverse_temperature_decay, variance_floor,
-            cost_scale, standardise_costs, start, start_seed.
 
     Returns:
-        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; in
-        float32 at least, and finite, where a plain port is not, with no active child or no variance.
+        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; float32
+        at least, and finite where a plain port is not: with no active child or no variance.
 
     Raises:
         ValueError: shapes that disagree, a number out of its range, an unknown backend.
@@ -54,7 +58,9 @@ def em_routing(
     >>> em_routing(torch.randn(2, 5, 3, 16), torch.rand(2, 5), torch.zeros(3), torch.zeros(3)).poses.shape
     torch.Size([2, 3, 16])
     """
-    return _route(votes, activations, beta_u, beta_a, EMSettings(iterations, **options), backend)
+    schedule = iterations, inverse_temperature, inverse_temperature_decay
+    settings = EMSettings(*schedule, variance_floor, cost_scale, standardise_costs, start, start_seed)
+    return _route(votes, activations, beta_u, beta_a, settings, backend)
 
 
 @register_routing
@@ -66,8 +72,8 @@ class EMRouting(EMSettings, Routing):
     compares_poses: ClassVar[bool] = True
 
     competition: Literal["all", "types"] = "all"
-    """Who competes for a child of a convolution: every type at every position whose window holds it (the paper), or the
-    types at one position, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
+    """Who competes for a child of a convolution: every type at every site whose window holds it (the paper), or the
+    types at one site, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
     beta_a_scale: float | None = None
     """None learns β_a itself, from 0. A number s learns b in β_a = s·b, from −1 (authors' code: 5,000, from −½ and, in
     the class capsules, −1). Costs are hundreds, and Adam moves a parameter by a learning rate a step: without a scale
@@ -111,40 +117,30 @@ class EMRouting(EMSettings, Routing):
         beta_u, beta_a = self._betas(parameters)
         return _route(votes, activations, beta_u, beta_a, self, self.backend)
 
-    def capsule_conv(
-        self,
-        poses: Float[Tensor, "b h w c_in p"],
-        activations: Float[Tensor, "b h w c_in"],
-        weight: Float[Tensor, "kh kw c_in c_out q d"],
-        geometry: Geometry,
-        vote_offset: Float[Tensor, "h w d_out"] | None = None,
-        **parameters: Tensor,
-    ) -> Capsules:
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
-        beta_u, beta_a = self._betas(parameters)
+        betas = self._betas(parameters)
+        for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
+            check_shape(argument, beta, (conv.sizes.c_out,), "[j]")
         everywhere = self.competition == "all"
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), poses, weight, vote_offset)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 
-            return em_capsule_conv_native(
-                poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self, everywhere
-            )
+            return em_capsule_conv_native(conv, *betas, self, everywhere)
         if backend == "triton":
             from capsella.routing.em.triton import em_capsule_conv_triton
 
-            return em_capsule_conv_triton(poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self)
+            return em_capsule_conv_triton(conv, *betas, self, everywhere)
         if everywhere and backend == "reference":
-            return em_capsule_conv_reference(poses, activations, weight, geometry, vote_offset, beta_u, beta_a, self)
-        votes, children, (batch, rows, columns) = capsule_votes(poses, activations, weight, geometry, vote_offset)
+            return em_capsule_conv_reference(conv, *betas, self)
+        votes, children = capsule_votes(conv)
         if everywhere:
-            log_normaliser = compete_everywhere(geometry, batch, (poses.shape[1], poses.shape[2]), poses.shape[3])
             V = WrittenVotes(votes.transpose(1, 2))
-            routed = em_procedure(V, children, beta_u, beta_a, self, log_normaliser)
+            routed = em_procedure(V, children, *betas, self, compete_everywhere(conv))
         else:
-            routed = _route(votes, children, beta_u, beta_a, self, backend)
-        grid = (batch, rows, columns, weight.shape[3])
-        return Capsules(routed.poses.reshape(*grid, routed.poses.shape[2]), routed.activations.reshape(grid))
+            routed = _route(votes, children, *betas, self, backend)
+        return conv.parents(routed.poses, routed.activations)
 
 
 def _route(

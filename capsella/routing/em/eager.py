@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capsella.routing.base import Routed
-from capsella.routing.convolution import Geometry, gather_windows
+from capsella.routing.convolution import CapsuleConv, slot_positions
 from capsella.routing.em.moments import Votes, WrittenVotes
 from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
 from capsella.routing.recording import is_recording, new_trace
@@ -71,7 +71,7 @@ def em_procedure(
 
 
 def _log_2pi_variance(variance: Tensor) -> Tensor:
-    """Σ_h ln(2πσ²_h) [n j 1]."""
+    """Σ_d ln(2πσ²_d) [n j 1]."""
     return variance.log().sum(2, keepdim=True) + variance.shape[2] * math.log(2 * math.pi)
 
 
@@ -95,7 +95,7 @@ def _log_activation(
     settings: EMSettings,
     iteration: int,
 ) -> Tensor:
-    """Returns ln a_j [n j] = ln logistic(λ_t (β_a − Σ_h (β_u + ln σ_h) Σ_i r_ij)), with the options of `EMSettings`."""
+    """Returns ln a_j [n j] = ln logistic(λ_t (β_a − Σ_d (β_u + ln σ_d) Σ_i r_ij)), with the options of `EMSettings`."""
     if settings.cost_scale is not None:
         data = data * settings.cost_scale / even_share
     cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data
@@ -110,15 +110,13 @@ def compete_here(logits: Tensor) -> Tensor:
     return logits.logsumexp(1, keepdim=True)
 
 
-def compete_everywhere(geometry: Geometry, batch: int, size: tuple[int, int], c_in: int) -> LogNormaliser:
-    """The `log_normaliser` of [H]: every type at every position whose window holds the child competes for it."""
-    children = torch.arange(size[0] * size[1]).reshape(1, *size, 1)
-    slots = gather_windows(children, geometry).flatten()  # [P·K], the child position in each slot of each window
+def compete_everywhere(conv: CapsuleConv) -> LogNormaliser:
+    """The `log_normaliser` of [H]: every type at every site whose window holds the child competes for it."""
+    sizes, here = conv.sizes, slot_positions(conv).flatten()
 
     def log_normaliser(logits: Tensor) -> Tensor:
-        here = slots.to(logits.device)
-        types = logits.logsumexp(1).reshape(batch, len(slots), c_in)  # over the types at one position
-        grid = types.new_zeros(batch, size[0] * size[1], c_in)
+        types = logits.logsumexp(1).reshape(sizes.batch, len(here), sizes.c_in)  # over the types at one site
+        grid = types.new_zeros(sizes.batch, sizes.height * sizes.width, sizes.c_in)
         index = here[None, :, None].expand_as(types)
         largest = grid.scatter_reduce(1, index, types.detach(), "amax", include_self=False)[:, here]
         total = grid.index_add(1, here, (types - largest).exp())[:, here]

@@ -23,7 +23,7 @@ class Votes(Protocol):
         """μ = Σ_i s V and σ² = Σ_i s (V − μ)² [n j d], for shares s [n j i] that sum to 1 over i."""
 
     def scaled_distance(self, mu: Tensor, precision: Tensor) -> Tensor:
-        """Σ_h (V − μ)²_h · precision_h [n j i], for means and precisions [n j d]."""
+        """Σ_d (V − μ)²_d · precision_d [n j i], for means and precisions [n j d]."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def moments(V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled_distance(V: Tensor, mu: Tensor, precision: Tensor) -> Tensor:
-    """Σ_h (V − μ)²_h · precision_h [n j i], for votes V [n j i d], means and precisions [n j d]."""
+    """Σ_d (V − μ)²_d · precision_d [n j i], for votes V [n j i d], means and precisions [n j d]."""
     distance: Tensor = _ScaledDistance.apply(V, mu, precision)
     return distance
 

@@ -4,13 +4,14 @@ One procedure serves both forms: children and parents are numbered, and a vote V
 holds child i. All parents that have a vote of a child compete for it. Nothing is guarded but σ², by its stated floor.
 """
 
+import itertools
 import math
 
 import torch
 from torch import Tensor
 
 from capsella.routing.base import Routed
-from capsella.routing.convolution import Geometry
+from capsella.routing.convolution import CapsuleConv
 from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
 from capsella.types import Capsules
 
@@ -34,58 +35,46 @@ def em_routing_reference(
     return Routed(*(torch.stack(parts) for parts in zip(*results, strict=True)))
 
 
-def em_capsule_conv_reference(
-    poses: Tensor,
-    activations: Tensor,
-    weight: Tensor,
-    geometry: Geometry,
-    vote_offset: Tensor | None,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    settings: EMSettings,
-) -> Capsules:
-    """A capsule convolution with the competition of [H]: all types at all positions whose window holds the child."""
-    grid = geometry.grid((poses.shape[1], poses.shape[2]))
-    parents = [(r, c, t) for r in range(grid[0]) for c in range(grid[1]) for t in range(weight.shape[3])]
-    slots = geometry.kernel[0] * geometry.kernel[1] * poses.shape[3]
-    share = start_couplings(slots, weight.shape[3], settings).to(poses)
+def em_capsule_conv_reference(conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings) -> Capsules:
+    """A capsule convolution with the competition of [H]: all types at all sites whose window holds the child."""
+    sizes = conv.sizes
+    parents = [(y, x, t) for y in range(sizes.rows) for x in range(sizes.columns) for t in range(sizes.c_out)]
+    share = start_couplings(sizes.i, sizes.c_out, settings).to(conv.poses)
     u, a = [], []
-    for image, active in zip(poses, activations, strict=True):
-        V, slot = _votes_of_windows(image, weight, geometry, vote_offset, parents)
+    for image, active in zip(conv.poses, conv.activations, strict=True):
+        V, within = _votes_of_windows(image, conv, parents)
         mu, a_out, _ = em_routing_of_links(
             V,
-            {(i, j): share[slot[i, j], parents[j][2]] for i, j in V},
+            {(i, j): share[within[i, j], parents[j][2]] for i, j in V},
             list(active.flatten()),
             [beta_u[t] for _, _, t in parents],
             [beta_a[t] for _, _, t in parents],
-            [r * grid[1] + c for r, c, _ in parents],
+            [y * sizes.columns + x for y, x, _ in parents],
             settings,
         )
         u.append(torch.stack(mu))
         a.append(torch.stack(a_out))
-    shape = (len(poses), *grid, weight.shape[3])
-    return Capsules(torch.stack(u).reshape(*shape, -1), torch.stack(a).reshape(shape))
+    return conv.parents(torch.stack(u), torch.stack(a))
 
 
 def _votes_of_windows(
-    poses: Tensor, weight: Tensor, geometry: Geometry, vote_offset: Tensor | None, parents: list[tuple[int, int, int]]
+    poses: Tensor, conv: CapsuleConv, parents: list[tuple[int, int, int]]
 ) -> tuple[Links, dict[tuple[int, int], int]]:
-    """V_ij = M_i W_ij for one image, poses [h w c_in p], children numbered in that order; i's slot in j's window."""
+    """V_ij = M_i W_ij for one image, poses [h w c_in p], children numbered in that order; i's number in j's window."""
     _, width, c_in, _ = poses.shape
+    geometry, (kh, kw) = conv.geometry, conv.geometry.kernel
     V: Links = {}
-    slot = {}
-    for j, (r, c, t) in enumerate(parents):
-        for y in range(geometry.kernel[0]):
-            for x in range(geometry.kernel[1]):
-                row, column = r * geometry.stride[0] + y, c * geometry.stride[1] + x
-                for s in range(c_in):
-                    W = weight[0, 0, s, t] if geometry.tied else weight[y, x, s, t]
-                    M = poses[row, column, s].reshape(-1, len(W))  # a vector is a matrix of one row
-                    vote = (M @ W).flatten()
-                    i = (row * width + column) * c_in + s
-                    V[i, j] = vote if vote_offset is None else vote + vote_offset[row, column]
-                    slot[i, j] = (y * geometry.kernel[1] + x) * c_in + s
-    return V, slot
+    within = {}
+    for j, (site_row, site_column, t) in enumerate(parents):
+        for y, x, m in itertools.product(range(kh), range(kw), range(c_in)):
+            row, column = site_row * geometry.stride[0] + y, site_column * geometry.stride[1] + x
+            W = conv.weight[0, 0, m, t] if geometry.tied else conv.weight[y, x, m, t]
+            M = poses[row, column, m].reshape(-1, len(W))  # a vector is a matrix of one row
+            vote = (M @ W).flatten()
+            i = (row * width + column) * c_in + m
+            V[i, j] = vote if conv.vote_offset is None else vote + conv.vote_offset[row, column]
+            within[i, j] = (y * kw + x) * c_in + m
+    return V, within
 
 
 def em_routing_of_links(

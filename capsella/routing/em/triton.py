@@ -1,49 +1,35 @@
 """EM routing of a capsule convolution whose votes are never written: Triton kernels, forward and backward."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsella.routing.checks import check_shape
-from capsella.routing.convolution import Geometry, check_capsule_conv
+from capsella.routing.convolution import CapsuleConv, Geometry
 from capsella.routing.em.eager import compete_everywhere, compete_here, em_procedure
-from capsella.routing.triton import Factors, vote_factors
+from capsella.routing.em.settings import EMSettings
+from capsella.routing.triton import Factors, keep, kept, vote_factors
 from capsella.types import Capsules
-
-if TYPE_CHECKING:
-    from capsella.routing.em import EMRouting
 
 
 def em_capsule_conv_triton(
-    poses: Tensor,
-    activations: Tensor,
-    weight: Tensor,
-    geometry: Geometry,
-    vote_offset: Tensor | None,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    routing: "EMRouting",
+    conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, everywhere: bool
 ) -> Capsules:
     """`EMRouting.capsule_conv` on a CUDA device: Hinton et al. 2018, Procedure 1, in memory O(children × parents).
 
     Poses and weight of float32, bfloat16 or float16; results are float32 (float64 for float64).
 
     Raises:
-        ValueError: shapes that disagree, or tensors that are not on a CUDA device.
+        ValueError: tensors that are not on a CUDA device.
     """
-    *grid, d = check_capsule_conv(poses, activations, weight, geometry, vote_offset)
-    check_shape("beta_u", beta_u, (grid[3],), "[j]")
-    check_shape("beta_a", beta_a, (grid[3],), "[j]")
-    factors, children = vote_factors(poses, activations, weight, geometry, vote_offset)
-    everywhere = compete_everywhere(geometry, grid[0], (poses.shape[1], poses.shape[2]), poses.shape[3])
-    compete = everywhere if routing.competition == "all" else compete_here
+    factors, children = vote_factors(conv)
+    compete = compete_everywhere(conv) if everywhere else compete_here
     beta_u, beta_a = beta_u.to(children.dtype), beta_a.to(children.dtype)
-    with torch.autocast(poses.device.type, enabled=False):
-        mu, a, _ = em_procedure(TritonVotes(geometry, factors), children, beta_u, beta_a, routing, compete)
-    return Capsules(mu.reshape(*grid, d), a.reshape(grid))
+    with torch.autocast(conv.poses.device.type, enabled=False):
+        routed = em_procedure(TritonVotes(conv.geometry, factors), children, beta_u, beta_a, settings, compete)
+    return conv.parents(routed.poses, routed.activations)
 
 
 @dataclass(frozen=True)
@@ -68,62 +54,36 @@ class _Moments(torch.autograd.Function):
     """The formulas of `capsella.routing.em.moments`, with δ = V − μ."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        geometry: Geometry,
-        poses: Tensor,
-        weight: Tensor,
-        offset: Tensor | None,
-        slots: Tensor,
-        short: bool,
-        shares: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        factors = Factors(poses, weight, offset, slots, short)
-        (mu,) = factors.sums(shares)
-        _, variance = factors.sums(shares, mu)
-        ctx.fixed = geometry, short
-        ctx.save_for_backward(*factors[:4], shares, mu)
+    def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *factors, shares = inputs
+        V = Factors(*factors)
+        (mu,) = V.sums(shares)
+        _, variance = V.sums(shares, mu)
+        keep(ctx, geometry, V, shares, mu)
         return mu, variance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_mu: Tensor, grad_variance: Tensor) -> tuple[Tensor | None, ...]:
-        poses, weight, offset, slots, shares, mu = ctx.saved_tensors
-        geometry, short = ctx.fixed
-        V = Factors(poses, weight, offset, slots, short)
+        V, (shares, mu) = kept(ctx)
         # ∂μ/∂s = V = μ + δ, ∂σ²/∂s = δ²; ∂L/∂V = s (g + 2 g₂ δ)
         grad_shares = V.scores(grad_mu, mu, grad_variance) + (mu * grad_mu).sum(2, keepdim=True)
-        wanted = ctx.needs_input_grad[3]
-        of_factors = V.gradients(geometry, shares, grad_mu, mu, 2 * grad_variance, offset_wanted=wanted)
-        return None, *of_factors, grad_shares
+        return *V.gradients(ctx, shares, grad_mu, mu, 2 * grad_variance), grad_shares
 
 
 class _ScaledDistance(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        geometry: Geometry,
-        poses: Tensor,
-        weight: Tensor,
-        offset: Tensor | None,
-        slots: Tensor,
-        short: bool,
-        mu: Tensor,
-        precision: Tensor,
-    ) -> Tensor:
-        factors = Factors(poses, weight, offset, slots, short)
-        ctx.fixed = geometry, short
-        ctx.save_for_backward(*factors[:4], mu, precision)
-        return factors.scores(torch.zeros_like(mu), mu, precision)
+    def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> Tensor:
+        *factors, mu, precision = inputs
+        V = Factors(*factors)
+        keep(ctx, geometry, V, mu, precision)
+        return V.scores(torch.zeros_like(mu), mu, precision)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        poses, weight, offset, slots, mu, precision = ctx.saved_tensors
-        geometry, short = ctx.fixed
-        V = Factors(poses, weight, offset, slots, short)
+        V, (mu, precision) = kept(ctx)
         # ∂L/∂V = e 2 precision δ
         first, grad_precision = V.sums(grad, mu)
-        wanted = ctx.needs_input_grad[3]
-        of_factors = V.gradients(geometry, grad, torch.zeros_like(mu), mu, 2 * precision, offset_wanted=wanted)
-        return None, *of_factors, -2 * precision * first, grad_precision
+        of_factors = V.gradients(ctx, grad, torch.zeros_like(mu), mu, 2 * precision)
+        return *of_factors, -2 * precision * first, grad_precision

@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_votes
+from capsella.routing.checks import check_names, check_votes
 from capsella.routing.recording import new_trace
 from capsella.routing.squash import length, squash
 
 
+@check_names("argument of random_routing")
 def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     """Couplings c_i = softmax over the parents of standard normal logits, drawn once from `seed` and never changed.
 

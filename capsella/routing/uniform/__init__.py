@@ -7,11 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_votes
+from capsella.routing.checks import check_names, check_votes
 from capsella.routing.recording import new_trace
 from capsella.routing.squash import length, squash
 
 
+@check_names("argument of uniform_routing")
 def uniform_routing(votes: Float[Tensor, "b i j d"]) -> Routed:
     """Every child gives each of the j parents 1/j of itself: v_j = squash(Σ_i V_ij / j).
 

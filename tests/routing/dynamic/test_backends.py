@@ -2,25 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from capsella.routing import Routed, dynamic_routing, squash
+from capsella.routing import dynamic_routing, squash
 from capsella.routing.dynamic import BACKENDS
+from tests.routing.helpers import assert_close, gradients, same_bits, smooth
 
 # b, i, j, d
 SIZES = [(1, 1, 1, 1), (2, 5, 3, 7), (3, 11, 2, 1), (1, 3, 1, 5), (2, 1, 5, 3)]
-
-
-def smooth(routed: Routed) -> list[Tensor]:
-    """The outputs; lengths squared, because the ε that keeps a length's gradient finite shows below about 1e-4."""
-    return [routed.poses, routed.activations.square(), routed.couplings]
-
-
-def gradients(outputs: list[Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
-    """Of one fixed random weighting of all outputs."""
-    generator = torch.Generator().manual_seed(1)
-    weighted = [(torch.randn(out.shape, generator=generator, dtype=out.dtype) * out).sum() for out in outputs]
-    return torch.autograd.grad(torch.stack(weighted).sum(), inputs)
 
 
 @pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference"}))
@@ -37,16 +25,13 @@ def test_outputs_and_gradients(
     ours = smooth(dynamic_routing(votes, **options, backend=backend))
     expected = smooth(dynamic_routing(votes, **options, backend="reference"))
     inputs = [votes] if bias is None else [votes, bias]
-    for mine, theirs in zip(ours, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
-    for mine, theirs in zip(gradients(ours, inputs), gradients(expected, inputs), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
+    assert_close(ours, expected, rtol=1e-7, atol=1e-9)
+    assert_close(gradients(ours, inputs), gradients(expected, inputs), rtol=1e-7, atol=1e-9)
 
 
 def test_auto_is_eager() -> None:
     votes = torch.randn(2, 5, 3, 4)
-    for auto, eager in zip(dynamic_routing(votes), dynamic_routing(votes, backend="eager"), strict=True):
-        assert torch.equal(auto, eager)
+    assert same_bits(dynamic_routing(votes), dynamic_routing(votes, backend="eager"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,6 +1,6 @@
 """The native kernels against eager in float64: outputs and all gradients, every instruction set."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,89 +9,55 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.layers import CapsuleConv2d
-from capsella.routing import DynamicRouting, Geometry, record
+from capsella.routing import CapsuleConv, DynamicRouting, Geometry, record
 from capsella.types import Capsules
+from tests.routing.helpers import CONV, Layer, asking, gradients, route, same_bits
 
 if _native.UNAVAILABLE is not None:
     pytest.skip(_native.UNAVAILABLE, allow_module_level=True)
 
-from capsella._native import kernels
-from capsella.routing.dynamic.native import _dynamic_capsule_conv
-from capsella.routing.native import conv_shape
+from capsella.routing.convolution import ConvSizes
+from capsella.routing.dynamic.native import Call, _dynamic_capsule_conv
 
-# name: (batch, grid of children, geometry, types and pose elements of children, of parents)
-LAYERS: dict[str, tuple[int, tuple[int, int], Geometry, tuple[int, int], tuple[int, int]]] = {
-    "dense as in CapsNet": (3, (2, 3), Geometry((2, 3)), (5, 8), (10, 16)),
-    "dense, one image": (1, (3, 3), Geometry((3, 3)), (4, 8), (3, 8)),
-    "convolution as in CAPSNET 2": (2, (4, 5), Geometry((3, 3)), (3, 8), (6, 8)),
-    "8-D to 8-D, many windows": (3, (5, 5), Geometry((3, 3)), (3, 8), (4, 8)),
-    "8-D to 8-D, an odd number": (2, (4, 5), Geometry((3, 3)), (3, 8), (5, 8)),
-    "many windows": (9, (5, 5), Geometry((2, 2)), (3, 8), (40, 16)),
-    "odd sizes": (2, (5, 6), Geometry((3, 3), (2, 2)), (3, 7), (5, 3)),
-    "long poses": (2, (3, 3), Geometry((2, 2)), (2, 19), (3, 37)),
-    "stride beyond the kernel": (2, (5, 5), Geometry((1, 2), (3, 3)), (2, 3), (4, 11)),
-    "rows left over": (2, (3, 2), Geometry((2, 2), (2, 1)), (2, 3), (4, 4)),
-    "1×1": (2, (2, 2), Geometry((1, 1)), (3, 2), (2, 5)),
-    "one type, one element": (2, (2, 2), Geometry((2, 2)), (1, 1), (1, 1)),
-    "3×3 matrices": (2, (3, 3), Geometry((2, 2), matrix=True), (3, 9), (4, 9)),
-    "4×4 matrices": (2, (3, 4), Geometry((2, 2), matrix=True), (3, 16), (4, 16)),
-    "tied as in CAPSNET 1": (2, (6, 6), Geometry((6, 6), tied=True), (5, 8), (4, 96)),
-    "tied, one image, one type": (1, (2, 3), Geometry((2, 3), tied=True), (1, 5), (3, 4)),
-    "tied windows": (3, (5, 6), Geometry((3, 2), (2, 3), tied=True), (4, 7), (5, 19)),
-    "tied 3×3 matrices": (2, (4, 5), Geometry((4, 5), tied=True, matrix=True), (3, 9), (4, 9)),
-    "tied, many windows": (9, (5, 5), Geometry((2, 2), tied=True), (9, 8), (20, 16)),
+LAYERS = {
+    "dense as in CapsNet": Layer(3, (2, 3), Geometry((2, 3)), (5, 8), (10, 16)),
+    "dense, one image": Layer(1, (3, 3), Geometry((3, 3)), (4, 8), (3, 8)),
+    "convolution as in CAPSNET 2": Layer(2, (4, 5), Geometry((3, 3)), (3, 8), (6, 8)),
+    "8-D to 8-D, many windows": Layer(3, (5, 5), Geometry((3, 3)), (3, 8), (4, 8)),
+    "8-D to 8-D, an odd number": Layer(2, (4, 5), Geometry((3, 3)), (3, 8), (5, 8)),
+    "many windows": Layer(9, (5, 5), Geometry((2, 2)), (3, 8), (40, 16)),
+    "odd sizes": Layer(2, (5, 6), Geometry((3, 3), (2, 2)), (3, 7), (5, 3)),
+    "long poses": Layer(2, (3, 3), Geometry((2, 2)), (2, 19), (3, 37)),
+    "stride beyond the kernel": Layer(2, (5, 5), Geometry((1, 2), (3, 3)), (2, 3), (4, 11)),
+    "rows left over": Layer(2, (3, 2), Geometry((2, 2), (2, 1)), (2, 3), (4, 4)),
+    "1×1": Layer(2, (2, 2), Geometry((1, 1)), (3, 2), (2, 5)),
+    "one type, one element": Layer(2, (2, 2), Geometry((2, 2)), (1, 1), (1, 1)),
+    "3×3 matrices": Layer(2, (3, 3), Geometry((2, 2), matrix=True), (3, 9), (4, 9)),
+    "4×4 matrices": Layer(2, (3, 4), Geometry((2, 2), matrix=True), (3, 16), (4, 16)),
+    "tied as in CAPSNET 1": Layer(2, (6, 6), Geometry((6, 6), tied=True), (5, 8), (4, 96)),
+    "tied, one image, one type": Layer(1, (2, 3), Geometry((2, 3), tied=True), (1, 5), (3, 4)),
+    "tied windows": Layer(3, (5, 6), Geometry((3, 2), (2, 3), tied=True), (4, 7), (5, 19)),
+    "tied 3×3 matrices": Layer(2, (4, 5), Geometry((4, 5), tied=True, matrix=True), (3, 9), (4, 9)),
+    "tied, many windows": Layer(9, (5, 5), Geometry((2, 2), tied=True), (9, 8), (20, 16)),
 }
 EPSILON = torch.finfo(torch.float32).eps
 
 
-@pytest.fixture(params=kernels.instruction_sets())
-def _instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = kernels.instruction_set()
-    kernels.use(request.param)
-    yield
-    kernels.use(before)
-
-
-@pytest.fixture
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def _nan_in_new_memory() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)  # fills new tensors with NaN
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def inputs(name: str, batch: int | None = None) -> dict[str, Tensor]:
-    """Poses, weight, vote_offset, bias."""
-    b, grid, geometry, (c_in, p), (c_out, d) = LAYERS[name]
-    shapes = {
-        "poses": (b if batch is None else batch, *grid, c_in, p),
-        "weight": geometry.weight_shape(c_in, p, c_out, d),
-        "vote_offset": (*grid, d),
-        "bias": (c_out, d),
-    }
-    return {key: torch.randn(shape) for key, shape in shapes.items()}
+    """Of the convolution, and a bias."""
+    layer = LAYERS[name] if batch is None else LAYERS[name]._replace(batch=batch)
+    shapes = {**layer.shapes(), "bias": layer.parents}
+    tensors = {key: torch.randn(shape) for key, shape in shapes.items() if key != "activations"}
+    return {**tensors, "activations": tensors["poses"].norm(dim=-1)}
 
 
 def results(
     name: str, tensors: dict[str, Tensor], backend: Any = "native", dtype: Any = None, **options: Any
 ) -> list[Tensor]:
     """Poses, activations, and the gradients of poses, weight and bias."""
-    grad = {k: x.detach().to(dtype or x.dtype).requires_grad_(k != "vote_offset") for k, x in tensors.items()}
-    rest = {key: tensor for key, tensor in grad.items() if key != "poses"}
-    routing = DynamicRouting(**options, bias="bias" in rest, backend=backend)
-    activations = grad["poses"].detach().norm(dim=-1)
-    out = routing.capsule_conv(grad["poses"], activations, geometry=LAYERS[name][2], **rest)
-    generator = torch.Generator().manual_seed(1)
-    weighting = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in out]
-    gradients = torch.autograd.grad(list(out), [x for x in grad.values() if x.requires_grad], weighting)
-    return [*out, *gradients]
+    mine = asking(tensors, dtype, without=["activations", "vote_offset"])
+    out = route(DynamicRouting(**options, bias="bias" in mine, backend=backend), LAYERS[name].geometry, mine)
+    return [*out, *gradients(out, [tensor for tensor in mine.values() if tensor.requires_grad])]
 
 
 def assert_as_exact_as_eager(name: str, tensors: dict[str, Tensor], **options: Any) -> None:
@@ -107,7 +73,7 @@ def assert_as_exact_as_eager(name: str, tensors: dict[str, Tensor], **options: A
         assert (ours - exact).abs().max() <= allowed
 
 
-@pytest.mark.usefixtures("_instruction_set", "_nan_in_new_memory")
+@pytest.mark.usefixtures("instruction_set", "nan_in_new_memory")
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
     ("options", "without"),
@@ -120,7 +86,7 @@ def assert_as_exact_as_eager(name: str, tensors: dict[str, Tensor], **options: A
 )
 def test_outputs_and_gradients(name: str, options: dict[str, Any], without: tuple[str, ...]) -> None:
     tensors = {key: tensor for key, tensor in inputs(name).items() if key not in without}
-    if LAYERS[name][2].tied:
+    if LAYERS[name].geometry.tied:
         tensors.pop("vote_offset", None)
     assert_as_exact_as_eager(name, tensors, **options)
 
@@ -132,20 +98,19 @@ def test_against_the_reference() -> None:
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.usefixtures("_threads", "_instruction_set")
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(
     "name", ["dense as in CapsNet", "dense, one image", "many windows", "odd sizes", "tied windows"]
 )
-def test_the_number_of_threads_changes_no_bit(name: str) -> None:
+def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None], name: str) -> None:
     tensors = inputs(name)
     del tensors["vote_offset"]
     runs = []
-    for threads in (1, 2, 5):
-        torch.set_num_threads(threads)
+    for count in (1, 2, 5):
+        threads(count)
         runs.append(results(name, tensors))
     for several in runs[1:]:
-        for ours, expected in zip(several, runs[0], strict=True):
-            assert torch.equal(ours, expected)
+        assert same_bits(several, runs[0])
 
 
 @pytest.mark.parametrize("name", ["dense as in CapsNet", "odd sizes", "tied windows"])
@@ -162,8 +127,7 @@ def test_inputs_that_are_not_contiguous() -> None:
     tensors = inputs("odd sizes")
     scattered = {key: x.transpose(0, -1).contiguous().transpose(0, -1) for key, x in tensors.items()}
     assert not any(x.is_contiguous() for x in scattered.values())
-    for ours, expected in zip(results("odd sizes", scattered), results("odd sizes", tensors), strict=True):
-        assert torch.equal(ours, expected)
+    assert same_bits(results("odd sizes", scattered), results("odd sizes", tensors))
 
 
 def test_inputs_are_left_alone() -> None:
@@ -173,7 +137,7 @@ def test_inputs_are_left_alone() -> None:
     assert all(torch.equal(x, before[key]) for key, x in tensors.items())
 
 
-@pytest.mark.usefixtures("_instruction_set")
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("leaky", [False, True])
 @pytest.mark.parametrize("name", ["odd sizes", "tied windows"])
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e-6, 1e6])
@@ -190,16 +154,13 @@ def test_zero_tiny_and_huge_poses_stay_finite(leaky: bool, name: str, scale: flo
 
 def test_auto_is_native_for_float32_on_a_cpu() -> None:
     tensors = inputs("odd sizes")
-    for auto, native in zip(results("odd sizes", tensors, "auto"), results("odd sizes", tensors), strict=True):
-        assert torch.equal(auto, native)
+    assert same_bits(results("odd sizes", tensors, "auto"), results("odd sizes", tensors))
     tied = inputs("tied windows")
     offset = tied.pop("vote_offset")
-    for auto, native in zip(results("tied windows", tied, "auto"), results("tied windows", tied), strict=True):
-        assert torch.equal(auto, native)
+    assert same_bits(results("tied windows", tied, "auto"), results("tied windows", tied))
     assert all(x.isfinite().all() for x in results("tied windows", {**tied, "vote_offset": offset}, "auto"))
     double = {key: x.double() for key, x in tensors.items()}
-    for auto, eager in zip(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"), strict=True):
-        assert torch.equal(auto, eager)
+    assert same_bits(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"))
 
 
 def test_recording_still_gives_couplings() -> None:
@@ -211,13 +172,15 @@ def test_recording_still_gives_couplings() -> None:
     torch.testing.assert_close(layer(children).poses, recorded.poses)
 
 
+def call_of(tensors: dict[str, Tensor], name: str, leaky: bool = False) -> Call:
+    conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=LAYERS[name].geometry)
+    return Call(conv.poses, conv.weight, conv.vote_offset, tensors["bias"], list(conv.sizes), 3, leaky)
+
+
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_the_operator_is_registered_as_torch_wants(with_bias: bool) -> None:
-    tensors = inputs("odd sizes")
-    poses, weight, bias = (tensors[key].requires_grad_() for key in ("poses", "weight", "bias"))
-    shape = conv_shape(poses, weight, LAYERS["odd sizes"][2])
-    arguments = (poses, weight, tensors["vote_offset"], bias if with_bias else None, shape, False, 3, True)
-    torch.library.opcheck(_dynamic_capsule_conv, arguments)
+    call = call_of(asking(inputs("odd sizes"), without=["activations", "vote_offset"]), "odd sizes", leaky=True)
+    torch.library.opcheck(_dynamic_capsule_conv, tuple(call if with_bias else call._replace(bias=None)))
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -231,11 +194,9 @@ def test_bad_input_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         ValueError, match=r"'native' cannot run here: it takes float32, and the poses are torch.float64"
     ):
         results("odd sizes", tensors, dtype=torch.float64)
-    long = Geometry((1, 1))
+    long = {key: x.float() for key, x in Layer(1, (1, 1), Geometry((1, 1)), (1, 257), (1, 2)).tensors().items()}
     with pytest.raises(ValueError, match=r"up to 256 elements, and these have 257"):
-        DynamicRouting(backend="native").capsule_conv(
-            torch.zeros(1, 1, 1, 1, 257), torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, 257, 2), long
-        )
+        route(DynamicRouting(backend="native"), Geometry((1, 1)), long)
     monkeypatch.setattr(_native, "UNAVAILABLE", "it was not built")
     with pytest.raises(ValueError, match=r"'native' cannot run here: it was not built"):
         results("odd sizes", tensors)
@@ -243,10 +204,9 @@ def test_bad_input_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("as_users_call")
 def test_kernels_refuse_arrays_of_another_size() -> None:
-    tensors = inputs("odd sizes")
-    geometry = LAYERS["odd sizes"][2]
-    shape = conv_shape(tensors["poses"], tensors["weight"], geometry)
+    call = call_of(inputs("odd sizes"), "odd sizes")
     with pytest.raises(ValueError, match=r"bias: must have 15 elements, got 14"):
-        _dynamic_capsule_conv(tensors["poses"], tensors["weight"], None, torch.zeros(14), shape, False, 3, False)
+        _dynamic_capsule_conv(*call._replace(vote_offset=None, bias=torch.zeros(14)))
+    tied = list(ConvSizes._make(call.sizes)._replace(tied=1))
     with pytest.raises(ValueError, match=r"vote_offset: must be None for tied weights"):
-        _dynamic_capsule_conv(tensors["poses"], tensors["weight"], tensors["vote_offset"], None, shape, True, 3, False)
+        _dynamic_capsule_conv(*call._replace(bias=None, sizes=tied))

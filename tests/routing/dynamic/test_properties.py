@@ -8,6 +8,7 @@ from torch import Tensor
 
 from capsella.routing import Routed, dynamic_routing
 from capsella.routing.dynamic import BACKENDS
+from tests.routing.helpers import assert_close
 
 
 @st.composite
@@ -21,16 +22,11 @@ def random_votes(draw: st.DrawFn) -> Tensor:
 iterations = st.integers(1, 4)
 
 
-def assert_same(ours: Routed, expected: Routed) -> None:
-    for mine, theirs in zip(ours, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
-
-
 @given(random_votes(), iterations, st.randoms(use_true_random=False))
 def test_the_order_of_children_does_not_matter(votes: Tensor, iterations: int, random: st.DataObject) -> None:
     order = random.sample(range(votes.shape[1]), votes.shape[1])
     routed, permuted = dynamic_routing(votes, iterations), dynamic_routing(votes[:, order], iterations)
-    assert_same(permuted, routed._replace(couplings=routed.couplings[:, order]))
+    assert_close(permuted, routed._replace(couplings=routed.couplings[:, order]), atol=1e-9)
 
 
 @given(random_votes(), iterations, st.randoms(use_true_random=False))
@@ -38,7 +34,7 @@ def test_parents_are_equals(votes: Tensor, iterations: int, random: st.DataObjec
     order = random.sample(range(votes.shape[2]), votes.shape[2])
     routed, permuted = dynamic_routing(votes, iterations), dynamic_routing(votes[:, :, order], iterations)
     expected = Routed(routed.poses[:, order], routed.activations[:, order], routed.couplings[..., order])
-    assert_same(permuted, expected)
+    assert_close(permuted, expected, atol=1e-9)
 
 
 @given(random_votes(), iterations)
@@ -67,7 +63,7 @@ def test_an_image_does_not_depend_on_its_neighbours(votes: Tensor, iterations: i
     together = dynamic_routing(votes, iterations)
     for image in range(len(votes)):
         alone = dynamic_routing(votes[image : image + 1], iterations)
-        assert_same(Routed(*(out[image : image + 1] for out in together)), alone)
+        assert_close(Routed(*(out[image : image + 1] for out in together)), alone, atol=1e-9)
 
 
 @given(random_votes(), iterations)
@@ -76,7 +72,7 @@ def test_turning_every_vote_turns_every_pose(votes: Tensor, iterations: int) -> 
     d = votes.shape[3]
     turn, _ = torch.linalg.qr(torch.randn(d, d, dtype=votes.dtype, generator=torch.Generator().manual_seed(d)))
     routed = dynamic_routing(votes, iterations)
-    assert_same(dynamic_routing(votes @ turn, iterations), routed._replace(poses=routed.poses @ turn))
+    assert_close(dynamic_routing(votes @ turn, iterations), routed._replace(poses=routed.poses @ turn), atol=1e-9)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

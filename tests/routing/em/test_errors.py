@@ -1,13 +1,17 @@
 """Every ValueError: argument, rule, and what was received."""
 
+import dataclasses
 import re
+from inspect import signature
 from typing import Any
 
 import pytest
 import torch
 
 from capsella.layers import CapsuleConv2d
-from capsella.routing import EMRouting, Geometry, em_routing, routing_from_dict
+from capsella.routing import CapsuleConv, EMRouting, Geometry, em_routing, routing_from_dict
+from capsella.routing.em.settings import EMSettings
+from tests.routing.helpers import Layer
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 GOOD: dict[str, Any] = {
@@ -63,15 +67,27 @@ def test_unknown_pose() -> None:
         CapsuleConv2d(2, 4, 3, 4, 3, pose="tensor")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("competition", ["all", "types"])
-def test_vote_offset_of_another_grid(competition: Any) -> None:
+def test_vote_offset_of_another_grid() -> None:
     geometry = Geometry((2, 2), matrix=True)
     poses, activations, weight = torch.randn(1, 3, 3, 2, 4), torch.rand(1, 3, 3, 2), torch.randn(2, 2, 2, 3, 2, 2)
-    betas = {"beta_u": torch.zeros(3), "beta_a": torch.zeros(3)}
     with pytest.raises(ValueError, match=re.escape("vote_offset: must have shape [h w d] = (3, 3, 4), got (2, 2, 4)")):
-        EMRouting(competition=competition).capsule_conv(
-            poses, activations, weight, geometry, torch.zeros(2, 2, 4), **betas
+        CapsuleConv(poses, activations, weight, geometry, torch.zeros(2, 2, 4))
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+@pytest.mark.parametrize("backend", ["auto", "eager", "reference"])
+def test_betas_of_another_layer(competition: Any, backend: Any) -> None:
+    tensors = Layer(1, (3, 3), Geometry((2, 2), matrix=True), (2, 4), (3, 4)).tensors()
+    conv = CapsuleConv(**tensors, geometry=Geometry((2, 2), matrix=True))
+    with pytest.raises(ValueError, match=re.escape("beta_a: must have shape [j] = (3,), got (1,)")):
+        EMRouting(competition=competition, backend=backend).capsule_conv(
+            conv, beta_u=torch.zeros(3), beta_a=torch.zeros(1)
         )
+
+
+def test_the_function_has_the_defaults_of_the_options() -> None:
+    defaults = {name: parameter.default for name, parameter in signature(em_routing).parameters.items()}
+    assert {field.name: defaults[field.name] for field in dataclasses.fields(EMSettings)} == vars(EMSettings())
 
 
 def test_options_survive_the_journey_through_json() -> None:

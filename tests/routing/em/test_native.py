@@ -1,6 +1,6 @@
 """The C++ kernels against eager float64: as near as eager float32 is, for every instruction set of this processor."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,28 +10,26 @@ from torch.utils.data import DataLoader, Dataset
 
 from capsella import _native
 from capsella.layers import CapsuleConv2d
-from capsella.routing import EMRouting, Geometry, record
-from capsella.routing.native import conv_shape
+from capsella.routing import CapsuleConv, EMRouting, Geometry, record
 from capsella.types import Capsules
+from tests.routing.helpers import CONV, Layer, asking, error, gradients, route, same_bits
 
 pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
 
-# name: (batch, rows, columns, child types, child pose, parent types, parent pose, geometry)
-Case = tuple[int, int, int, int, int, int, int, Geometry]
-CASES: dict[str, Case] = {
-    "4×4 poses": (2, 5, 6, 3, 16, 5, 16, Geometry((3, 3), (2, 1), matrix=True)),
-    "more types than lanes": (1, 4, 4, 2, 16, 33, 16, Geometry((3, 3), matrix=True)),
-    "3×3 poses": (2, 4, 4, 2, 9, 17, 9, Geometry((3, 2), matrix=True)),
-    "2×2 poses": (2, 4, 3, 5, 4, 3, 4, Geometry((2, 2), (2, 1), matrix=True)),
-    "16-D vectors": (2, 3, 3, 2, 16, 6, 16, Geometry((2, 2))),
-    "5-D to 7-D": (2, 3, 4, 3, 5, 9, 7, Geometry((2, 3))),
-    "tied": (3, 4, 4, 4, 16, 5, 16, Geometry((4, 4), tied=True, matrix=True)),
-    "tied windows": (2, 4, 4, 3, 16, 5, 16, Geometry((3, 3), tied=True, matrix=True)),
-    "one child a window": (1, 4, 5, 1, 16, 3, 16, Geometry((1, 1), (1, 2), matrix=True)),
-    "gaps between windows": (2, 7, 5, 2, 9, 4, 9, Geometry((1, 2), (3, 3), matrix=True)),
-    "one type": (2, 4, 4, 1, 16, 1, 16, Geometry((2, 2), matrix=True)),
-    "many images": (40, 2, 2, 2, 4, 3, 4, Geometry((1, 1), matrix=True)),
-    "no image": (0, 4, 4, 2, 16, 3, 16, Geometry((3, 3), matrix=True)),
+LAYERS = {
+    "4×4 poses": Layer(2, (5, 6), Geometry((3, 3), (2, 1), matrix=True), (3, 16), (5, 16)),
+    "more types than lanes": Layer(1, (4, 4), Geometry((3, 3), matrix=True), (2, 16), (33, 16)),
+    "3×3 poses": Layer(2, (4, 4), Geometry((3, 2), matrix=True), (2, 9), (17, 9)),
+    "2×2 poses": Layer(2, (4, 3), Geometry((2, 2), (2, 1), matrix=True), (5, 4), (3, 4)),
+    "16-D vectors": Layer(2, (3, 3), Geometry((2, 2)), (2, 16), (6, 16)),
+    "5-D to 7-D": Layer(2, (3, 4), Geometry((2, 3)), (3, 5), (9, 7)),
+    "tied": Layer(3, (4, 4), Geometry((4, 4), tied=True, matrix=True), (4, 16), (5, 16)),
+    "tied windows": Layer(2, (4, 4), Geometry((3, 3), tied=True, matrix=True), (3, 16), (5, 16)),
+    "one child a window": Layer(1, (4, 5), Geometry((1, 1), (1, 2), matrix=True), (1, 16), (3, 16)),
+    "gaps between windows": Layer(2, (7, 5), Geometry((1, 2), (3, 3), matrix=True), (2, 9), (4, 9)),
+    "one type": Layer(2, (4, 4), Geometry((2, 2), matrix=True), (1, 16), (1, 16)),
+    "many images": Layer(40, (2, 2), Geometry((1, 1), matrix=True), (2, 4), (3, 4)),
+    "no image": Layer(0, (4, 4), Geometry((3, 3), matrix=True), (2, 16), (3, 16)),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -43,67 +41,32 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def children(case: Case, seed: int = 0) -> list[Tensor]:
-    """poses, activations, weight, vote_offset, β_u, β_a in float64."""
-    batch, rows, columns, c_in, p, c_out, d, geometry = case
-    g = torch.Generator().manual_seed(seed)
-
-    def randn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=g, dtype=torch.float64)
-
-    return [
-        randn(batch, rows, columns, c_in, p),
-        torch.rand(batch, rows, columns, c_in, generator=g, dtype=torch.float64),
-        0.5 * randn(*geometry.weight_shape(c_in, p, c_out, d)),
-        randn(rows, columns, d),
-        0.3 * randn(c_out),
-        randn(c_out),
-    ]
+def inputs(name: str) -> dict[str, Tensor]:
+    """Of the convolution, β_u and β_a, in float64."""
+    c_out, _ = LAYERS[name].parents
+    g = torch.Generator().manual_seed(0)
+    tensors = LAYERS[name].tensors(scale=0.5, generator=g)
+    tensors["beta_u"] = 0.3 * torch.randn(c_out, generator=g, dtype=torch.float64)
+    tensors["beta_a"] = torch.randn(c_out, generator=g, dtype=torch.float64)
+    return tensors
 
 
-def run(tensors: list[Tensor], geometry: Geometry, dtype: torch.dtype = torch.float32, **options: Any) -> list[Tensor]:
+def run(name: str, tensors: dict[str, Tensor], dtype: torch.dtype = torch.float32, **options: Any) -> list[Tensor]:
     """Poses, activations, and the gradients of one fixed random weighting of both."""
-    poses, activations, weight, offset, beta_u, beta_a = (tensor.detach().to(dtype) for tensor in tensors)
-    asking = [tensor.requires_grad_() for tensor in (poses, activations, weight, beta_u, beta_a)]
-    out = EMRouting(**options).capsule_conv(poses, activations, weight, geometry, offset, beta_u=beta_u, beta_a=beta_a)
-    g = torch.Generator().manual_seed(1)
-    weighted = [(torch.randn(x.shape, generator=g, dtype=torch.float64).to(dtype) * x).sum() for x in out]
-    return [*out, *torch.autograd.grad(sum(weighted), asking)]
-
-
-def error(ours: Tensor, exact: Tensor) -> float:
-    """Largest difference, in units of the largest value."""
-    if not exact.numel():
-        return 0.0
-    return float((ours.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max().clamp(min=1e-6))
-
-
-@pytest.fixture(params=_native.kernels.instruction_sets() if _native.kernels else [])
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    best = _native.kernels.instruction_set()
-    _native.kernels.use(request.param)
-    yield request.param
-    _native.kernels.use(best)
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+    mine = asking(tensors, dtype, without=["vote_offset"])
+    out = route(EMRouting(**options), LAYERS[name].geometry, mine)
+    return [*out, *gradients(out, [tensor for tensor in mine.values() if tensor.requires_grad])]
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("competition", ["all", "types"])
 def test_outputs_and_gradients(name: str, options: str, competition: str) -> None:
-    tensors, geometry = children(CASES[name]), CASES[name][-1]
+    tensors = inputs(name)
     settings = {**OPTIONS[options], "competition": competition}
-    exact, eager = (
-        run(tensors, geometry, dtype, backend="eager", **settings) for dtype in (torch.float64, torch.float32)
-    )
-    native = run(tensors, geometry, backend="native", **settings)
+    exact, eager = (run(name, tensors, dtype, backend="eager", **settings) for dtype in (torch.float64, torch.float32))
+    native = run(name, tensors, backend="native", **settings)
     for ours, theirs, truth in zip(native, eager, exact, strict=True):
         assert ours.shape == truth.shape
         # Both sum in float32, in different orders, and EM magnifies what they round: either may be the luckier one.
@@ -113,47 +76,37 @@ def test_outputs_and_gradients(name: str, options: str, competition: str) -> Non
 @pytest.mark.parametrize("competition", ["all", "types"])
 def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None], competition: str) -> None:
     for name in ("4×4 poses", "tied", "many images"):
-        tensors, geometry = children(CASES[name]), CASES[name][-1]
+        tensors = inputs(name)
         results = []
         for count in (1, 2, 5, 2):
             threads(count)
-            results.append(run(tensors, geometry, backend="native", competition=competition))
+            results.append(run(name, tensors, backend="native", competition=competition))
         for other in results[1:]:
-            assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+            assert same_bits(other, results[0])
 
 
-def test_no_value_comes_from_memory_never_written() -> None:
-    case = CASES["4×4 poses"]
-    tensors, geometry = children(case), case[-1]
-    expected = run(tensors, geometry, backend="native")
-    torch.use_deterministic_algorithms(True)  # torch.empty is then filled with NaN
-    try:
-        poisoned = run(tensors, geometry, backend="native")
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(torch.equal(a, b) for a, b in zip(expected, poisoned, strict=True))
+def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest) -> None:
+    expected = run("4×4 poses", inputs("4×4 poses"), backend="native")
+    request.getfixturevalue("nan_in_new_memory")
+    assert same_bits(run("4×4 poses", inputs("4×4 poses"), backend="native"), expected)
 
 
 def test_strided_inputs() -> None:
-    case = CASES["4×4 poses"]
-    tensors, geometry = children(case), case[-1]
-    expected = run(tensors, geometry, backend="native")
-    poses = tensors[0].permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)  # as a convolution leaves them
-    weight = tensors[2].transpose(0, -1).contiguous().transpose(0, -1)
-    assert not poses.is_contiguous()
-    assert not weight.is_contiguous()
-    strided = run([poses, tensors[1], weight, *tensors[3:]], geometry, backend="native")
-    assert all(torch.equal(a, b) for a, b in zip(expected, strided, strict=True))
+    tensors = inputs("4×4 poses")
+    strided = dict(tensors)
+    strided["poses"] = tensors["poses"].permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)  # as convolutions do
+    strided["weight"] = tensors["weight"].transpose(0, -1).contiguous().transpose(0, -1)
+    assert not strided["poses"].is_contiguous()
+    assert not strided["weight"].is_contiguous()
+    assert same_bits(*(run("4×4 poses", each, backend="native") for each in (strided, tensors)))
 
 
 def test_auto_is_native_for_float32_alone() -> None:
-    case = CASES["4×4 poses"]
-    tensors, geometry = children(case), case[-1]
-    auto, native, eager = (run(tensors, geometry, backend=backend) for backend in ("auto", "native", "eager"))
-    assert all(torch.equal(a, b) for a, b in zip(auto, native, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(native, eager, strict=True))
-    double = [run(tensors, geometry, torch.float64, backend=backend) for backend in ("auto", "eager")]
-    assert all(torch.equal(a, b) for a, b in zip(*double, strict=True))
+    tensors = inputs("4×4 poses")
+    auto, native, eager = (run("4×4 poses", tensors, backend=backend) for backend in ("auto", "native", "eager"))
+    assert same_bits(auto, native)
+    assert not same_bits(native, eager)
+    assert same_bits(*(run("4×4 poses", tensors, torch.float64, backend=backend) for backend in ("auto", "eager")))
 
 
 def test_recording_keeps_couplings_whatever_the_backend() -> None:
@@ -174,59 +127,50 @@ def test_recording_keeps_couplings_whatever_the_backend() -> None:
     ],
 )
 def test_asking_for_what_cannot_run(change: dict[str, Any], message: str) -> None:
-    geometry = Geometry((2, 2), matrix=True)
-    poses, activations = torch.zeros(1, 3, 3, 2, 4, **change), torch.zeros(1, 3, 3, 2, **change)
-    weight = torch.zeros(geometry.weight_shape(2, 4, 3, 4), **change)
-    betas = {"beta_u": torch.zeros(3, **change), "beta_a": torch.zeros(3, **change)}
+    layer = Layer(1, (3, 3), Geometry((2, 2), matrix=True), (2, 4), (3, 4))
+    tensors = {**layer.tensors(), "beta_u": torch.zeros(3), "beta_a": torch.zeros(3)}
+    tensors = {name: tensor.float().to(**change) for name, tensor in tensors.items()}
     with pytest.raises(ValueError, match=message):
-        EMRouting(backend="native").capsule_conv(poses, activations, weight, geometry, **betas)
+        route(EMRouting(backend="native"), layer.geometry, tensors)
 
 
 def test_poses_too_large_and_offsets_to_be_learned_are_left_to_eager() -> None:
     routing = EMRouting(iterations=1)
     for p, offset in ((17 * 17, None), (4, torch.zeros(3, 3, 4, requires_grad=True))):
-        geometry = Geometry((2, 2), matrix=True)
-        inputs = torch.randn(1, 3, 3, 1, p), torch.rand(1, 3, 3, 1), torch.randn(geometry.weight_shape(1, p, 2, p))
-        betas = {"beta_u": torch.zeros(2), "beta_a": torch.zeros(2)}
-        assert routing.capsule_conv(*inputs, geometry, offset, **betas).poses.isfinite().all()
+        layer = Layer(1, (3, 3), Geometry((2, 2), matrix=True), (1, p), (2, p))
+        tensors = {name: tensor.float() for name, tensor in layer.tensors().items()}
+        tensors |= {"vote_offset": offset, "beta_u": torch.zeros(2), "beta_a": torch.zeros(2)}
+        assert route(routing, layer.geometry, tensors)[0].isfinite().all()
         with pytest.raises(ValueError, match=r"takes poses of up to 256|takes vote_offset as a constant"):
-            EMRouting(backend="native").capsule_conv(*inputs, geometry, offset, **betas)
+            route(EMRouting(backend="native"), layer.geometry, tensors)
 
 
 def test_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "UNAVAILABLE", "not built")
-    case = CASES["2×2 poses"]
-    tensors, geometry = children(case), case[-1]
-    for auto, eager in zip(*(run(tensors, geometry, backend=backend) for backend in ("auto", "eager")), strict=True):
-        assert torch.equal(auto, eager)
+    tensors = inputs("2×2 poses")
+    assert same_bits(*(run("2×2 poses", tensors, backend=backend) for backend in ("auto", "eager")))
     with pytest.raises(ValueError, match="'native' cannot run here: not built"):
-        run(tensors, geometry, backend="native")
+        run("2×2 poses", tensors, backend="native")
 
 
 @pytest.mark.usefixtures("as_users_call")
 def test_the_operator_keeps_torch_s_contract() -> None:
-    from capsella.routing.em.native import _em_capsule_conv
+    from capsella.routing.em.native import Call, _em_capsule_conv
 
     for name, everywhere in (("4×4 poses", True), ("tied", False)):
-        case = CASES[name]
-        poses, activations, weight, offset, beta_u, beta_a = (tensor.float() for tensor in children(case))
-        inputs = [tensor.requires_grad_() for tensor in (poses, activations, weight, beta_u, beta_a)]
-        geometry = case[-1]
-        shape = conv_shape(poses, weight, geometry)
-        arguments = (
-            *inputs[:3],
-            offset,
-            *inputs[3:],
-            None,
-            shape,
-            geometry.tied,
-            [0.1, 0.2],
-            1e-4,
-            0.0,
-            False,
-            everywhere,
+        tensors = asking(inputs(name), torch.float32, without=["vote_offset"])
+        of_conv = {key: tensors[key] for key in CONV}
+        call = Call(
+            **tensors,
+            start=None,
+            sizes=list(CapsuleConv(**of_conv, geometry=LAYERS[name].geometry).sizes),
+            inverse_temperatures=[0.1, 0.2],
+            variance_floor=1e-4,
+            cost_scale=0.0,
+            standardise=False,
+            compete_everywhere=everywhere,
         )
-        torch.library.opcheck(_em_capsule_conv, arguments)
+        torch.library.opcheck(_em_capsule_conv, tuple(call))
 
 
 class Routed(Dataset[Tensor]):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.routing import EMRouting, Geometry, em_routing, record
+from capsella.routing import CapsuleConv, EMRouting, Geometry, em_routing, record
 from capsella.routing.em import BACKENDS
 
 
@@ -83,9 +83,10 @@ def test_who_competes() -> None:
     """Three children in a row, windows of two: the middle one is in both. One iteration shows 1/|parents|."""
     poses, activations = torch.randn(1, 1, 3, 1, 4), torch.ones(1, 1, 3, 1)
     weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
+    conv = CapsuleConv(poses, activations, weight, Geometry((1, 2)))
     with record() as traces:
         for competition in ("all", "types"):
-            EMRouting(competition=competition).capsule_conv(poses, activations, weight, Geometry((1, 2)), **betas)
+            EMRouting(competition=competition).capsule_conv(conv, **betas)
     # [windows, children, types]
     torch.testing.assert_close(
         traces[0].couplings[0], torch.tensor([[[0.5, 0.5], [0.25, 0.25]], [[0.25, 0.25], [0.5, 0.5]]])
@@ -101,12 +102,11 @@ def test_random_couplings_stay_where_there_is_one_iteration() -> None:
     """[slots of the window, types], softmax of a seeded draw; a child in two windows gives each half of it."""
     poses, activations = torch.randn(2, 1, 3, 1, 4), torch.ones(2, 1, 3, 1)
     weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
+    conv = CapsuleConv(poses, activations, weight, Geometry((1, 2)))
     slots = torch.randn(2, 2, generator=torch.Generator().manual_seed(7)).softmax(1)
     with record() as traces:
         for competition in ("all", "types"):
-            EMRouting(1, start="random", start_seed=7, competition=competition).capsule_conv(
-                poses, activations, weight, Geometry((1, 2)), **betas
-            )
+            EMRouting(1, start="random", start_seed=7, competition=competition).capsule_conv(conv, **betas)
     half = torch.tensor([1.0, 0.5])[:, None]
     everywhere, types = (trace.couplings[0] for trace in traces)  # [images · windows, children, types]
     torch.testing.assert_close(everywhere, torch.stack([slots * half, slots * half.flip(0)]).repeat(2, 1, 1))
@@ -132,10 +132,11 @@ def test_beta_belongs_to_the_parent_type_at_every_position() -> None:
     poses, activations = torch.randn(1, 4, 4, 2, 4), torch.rand(1, 4, 4, 2)
     weight = torch.randn(2, 2, 2, 3, 4, 4)
     beta_a = torch.zeros(3)
+    conv = CapsuleConv(poses, activations, weight, Geometry((2, 2)))
     route = EMRouting(iterations=1).capsule_conv
-    before = route(poses, activations, weight, Geometry((2, 2)), beta_u=torch.zeros(3), beta_a=beta_a).activations
+    before = route(conv, beta_u=torch.zeros(3), beta_a=beta_a).activations
     beta_a[1] = 50.0
-    after = route(poses, activations, weight, Geometry((2, 2)), beta_u=torch.zeros(3), beta_a=beta_a).activations
+    after = route(conv, beta_u=torch.zeros(3), beta_a=beta_a).activations
     assert (after[..., 1] > before[..., 1]).all()
     assert torch.equal(after[..., [0, 2]], before[..., [0, 2]])
 

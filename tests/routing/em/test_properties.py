@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsella.layers import CapsuleConv2d
-from capsella.routing import EMRouting, Geometry, em_routing, record
+from capsella.routing import CapsuleConv, EMRouting, Geometry, em_routing, record
 from capsella.types import Capsules
 
 SIZES = st.tuples(*(st.integers(1, most) for most in (3, 9, 5, 6)))
@@ -45,17 +45,16 @@ def test_an_image_does_not_depend_on_its_neighbours(competition: str) -> None:
 def test_all_and_types_agree_where_windows_share_no_child() -> None:
     poses, a = torch.randn(2, 4, 6, 2, 4), torch.rand(2, 4, 6, 2)
     weight, betas = torch.randn(2, 3, 2, 3, 4, 4), {"beta_u": torch.randn(3), "beta_a": torch.randn(3)}
-    geometry = Geometry((2, 3), (2, 3))
-    results = [EMRouting(competition=c).capsule_conv(poses, a, weight, geometry, **betas) for c in ("all", "types")]
+    conv = CapsuleConv(poses, a, weight, Geometry((2, 3), (2, 3)))
+    results = [EMRouting(competition=c).capsule_conv(conv, **betas) for c in ("all", "types")]
     torch.testing.assert_close(*results)
 
 
 def test_all_and_types_differ_where_windows_overlap() -> None:
     poses, a = torch.randn(2, 4, 6, 2, 4), torch.rand(2, 4, 6, 2)
     weight, betas = torch.randn(2, 3, 2, 3, 4, 4), {"beta_u": torch.randn(3), "beta_a": torch.randn(3)}
-    everywhere, types = (
-        EMRouting(competition=c).capsule_conv(poses, a, weight, Geometry((2, 3)), **betas) for c in ("all", "types")
-    )
+    conv = CapsuleConv(poses, a, weight, Geometry((2, 3)))
+    everywhere, types = (EMRouting(competition=c).capsule_conv(conv, **betas) for c in ("all", "types"))
     assert (everywhere.poses - types.poses).abs().max() > 0.01
 
 
@@ -113,12 +112,13 @@ def test_recording_keeps_every_iteration() -> None:
 def test_a_scaled_beta_a_is_the_product(backend: str) -> None:
     """What a layer learns as b is s·b to the procedure, in every backend, gradients included."""
     poses, a = torch.randn(2, 4, 6, 2, 16), torch.rand(2, 4, 6, 2)
-    weight, b, geometry = torch.randn(2, 3, 2, 3, 4, 4), torch.randn(3), Geometry((2, 3), matrix=True)
+    weight, b = torch.randn(2, 3, 2, 3, 4, 4), torch.randn(3)
+    conv = CapsuleConv(poses, a, weight, Geometry((2, 3), matrix=True))
     scaled, plain = b.clone().requires_grad_(), (300 * b).requires_grad_()
     with torch.no_grad():
         beta_u = torch.randn(3)
     results = [
-        EMRouting(beta_a_scale=scale, backend=backend).capsule_conv(poses, a, weight, geometry, beta_u=beta_u, beta_a=x)
+        EMRouting(beta_a_scale=scale, backend=backend).capsule_conv(conv, beta_u=beta_u, beta_a=x)
         for scale, x in ((300.0, scaled), (None, plain))
     ]
     torch.testing.assert_close(*results)

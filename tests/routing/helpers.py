@@ -1,0 +1,85 @@
+"""What the routing tests share: layers to try and their random inputs, gradients, and how results compare."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsella.routing import CapsuleConv, Geometry, Routing
+
+
+class Layer(NamedTuple):
+    """A capsule layer: (types, pose elements) of its children, which stand on a grid, and of its parents."""
+
+    batch: int
+    grid: tuple[int, int]
+    geometry: Geometry
+    children: tuple[int, int]
+    parents: tuple[int, int]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of poses, activations, weight and vote_offset."""
+        (c_in, p), (c_out, d) = self.children, self.parents
+        return {
+            "poses": (self.batch, *self.grid, c_in, p),
+            "activations": (self.batch, *self.grid, c_in),
+            "weight": self.geometry.weight_shape(c_in, p, c_out, d),
+            "vote_offset": (*self.grid, d),
+        }
+
+    def tensors(self, scale: float = 1.0, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Random ones in float64; the weight has this standard deviation."""
+        tensors = {}
+        for name, shape in self.shapes().items():
+            draw = torch.rand if name == "activations" else torch.randn
+            tensors[name] = draw(shape, generator=generator, dtype=torch.float64)
+        tensors["weight"] *= scale
+        return tensors
+
+
+CONV = ("poses", "activations", "weight", "vote_offset")
+
+
+def route(routing: Routing, geometry: Geometry, tensors: dict[str, Any]) -> list[Tensor]:
+    """Poses and activations of the parents; tensors are those of the convolution, and the routing's parameters."""
+    of_conv = {name: tensors[name] for name in CONV if name in tensors}
+    parameters = {name: tensor for name, tensor in tensors.items() if name not in CONV}
+    return list(routing.capsule_conv(CapsuleConv(**of_conv, geometry=geometry), **parameters))
+
+
+def asking(tensors: dict[str, Tensor], dtype: Any = None, without: Iterable[str] = ()) -> dict[str, Tensor]:
+    """Copies, of another type where one is given, which ask for gradients but for those named."""
+    return {
+        name: tensor.detach().to(dtype or tensor.dtype).requires_grad_(name not in without)
+        for name, tensor in tensors.items()
+    }
+
+
+def gradients(outputs: Iterable[Tensor], inputs: Sequence[Tensor], unused: bool = False) -> tuple[Tensor, ...]:
+    """Of one fixed random weighting of all outputs; `unused`: zeros for inputs that no output depends on."""
+    generator, outputs = torch.Generator().manual_seed(1), list(outputs)
+    weights = [torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out) for out in outputs]
+    total = torch.stack([(weight * out).sum() for weight, out in zip(weights, outputs, strict=True)]).sum()
+    return torch.autograd.grad(total, inputs, allow_unused=unused, materialize_grads=unused)
+
+
+def assert_close(ours: Iterable[Tensor], expected: Iterable[Tensor], rtol: float = 1e-6, atol: float = 1e-8) -> None:
+    for mine, theirs in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol)
+
+
+def same_bits(ours: Iterable[Tensor], expected: Iterable[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(ours, expected, strict=True))
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    """Largest difference, in units of the largest value."""
+    if not exact.numel():
+        return 0.0
+    return float((ours.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max().clamp(min=1e-6))
+
+
+def smooth(routed: Any) -> list[Tensor]:
+    """Of dynamic and self-attention routing; lengths squared, as the ε in their gradient shows below about 1e-4."""
+    return [routed.poses, routed.activations.square(), routed.couplings]
