@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from capsella.papers.forslov2018 import curves, perturbed_capsules, table2, table3, table4, table5, trends
+from capsella.papers.forslov2018 import figures_31_32, figures_33_34_37, figures_35_36, table2, table3, table4, table5
 from capsella.papers.hinton2018 import attacks, viewpoints
 from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018 import tables as hinton2018
@@ -28,11 +28,11 @@ FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "sabour2017-3": sabour2017_figures.figure_3,
     "sabour2017-4": sabour2017_figures.figure_4,
     "sabour2017-5": sabour2017_figures.figure_5,
-    "forslov2018-31": trends.figure_31,
-    "forslov2018-32": trends.figure_32,
-    "forslov2018-33": curves.figure_33,
-    "forslov2018-34": curves.figure_34,
-    "forslov2018-35": perturbed_capsules.figure_35,
-    "forslov2018-36": perturbed_capsules.figure_36,
-    "forslov2018-37": curves.figure_37,
+    "forslov2018-31": figures_31_32.figure_31,
+    "forslov2018-32": figures_31_32.figure_32,
+    "forslov2018-33": figures_33_34_37.figure_33,
+    "forslov2018-34": figures_33_34_37.figure_34,
+    "forslov2018-35": figures_35_36.figure_35,
+    "forslov2018-36": figures_35_36.figure_36,
+    "forslov2018-37": figures_33_34_37.figure_37,
 }

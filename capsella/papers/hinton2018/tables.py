@@ -5,6 +5,7 @@ from dataclasses import replace
 from capsella.grid import Budget
 from capsella.losses import Classification
 from capsella.models.multi_crop import CROPS, MultiCrop
+from capsella.papers.hinton2018 import paper
 from capsella.papers.kinds.error_table import AgainRow, ErrorRow, ErrorTable
 from capsella.papers.kinds.published import BudgetName
 from capsella.training import ModelOptions, Recipe
@@ -29,21 +30,21 @@ def table_1(budget: BudgetName) -> ErrorTable:
     The small budget trains the small network; the paper's column is of the large one, as is the full budget.
     """
     base = "hinton2018-smallnorb-small" if budget == "small" else "hinton2018-smallnorb"
-    best = _row(base, budget, 1.8)
+    best = _row(base, budget)
     rows = (
-        _row(base, budget, 9.7, iterations=1),
-        _row(base, budget, None, iterations=1, start="random"),
-        _row(base, budget, 2.2, iterations=2),
+        _row(base, budget, iterations=1),
+        _row(base, budget, iterations=1, start="random"),
+        _row(base, budget, iterations=2),
         best,
-        _row(base, budget, 3.9, iterations=5),
-        _row(base, budget, 2.9, pose="vector"),
-        _row(base, budget, 2.6, coordinates=False),
-        _row(base, budget, 3.2, pose="vector", coordinates=False),
-        _row(base, budget, 3.2, loss="margin"),
-        _row(base, budget, 5.8, loss="cross_entropy"),
+        _row(base, budget, iterations=5),
+        _row(base, budget, pose="vector"),
+        _row(base, budget, coordinates=False),
+        _row(base, budget, pose="vector", coordinates=False),
+        _row(base, budget, loss="margin"),
+        _row(base, budget, loss="cross_entropy"),
     )
     limits = f"Small network, {SMALL}; the paper trains the large one on all images. " if budget == "small" else ""
-    crops = AgainRow("crops", best.slug, (*best.label[:-1], str(len(CROPS))), MultiCrop, 1.4)
+    crops = AgainRow("crops", best.slug, (*best.label[:-1], str(len(CROPS))), MultiCrop, paper.SEVERAL_CROPS)
     return ErrorTable("Hinton et al. 2018, Table 1", limits + NOTE, COLUMNS, rows, again=(crops,))
 
 
@@ -58,12 +59,12 @@ def others(budget: BudgetName) -> ErrorTable:
             recipe_name=name,
             recipe=get_recipe(name) if budget == "full" else _small_other(get_recipe(name)),
             label=(label,),
-            paper=paper,
+            paper=paper.OTHERS.get(label),
         )
-        for slug, label, name, paper in (
-            ("mnist", "MNIST", "hinton2018-mnist", 0.44),
-            ("cifar10", "CIFAR-10", "hinton2018-cifar10", 11.9),
-            ("fashion-mnist", "Fashion-MNIST", "hinton2018-fashion-mnist", None),
+        for slug, label, name in (
+            ("mnist", "MNIST", "hinton2018-mnist"),
+            ("cifar10", "CIFAR-10", "hinton2018-cifar10"),
+            ("fashion-mnist", "Fashion-MNIST", "hinton2018-fashion-mnist"),
         )
     )
     limits = f"Small network, 2 iterations, {SMALL_OTHERS}. " if budget == "small" else ""
@@ -95,7 +96,6 @@ def best_row(budget: BudgetName) -> ErrorRow:
 def _row(
     base: str,
     budget: BudgetName,
-    paper: float | None,
     *,
     iterations: int = 3,
     pose: str = "matrix",
@@ -114,5 +114,5 @@ def _row(
         label=(str(iterations), pose, loss, where, couplings, "1"),
         recipe_name=base,
         recipe=SMALL.limit(recipe) if budget == "small" else recipe,
-        paper=paper,
+        paper=paper.TABLE_1.get((iterations, pose, loss, coordinates)) if start == "even" else None,
     )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from capsella.data import DataOptions
 from capsella.grid import Budget
+from capsella.papers.hinton2018 import paper
 from capsella.papers.hinton2018.tables import small_network
 from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
@@ -37,15 +38,11 @@ def viewpoints(budget: BudgetName) -> StoppedTable:
             label=(by, network),
             recipe_name=name,
             recipe=get_recipe(name) if budget == "full" else _small(get_recipe(name)),
-            paper=(familiar, novel),
+            paper=errors,
             impossible=NO_AZIMUTHS if by == "azimuth" else {},
         )
-        for by, network, name, familiar, novel in (
-            ("azimuth", "capsules", "hinton2018-azimuth", 3.7, 13.5),
-            ("azimuth", "CNN", "hinton2018-azimuth-cnn", 3.7, 20.0),
-            ("elevation", "capsules", "hinton2018-elevation", 4.3, 12.3),
-            ("elevation", "CNN", "hinton2018-elevation-cnn", 4.3, 17.8),
-        )
+        for (by, network), errors in paper.VIEWPOINTS.items()
+        for name in [f"hinton2018-{by}" + ("-cnn" if network == "CNN" else "")]
     )
     stops = " or ".join(dict.fromkeys(f"{row.recipe.stop_at_error:g}" for row in rows))
     limits = "Small network, 2 iterations; the paper trains the large one. " if budget == "small" else ""

@@ -6,6 +6,7 @@ from capsella.grid import Budget
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
+from capsella.papers.sabour2017 import paper
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
 
@@ -26,42 +27,36 @@ def within(recipe: Recipe, budget: BudgetName, small: Budget = SMALL) -> Recipe:
 
 def table_1(budget: BudgetName) -> ErrorTable:
     """Table 1: MNIST and MultiMNIST, routing of 1 and 3 iterations, with and without reconstruction, the baselines."""
-    rows = (
-        _baseline("sabour2017-mnist-cnn", budget, 0.39),
-        _capsnet("sabour2017-mnist", budget, 1, False, 0.34, 0.032),
-        _capsnet("sabour2017-mnist", budget, 1, True, 0.29, 0.011),
-        _capsnet("sabour2017-mnist", budget, 3, False, 0.35, 0.036),
-        _capsnet("sabour2017-mnist", budget, 3, True, 0.25, 0.005),
-        _baseline("sabour2017-multimnist-cnn", budget, 8.1),
-        _capsnet("sabour2017-multimnist", budget, 1, False, None),
-        _capsnet("sabour2017-multimnist", budget, 1, True, 7.5),
-        _capsnet("sabour2017-multimnist", budget, 3, False, None),
-        _capsnet("sabour2017-multimnist", budget, 3, True, 5.2),
-    )
+    rows = []
+    for data, recipe in (("MNIST", "sabour2017-mnist"), ("MultiMNIST", "sabour2017-multimnist")):
+        baseline = within(get_recipe(f"{recipe}-cnn"), budget)
+        rows.append(_row(data, f"{recipe}-cnn", baseline, "CNN", None, None))
+        for iterations, reconstruction in ((1, False), (1, True), (3, False), (3, True)):
+            capsnet = capsnet_recipe(recipe, budget, iterations, reconstruction)
+            rows.append(_row(data, recipe, capsnet, "CapsNet", iterations, reconstruction))
     limits = f"MNIST: {SMALL}. MultiMNIST: {SMALL_PAIRS}. " if budget == "small" else ""
     note = (
         "A pair counts as right where both its digits are found. The paper's MNIST errors are of three trainings, and "
         "it has no pairs without reconstruction."
     )
-    return ErrorTable(
-        "Sabour et al. 2017, Table 1", limits + note, ("data", "network", "routing", "reconstruction"), rows
-    )
+    columns = ("data", "network", "routing", "reconstruction")
+    return ErrorTable("Sabour et al. 2017, Table 1", limits + note, columns, tuple(rows))
 
 
 def others(budget: BudgetName) -> ErrorTable:
     """§7, other data sets: CIFAR-10 and smallNORB, and Fashion-MNIST, which the paper has not."""
     rows = tuple(
         ErrorRow(
-            slug=slug,
+            slug=name.removeprefix("sabour2017-"),
             recipe_name=name,
             recipe=within(get_recipe(name), budget, SMALL_OTHERS),
             label=(label, "3"),
-            paper=paper,
+            paper=paper.OTHERS.get(label),
         )
-        for slug, label, name, paper in (
-            ("cifar10", "CIFAR-10", "sabour2017-cifar10", 10.6),
-            ("smallnorb", "smallNORB", "sabour2017-smallnorb", 2.7),
-            ("fashion-mnist", "Fashion-MNIST", "sabour2017-fashion-mnist", None),
+        for label, name in (
+            ("CIFAR-10", "sabour2017-cifar10"),
+            ("smallNORB", "sabour2017-smallnorb"),
+            ("Fashion-MNIST", "sabour2017-fashion-mnist"),
         )
     )
     limits = f"{SMALL_OTHERS}. " if budget == "small" else ""
@@ -79,11 +74,14 @@ def affnist(budget: BudgetName) -> StoppedTable:
     The small budget stops at 5 % error, on fewer images.
     """
     rows = tuple(
-        StoppedRow(slug=slug, recipe_name=name, recipe=_affine(get_recipe(name), budget), label=(label,), paper=paper)
-        for slug, label, name, paper in (
-            ("capsnet", "CapsNet", "sabour2017-affnist", (0.77, 21.0)),
-            ("cnn", "CNN", "sabour2017-affnist-cnn", (0.78, 34.0)),
+        StoppedRow(
+            slug=label.lower(),
+            recipe_name=name,
+            recipe=_affine(get_recipe(name), budget),
+            label=(label,),
+            paper=paper.AFFNIST[label],
         )
+        for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
     )
     note = (
         "As in the paper (at 0.77 and 0.78 %), both networks stop on the plain test images: here at the first epoch "
@@ -106,36 +104,25 @@ def capsnet_slug(name: str, iterations: int = 3, reconstruction: bool = True) ->
     return f"{name.removeprefix('sabour2017-')}-{iterations}-{'yes' if reconstruction else 'no'}"
 
 
-def _capsnet(
-    name: str,
-    budget: BudgetName,
-    iterations: int,
-    reconstruction: bool,
-    paper: float | None,
-    paper_sd: float | None = None,
+def _row(
+    data: str, name: str, recipe: Recipe, network: str, iterations: int | None, reconstruction: bool | None
 ) -> ErrorRow:
+    """A row of Table 1; None where a CNN has no such thing."""
+    yes = {True: "yes", False: "no", None: "–"}[reconstruction]
+    slug = name.removeprefix("sabour2017-")
+    if iterations is not None:
+        slug = capsnet_slug(name, iterations, bool(reconstruction))
+    error, sd = paper.TABLE_1.get((data, network, iterations, reconstruction), (None, None))
     return ErrorRow(
-        slug=capsnet_slug(name, iterations, reconstruction),
-        label=(_data(name), "CapsNet", str(iterations), "yes" if reconstruction else "no"),
+        slug=name.removeprefix("sabour2017-")
+        if iterations is None
+        else capsnet_slug(name, iterations, bool(reconstruction)),
         recipe_name=name,
-        recipe=capsnet_recipe(name, budget, iterations, reconstruction),
-        paper=paper,
-        paper_sd=paper_sd,
+        recipe=recipe,
+        label=(data, network, str(iterations or "–"), yes),
+        paper=error,
+        paper_sd=sd,
     )
-
-
-def _baseline(name: str, budget: BudgetName, paper: float) -> ErrorRow:
-    return ErrorRow(
-        slug=name.removeprefix("sabour2017-"),
-        recipe_name=name,
-        recipe=within(get_recipe(name), budget),
-        label=(_data(name), "CNN", "–", "–"),
-        paper=paper,
-    )
-
-
-def _data(name: str) -> str:
-    return "MultiMNIST" if "multi" in name else "MNIST"
 
 
 def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:

@@ -12,7 +12,10 @@ from capsella.data.source import Parts, Source
 from capsella.explain.plots import read_metrics
 from capsella.grid import run as training
 from capsella.papers import get_recipe
-from capsella.papers.forslov2018 import curves, paper, perturbed_capsules, runs, trends
+from capsella.papers.forslov2018 import figures_31_32 as trends
+from capsella.papers.forslov2018 import figures_33_34_37 as curves
+from capsella.papers.forslov2018 import figures_35_36 as perturbed_capsules
+from capsella.papers.forslov2018 import paper, runs
 from capsella.papers.published import FIGURES
 
 QUIET = Console(quiet=True)
