@@ -12,7 +12,7 @@ import torch
 
 from capsella.compare.networks import LARGE, Candidate, candidates, names_of, suited
 from capsella.compare.options import RATES, ComparisonOptions
-from capsella.data import DataOptions, Splits, load_data, load_split
+from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError
 from capsella.evaluation import execution_times
 from capsella.files import write_json
@@ -30,10 +30,14 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is trained, on what, how long. costs: by network. epochs, batch_size: the same for every network."""
+    """What is trained, on what, how long.
+
+    table: which image is in which split. costs: by network. epochs, batch_size: the same for every network.
+    """
 
     options: ComparisonOptions
     splits: Splits
+    table: SplitTable
     candidates: tuple[Candidate, ...]
     costs: dict[str, Cost]
     epochs: int
@@ -111,15 +115,15 @@ def make_plan(options: ComparisonOptions) -> Plan:
     """
     begun = _begun(options)
     data = options.data if begun is None else replace(options.data, split_file=options.output / "split.csv")
-    splits = load_data(data)
+    splits, table = load_split(data)
     _check_subsets(options, splits)
     names = names_of(options.models) or suited(splits.image_size)
     chosen = candidates(names if begun is None else begun["networks"], splits)
     batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
     if begun is not None:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
-        return Plan(options, splits, tuple(chosen), costs, begun["epochs"], batch_size)
-    plan = Plan(options, splits, tuple(chosen), _costs(chosen, splits, batch_size), options.epochs, batch_size)
+        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size)
+    plan = Plan(options, splits, table, tuple(chosen), _costs(chosen, splits, batch_size), options.epochs, batch_size)
     return plan if options.minutes is None else replace(plan, epochs=_affordable(plan, 60 * options.minutes))
 
 
@@ -133,10 +137,9 @@ def begin(plan: Plan) -> None:
     if path.exists():
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
-    _, table = load_split(plan.options.data)
-    table.write(plan.folder / "split.csv")
+    plan.table.write(plan.folder / "split.csv")
     for share in plan.options.shares:
-        table.with_share(plan.splits.train, share).write(plan.folder / f"split-{share:g}.csv")
+        plan.table.with_share(plan.splits.train, share).write(plan.folder / f"split-{share:g}.csv")
     write_json(
         path,
         {

@@ -114,9 +114,7 @@ def _row(
         slug = capsnet_slug(name, iterations, bool(reconstruction))
     error, sd = paper.TABLE_1.get((data, network, iterations, reconstruction), (None, None))
     return ErrorRow(
-        slug=name.removeprefix("sabour2017-")
-        if iterations is None
-        else capsnet_slug(name, iterations, bool(reconstruction)),
+        slug=slug,
         recipe_name=name,
         recipe=recipe,
         label=(data, network, str(iterations or "–"), yes),
