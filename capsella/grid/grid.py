@@ -118,21 +118,24 @@ class Grid:
                 one.tried[row.recipe.optimizer.learning_rate] = runs[seeds[0]]
         for one in found:
             one.rate = min(one.tried, key=lambda rate: one.tried[rate].rank)
-        for one, runs in zip(found, self.validated([_at_rate(one.row, one.rate) for one in found], seeds), strict=True):
-            one.by_seed = runs
+        best = [_at_rate(one.row, one.rate) for one in found]
+        for one, runs in zip(found, self.validated(best, seeds[1:]), strict=True):
+            one.by_seed = {seeds[0]: one.tried[one.rate], **runs}
         return found
 
     def validated(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[int, Validated]]:
         """Train every row with every seed, and test nothing; a training that diverges is a result, not an error."""
 
         def run(row: Row, recipe: Recipe, folder: Path) -> Validated:
+            files = RunFolder(folder)
+            files.check_recipe(recipe)
             try:
-                if not RunFolder(folder).has_diverged:
+                if not (files.is_trained or files.has_diverged):
                     trained_run(recipe, folder, row.recipe_name, self.console, self.machine)
             except TrainingDivergedError as error:
                 self.console.print(f"diverged: {error}", markup=False, soft_wrap=True)
-                RunFolder(folder).write("diverged", {"reason": str(error)})
-            return _validated(RunFolder(folder))
+                files.write("diverged", {"reason": str(error)})
+            return _validated(files)
 
         todo = [(row, seed) for seed in seeds for row in rows]
         done = list(self._each(todo, run, lambda folder: folder.is_trained or folder.has_diverged))

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from capsella.data import LabelledImages, Splits, batches, epoch_order, load_data
+from capsella.data import LabelledImages, batches, epoch_order, load_data
 from capsella.errors import CapsellaError
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
@@ -70,8 +70,7 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
         CapsellaError: no run, or no checkpoint, is there; and what `train` raises.
     """
     files = RunFolder(folder)
-    name, recipe, _ = files.read_config()
-    machine = files.read_machine()
+    (name, recipe, _), machine = files.read_config(), files.read_machine()
     trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
     trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
     if not trainer.is_finished:
@@ -86,22 +85,21 @@ class Trainer:
         self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console
     ) -> None:
         self.recipe, self.machine, self.files, self.name, self.fabric = recipe, machine, files, name, fabric
-        self.console = console if fabric.is_global_zero else Console(quiet=True)
-        self.splits: Splits = load_data(recipe.data)
+        self._is_first = bool(fabric.is_global_zero)
+        self.console = console if self._is_first else Console(quiet=True)
+        self.splits = splits = load_data(recipe.data)
         torch.manual_seed(recipe.seed)
-        self.model: ImageClassifier = recipe.model.create(
-            self.splits.image_size, self.splits.channels, self.splits.classes
-        )
+        self.model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=recipe.optimizer.l2)
-        self.augment = Augment(recipe.augment, self.splits.image_size)
+        self.augment = Augment(recipe.augment, splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         ema = recipe.optimizer.ema
         self.average = None if ema is None else average_of(self.model, ema)
         self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
-        self.steps_per_epoch = math.ceil((recipe.epoch_images or len(self.splits.train)) / recipe.batch_size)
+        self.steps_per_epoch = math.ceil((recipe.epoch_images or len(splits.train)) / recipe.batch_size)
         self.total_steps = recipe.epochs * self.steps_per_epoch
 
     def run(self) -> None:
@@ -111,7 +109,7 @@ class Trainer:
         writer = (
             SummaryWriter(str(self.files.path / "events"), purge_step=self.progress.step) if self._is_first else None
         )
-        with progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
+        with progress_bar(self.console, self.name, self.total_steps, step) as bar:
             while not self._is_trained:
                 self._train_epoch(bar)
                 row = self._finish_epoch()
@@ -296,10 +294,6 @@ class Trainer:
             "broken_images": list(self.splits.broken),
         }
         self.files.write("summary", summary)
-
-    @property
-    def _is_first(self) -> bool:
-        return bool(self.fabric.is_global_zero)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
         """A seed that nothing else shares: for the order of an epoch (stream 1) or for a step (stream 2)."""

@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run's folder holds, by name. Beside these: model.json and model.safetensors, TensorBoard's events.
+    """What a run's folder holds, by name. Beside these: model.json and model.safetensors.
 
     config.json: name, recipe, machine, environment. metrics.csv: a row an epoch. summary.json: the epoch that was kept,
     seconds, memory; it is there when training is complete. last.ckpt: what a resumed training starts from. test.json:
@@ -44,6 +44,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """metrics.csv."""
         return self.path / "metrics.csv"
+
+    @property
+    def events(self) -> Path:
+        """The folder of TensorBoard's events."""
+        return self.path / "events"
 
     @property
     def checkpoint(self) -> Path:
