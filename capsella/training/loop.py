@@ -106,9 +106,8 @@ class Trainer:
         """Train until the last epoch, or until validation has stopped getting better."""
         if self._is_first:
             self._begin()
-        writer = (
-            SummaryWriter(str(self.files.path / "events"), purge_step=self.progress.step) if self._is_first else None
-        )
+        step = self.progress.step
+        writer = SummaryWriter(str(self.files.events), purge_step=step) if self._is_first else None
         with progress_bar(self.console, self.name, self.total_steps, step) as bar:
             while not self._is_trained:
                 self._train_epoch(bar)
