@@ -49,6 +49,24 @@ class FromRuns(ABC):
         """
 
 
+class TableFromRuns(FromRuns):
+    """A table with a row for each network and INIT-NET."""
+
+    suffix: ClassVar[str] = ".json"
+    columns: ClassVar[tuple[str, ...]] = ("network", "INIT-NET")
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        """(network, INIT-NET) of each row."""
+        return self.runs.networks
+
+
+class FigureFromRuns(FromRuns):
+    """A figure with its numbers beside it."""
+
+    suffix: ClassVar[str] = ".png"
+
+
 def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
     """Mean, and standard deviation where there are two or more."""
     return sum(numbers) / len(numbers), Spread.of(list(numbers)).sd if len(numbers) > 1 else None

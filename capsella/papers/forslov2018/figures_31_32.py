@@ -11,7 +11,7 @@ from rich.console import Console
 from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
 from capsella.grid import Grid, Results, Row
-from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd
+from capsella.papers.forslov2018.base import FigureFromRuns, accuracies_of, images_tested, mean_sd
 from capsella.papers.forslov2018.paper import (
     ACCURACY,
     FAMILIES,
@@ -32,10 +32,9 @@ LEAST_FOR_STANDARDISED_COSTS = 3
 
 
 @dataclass(frozen=True)
-class TrendFigure(FromRuns):
+class TrendFigure(FigureFromRuns):
     """Test accuracy of every network against a number that each training set has; a panel a family of networks."""
 
-    suffix: ClassVar[str] = ".png"
     x_name: ClassVar[str]
     log: ClassVar[bool] = False
     in_paper: ClassVar[Mapping[str, int]]

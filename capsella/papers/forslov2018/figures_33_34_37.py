@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -13,7 +13,7 @@ from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
 from capsella.explain.plots import read_metrics
 from capsella.grid import Grid, Results, Row
-from capsella.papers.forslov2018.base import FromRuns
+from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import FAMILIES, NETWORKS, family
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
@@ -25,10 +25,8 @@ ITERATIONS, ACCURACY = "iterations", "validation accuracy"
 
 
 @dataclass(frozen=True)
-class CurveFigure(FromRuns):
+class CurveFigure(FigureFromRuns):
     """Validation accuracy against iterations."""
-
-    suffix: ClassVar[str] = ".png"
 
     def _write(
         self,

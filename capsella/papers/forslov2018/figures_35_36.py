@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.console import Console
 from torch import Tensor
@@ -14,7 +14,7 @@ from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
 from capsella.files import write_json
 from capsella.grid import Grid
-from capsella.papers.forslov2018.base import FromRuns
+from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import NETWORKS
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.kinds.published import BudgetName, hardware
@@ -25,7 +25,7 @@ CANDIDATES = 16
 
 
 @dataclass(frozen=True)
-class PerturbationFigure(FromRuns):
+class PerturbationFigure(FigureFromRuns):
     """A test image, its reconstruction, and rows of reconstructions with one number of the true class's capsule moved.
 
     network: with the decoder. most: the largest offset either way, of nine. elements: how many numbers are moved.
@@ -34,7 +34,6 @@ class PerturbationFigure(FromRuns):
     network: str
     most: float
     elements: int
-    suffix: ClassVar[str] = ".png"
 
     @property
     def offsets(self) -> tuple[float, ...]:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.console import Console
 
 from capsella.files import write_json
 from capsella.grid import Grid, Results
-from capsella.papers.forslov2018.base import FromRuns, accuracies_of, images_tested, mean_sd, shown
+from capsella.papers.forslov2018.base import TableFromRuns, accuracies_of, images_tested, mean_sd, shown
 from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, SETS
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import Supply, find_supply
@@ -17,16 +17,8 @@ from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phras
 
 
 @dataclass(frozen=True)
-class AccuracyTable(FromRuns):
+class AccuracyTable(TableFromRuns):
     """Table 3: a row a network with its INIT-NET, two columns a training set."""
-
-    suffix: ClassVar[str] = ".json"
-    columns: ClassVar[tuple[str, ...]] = ("network", "INIT-NET")
-
-    @property
-    def rows(self) -> list[tuple[str, int]]:
-        """(network, INIT-NET) of each row."""
-        return self.runs.networks
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`: accuracies as shares of 1; errors, losses and each run's result in full in the JSON."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.console import Console
 
@@ -12,7 +12,7 @@ from capsella.data import load_data, single_images
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.files import write_json
 from capsella.grid import Grid, Row
-from capsella.papers.forslov2018.base import FromRuns, images_tested, shown
+from capsella.papers.forslov2018.base import TableFromRuns, images_tested, shown
 from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, ROBUSTNESS, SETS
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
@@ -28,16 +28,8 @@ SEED = 0  # of what is drawn: every run sees the same changed images
 
 
 @dataclass(frozen=True)
-class RobustnessTable(FromRuns):
+class RobustnessTable(TableFromRuns):
     """Table 4: a row a network with its INIT-NET, two columns a change of the images."""
-
-    suffix: ClassVar[str] = ".json"
-    columns: ClassVar[tuple[str, ...]] = ("network", "INIT-NET")
-
-    @property
-    def rows(self) -> list[tuple[str, int]]:
-        """(network, INIT-NET) of each row."""
-        return self.runs.networks
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `FromRuns.run`; a run's accuracies are kept as changed-images.json in its folder, and read from there."""
