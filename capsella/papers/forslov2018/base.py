@@ -35,18 +35,29 @@ class FromRuns(ABC):
 
     @abstractmethod
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train what is missing and write the numbers, the paper's beside ours.
+        """As `Published.run`; also an error: the source has none of the thesis's training sets."""
 
-        Args:
-            folder: of the runs of all tables and figures of the thesis.
-            seeds: of each run.
-            command: that makes this table or figure, to be kept beside the numbers.
-            console: for progress.
 
-        Raises:
-            ValueError: no seed, or one twice.
-            CapsellaError: the source has none of the training sets; a run of another recipe is in the folder.
+class Untrained:
+    """A table for which nothing is trained. title: paper and number. needs: what it does instead, behind "which"."""
+
+    title: str
+    needs: ClassVar[str]
+    family: ClassVar[str] = "forslov2018"
+    columns: ClassVar[tuple[str, ...]] = ("network",)
+
+    def on(self, source: str) -> Self:
+        """Raises:
+        ValueError: always; it takes no images.
         """
+        raise ValueError(f"data: must not be given for {self.title}, which {self.needs}, got {source!r}")
+
+    def check_seeds(self, seeds: Sequence[int]) -> None:
+        """Raises:
+        ValueError: other seeds than the default.
+        """
+        if tuple(seeds) != (0,):
+            raise ValueError(f"seeds: must not be given for {self.title}, which trains nothing, got {tuple(seeds)}")
 
 
 class TableFromRuns(FromRuns):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -13,9 +13,10 @@ from capsella.files import write_json
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
 from capsella.models.forslov2018.parts import init_net
+from capsella.papers.forslov2018.base import Untrained
 from capsella.papers.forslov2018.paper import CAPSULE_THICKNESS, NETWORKS, WEIGHTS
 from capsella.papers.forslov2018.runs import SIZE
-from capsella.papers.kinds.published import BudgetName, check_untrained, table_values
+from capsella.papers.kinds.published import BudgetName, table_values
 from capsella.training.environment import environment
 
 CLASSES = (5, 10, 15)
@@ -29,41 +30,24 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class WeightsTable:
+class WeightsTable(Untrained):
     """Table 2 as a table of `PublishedTable`: a row a network, the paper's number and ours for each of `CLASSES`."""
 
     title: str = "Forslöv 2018, Table 2"
-    family: str = "forslov2018"
-    columns: tuple[str, ...] = ("network",)
+    needs: ClassVar[str] = "needs no images"
 
     @property
     def rows(self) -> list[str]:
         """The parts that the table lists."""
         return [*_parts()]
 
-    def on(self, source: str) -> Self:
-        """Raises:
-        ValueError: always; weights are counted without images.
-        """
-        raise ValueError(f"data: must not be given for {self.title}, which needs no images, got {source!r}")
-
     def path(self, folder: Path) -> Path:
         """Where `run` writes the table's JSON."""
         return folder / f"{self.family}-table2.json"
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Count, and write the numbers, the paper's beside ours.
-
-        Args:
-            folder: of the JSON.
-            seeds: (0,), the default: nothing is drawn.
-            command: that makes this table, to be kept beside the numbers.
-            console: nothing takes long enough to be told.
-
-        Raises:
-            ValueError: other seeds.
-        """
-        check_untrained(self.title, seeds)
+        """As `Published.run`: count, and write the numbers, the paper's beside ours."""
+        self.check_seeds(seeds)
         values = table_values(
             title=self.title,
             note=NOTE,

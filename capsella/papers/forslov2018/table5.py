@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from rich.console import Console
 
 from capsella.evaluation import ExecutionTime, execution_times
 from capsella.files import write_json
 from capsella.models import ImageClassifier, create_model
+from capsella.papers.forslov2018.base import Untrained
 from capsella.papers.forslov2018.paper import COUNTERPART, NETWORKS, TIMES
 from capsella.papers.forslov2018.runs import SIZE
-from capsella.papers.kinds.published import BudgetName, check_untrained, hardware, table_values
+from capsella.papers.kinds.published import BudgetName, hardware, table_values
 from capsella.training.environment import environment
 
 BATCHES = (1, 5)
@@ -30,7 +31,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class TimesTable:
+class TimesTable(Untrained):
     """Table 5 as a table of `PublishedTable`: a row a network, with and without the decoder where it can have one.
 
     size: pixels a side.
@@ -39,8 +40,7 @@ class TimesTable:
     budget: BudgetName
     size: int = SIZE
     title: str = "Forslöv 2018, Table 5"
-    family: str = "forslov2018"
-    columns: tuple[str, ...] = ("network",)
+    needs: ClassVar[str] = "times random images"
 
     @property
     def rows(self) -> list[tuple[str, bool]]:
@@ -52,29 +52,13 @@ class TimesTable:
             if not decoder or network in COUNTERPART
         ]
 
-    def on(self, source: str) -> Self:
-        """Raises:
-        ValueError: always; the images are random.
-        """
-        raise ValueError(f"data: must not be given for {self.title}, which times random images, got {source!r}")
-
     def path(self, folder: Path) -> Path:
         """Where `run` writes the table's JSON."""
         return folder / f"{self.family}-table5-{self.budget}.json"
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Time all networks in turn, and write the times, the paper's beside ours.
-
-        Args:
-            folder: of the JSON.
-            seeds: (0,), the default: nothing is trained.
-            command: that makes this table, to be kept beside the numbers.
-            console: for progress.
-
-        Raises:
-            ValueError: other seeds.
-        """
-        check_untrained(self.title, seeds)
+        """As `Published.run`: time all networks in turn, and write the times, the paper's beside ours."""
+        self.check_seeds(seeds)
         console.print(
             f"timing {len(self.rows)} networks in turn, batches of {BATCHES}; nothing else should compute now"
         )

@@ -147,11 +147,3 @@ def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
 def seeds_phrase(seeds: int) -> str:
     """What the numbers of a table are, from how many seeds."""
     return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-
-
-def check_untrained(title: str, seeds: Sequence[int]) -> None:
-    """Raises:
-    ValueError: other seeds than the default, for a table that trains nothing.
-    """
-    if tuple(seeds) != (0,):
-        raise ValueError(f"seeds: must not be given for {title}, which trains nothing, got {tuple(seeds)}")
