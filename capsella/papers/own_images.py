@@ -43,7 +43,7 @@ def images_matrix_capsnet() -> Recipe:
     """Small matrix capsules on a folder of images, one sub-folder a class.
 
     A β_a that can be learned, two iterations and three times the paper's rate: with these they learn on dark and on
-    bright images, without them on neither in few steps (LOG.md, L039).
+    bright images in few steps; without them hardly on dark ones (LOG.md, L039).
     """
     paper = hinton2018_smallnorb_small()
     return replace(
