@@ -1,36 +1,32 @@
 """Where in the image a capsule looks, so that what is routed from it can be laid over the image."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import nn
 
 from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages
 from capsella.models import CapsuleClassifier
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReceptiveFields:
     """The receptive fields of a grid of capsules, in pixels of the image; each pair is (down, across).
 
     first: centre of the upper left one; the centre of pixel k is k + 1/2. step: between neighbours. side: of each.
     """
 
-    first: tuple[float, float] = (0.5, 0.5)
-    step: tuple[float, float] = (1.0, 1.0)
-    side: tuple[float, float] = (1.0, 1.0)
+    first: Float[np.ndarray, "2"]
+    step: Float[np.ndarray, "2"]
+    side: Float[np.ndarray, "2"]
 
-    def after(
-        self, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[float, float] = (0, 0)
-    ) -> "ReceptiveFields":
-        """Those of the grid that a convolution or a pooling makes of this one."""
-        return ReceptiveFields(
-            _pair(self.first[n] + ((kernel[n] - 1) / 2 - padding[n]) * self.step[n] for n in (0, 1)),
-            _pair(self.step[n] * stride[n] for n in (0, 1)),
-            _pair(self.side[n] + (kernel[n] - 1) * self.step[n] for n in (0, 1)),
-        )
+    def after(self, kernel: ArrayLike, stride: ArrayLike, padding: ArrayLike = 0) -> "ReceptiveFields":
+        """Those of the grid that a convolution or a pooling makes of this one; one number is for both axes."""
+        wider = (np.asarray(kernel) - 1) * self.step
+        first = self.first + wider / 2 - np.asarray(padding) * self.step
+        return ReceptiveFields(first, self.step * np.asarray(stride), self.side + wider)
 
     def spread(self, grid: Float[np.ndarray, "h w"], image_size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
         """Values of a grid over the image: each at the centre of its receptive field, straight lines between.
@@ -48,7 +44,7 @@ class ReceptiveFields:
 
 def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
     """Those of the children of each routed layer, in the order of the layers; the first are the primary capsules."""
-    fields = ReceptiveFields()
+    fields = ReceptiveFields(np.full(2, 0.5), np.ones(2), np.ones(2))  # of the pixels
     for part in (model.backbone, model.primary):
         for module in part.modules():
             fields = _after(fields, module)
@@ -62,28 +58,12 @@ def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
 
 def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
     if isinstance(module, nn.Conv2d | nn.MaxPool2d):
-        return fields.after(_both(module.kernel_size), _both(module.stride), _both(module.padding))
+        if isinstance(module.padding, str):
+            raise ValueError(f"convolution: must have a kernel, stride and padding in numbers, got {module.padding!r}")
+        return fields.after(module.kernel_size, module.stride, module.padding)
     if isinstance(module, CropImages):
-        return fields.after((1, 1), (1, 1), _pair(-(room // 2) for room in module.room))
+        return fields.after(1, 1, [-(room // 2) for room in module.room])
     if isinstance(module, EnlargeImages):
-        scale = _pair(old / new for old, new in zip(module.image_size, module.size, strict=True))
-        return ReceptiveFields(
-            _pair(fields.first[n] + (scale[n] - 1) / 2 * fields.step[n] for n in (0, 1)),
-            _pair(fields.step[n] * scale[n] for n in (0, 1)),
-            fields.side,
-        )
+        scale = np.divide(module.image_size, module.size)
+        return replace(fields.after(scale, scale), side=fields.side)  # new pixels hold no more of the image
     return fields
-
-
-def _both(value: object) -> tuple[int, int]:
-    """PyTorch's one number for both axes, or a pair."""
-    if isinstance(value, int):
-        return value, value
-    if isinstance(value, tuple) and len(value) == 2:
-        return value
-    raise ValueError(f"convolution: must have a kernel, stride and padding in numbers, got {value!r}")
-
-
-def _pair(values: Iterable[float]) -> tuple[float, float]:
-    down, across = values
-    return down, across

@@ -1,5 +1,6 @@
-"""How one image is routed, layer by layer and iteration by iteration, as plain arrays."""
+"""How images are routed, layer by layer and iteration by iteration: one as plain arrays, many in a few numbers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from capsella.explain.vote_distances import VoteDistances, distance_histograms, 
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
-from capsella.routing import Geometry, RoutingTrace, coupling_entropy, record
+from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, coupling_entropy, diagnose, record
 from capsella.routing.convolution import capsule_votes, gather_windows
 from capsella.types import Capsules
 
@@ -139,3 +140,28 @@ def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
     for layer in reversed(layers[1:]):
         path.insert(0, int(layer.between_types[-1][:, path[0]].argmax()))
     return path
+
+
+def routing_diagnostics(
+    model: ImageClassifier, images: Float[Tensor, "n c h w"], batch_size: int = 16
+) -> list[LayerDiagnostics]:
+    """Coupling entropy and dead capsules of every routed layer with at least two parents, over `images`.
+
+    Returns:
+        One entry a routed layer, in the order of the forward pass; none for a model without routing.
+
+    Raises:
+        ValueError: no images, or images of another shape than the model's.
+    """
+    model.check_images(images)
+    if len(images) == 0:
+        raise ValueError("images: must hold at least one image, got none")
+
+    def recorded() -> Iterator[list[RoutingTrace]]:
+        with inference(model) as device:
+            for batch in images.split(batch_size):
+                with record() as traces:
+                    model(batch.to(device))
+                yield traces
+
+    return diagnose(recorded())

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from capsella.explain.plots import RESOLUTION, printable
+from capsella.explain.plots import png_bytes, printable
 
 LEAST_SIDE = 168  # pixels of a frame in an animation; smaller images are enlarged by a whole factor
 FRAME_MILLISECONDS = 90
@@ -60,10 +60,8 @@ def picture(image: Float[Tensor, "c h w"], caption: str, kind: str = "") -> str:
 
 def figure_png(draw: Callable[[], Figure]) -> bytes:
     """A figure as a PNG file; one at a time."""
-    buffer = io.BytesIO()
     with _drawing:
-        draw().savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
-    return buffer.getvalue()
+        return png_bytes(draw())
 
 
 def figure_html(png: bytes, description: str, kind: str = "png") -> str:
@@ -114,7 +112,7 @@ def bars(
     return f'<table class="bars">{head}{columns}<tbody>{"".join(rows)}</tbody></table>{note}'
 
 
-def message(text: str, kind: str = "note") -> str:
-    """A sentence that a screen reader reads out when it appears; `kind` is note or problem."""
-    word = "Problem: " if kind == "problem" else ""
+def message(text: str, problem: bool = False) -> str:
+    """A sentence that a screen reader reads out when it appears."""
+    kind, word = ("problem", "Problem: ") if problem else ("note", "")
     return f'<p class="{kind}" role="status">{word}{escape(text)}</p>' if text else '<p role="status"></p>'

@@ -12,6 +12,7 @@ from capsella.data import load_data
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain.pairs import pair_name
+from capsella.explorer.view import View, look_at
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Run, load_run
 
@@ -65,6 +66,10 @@ class Subject:
         )
         verdict = "right" if self.evaluation.correct[place] else f"taken for {taken}"
         return f"test image {self.numbers[place]}: is {is_}, {verdict}"
+
+    def look_at(self, place: int) -> View:
+        """Let the network see the image at a place; raises as `image`."""
+        return look_at(self.model, self.image(place), self.caption(place), self.truth(place))
 
     def places(self, class_name: str | None = None, outcome: Outcome = "all") -> list[int]:
         """Places of the images of one true class (None: of all), that the network got right or wrong.
