@@ -64,12 +64,7 @@ def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _filled(text: str, width: int, indent: str) -> str:
     return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

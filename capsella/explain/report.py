@@ -15,7 +15,6 @@ from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
-from capsella.explain.pairs import pair_name, pairs_figure
 from capsella.explain.plots import (
     confusion_figure,
     entropy_figure,
@@ -25,7 +24,7 @@ from capsella.explain.plots import (
     training_figure,
     write_png,
 )
-from capsella.explain.reconstruction import pick_examples, reconstruct
+from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.routing_views import routing_diagnostics
 from capsella.explain.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure

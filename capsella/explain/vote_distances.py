@@ -101,10 +101,7 @@ def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> 
 
 
 def vote_examples_figure(
-    images: Float[Tensor, "n c h w"],
-    titles: Sequence[str],
-    histograms: Sequence[VoteDistances],
-    parents: Sequence[str],
+    images: Float[Tensor, "n c h w"], titles: Sequence[str], histograms: Sequence[VoteDistances], parents: Sequence[str]
 ) -> Figure:
     """Several images, each beside its histograms: one row an iteration, one column a parent.
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from capsella.explain.image_grids import side_by_side
 from capsella.explain.plots import png_bytes, printable
 
 LEAST_SIDE = 168  # pixels of a frame in an animation; smaller images are enlarged by a whole factor
@@ -21,10 +22,7 @@ _drawing = threading.Lock()  # matplotlib's caches of fonts are not made for sev
 
 def channels_last(image: Float[Tensor, "c h w"]) -> Float[np.ndarray, "h w c2"]:
     """For the eye: grey or RGB, clipped to [0, 1]; two channels, a stereo pair, stand side by side."""
-    pixels = image.clamp(0, 1).numpy()
-    if len(pixels) == 2:
-        pixels = np.concatenate([pixels[:1], pixels[1:]], 2)
-    return pixels.transpose(1, 2, 0)
+    return side_by_side(image.clamp(0, 1).numpy()).transpose(1, 2, 0)
 
 
 def to_pillow(image: Float[Tensor, "c h w"]) -> Image.Image:

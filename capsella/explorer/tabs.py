@@ -23,26 +23,21 @@ class DialTab:
 
     def __init__(self, subject: Subject, start: View, view: gr.State, target: gr.Dropdown) -> None:
         self.subject, self.view, self.target = subject, view, target
-        off = bool(panels.why_no_dials(subject))
+        on, d = not panels.why_no_dials(subject), start.poses.shape[1]
+        pages = [(f"{k * DIALS + 1}–{min((k + 1) * DIALS, d)}", k) for k in range(start.pages)]
+        more = start.pages > 1
         with gr.Row():
-            self.page = gr.Radio(
-                [(f"{k * DIALS + 1}–{min((k + 1) * DIALS, start.poses.shape[1])}", k) for k in range(start.pages)],
-                value=0,
-                label="Page of dials",
-                visible=start.pages > 1,
-                interactive=not off,
-                elem_id="page",
-            )
-            self.reset = gr.Button("Reset this capsule", interactive=not off, elem_id="reset", min_width=120)
-            self.reset_all = gr.Button("Reset all capsules", interactive=not off, elem_id="reset-all", min_width=120)
+            self.page = gr.Radio(pages, value=0, label="Page of dials", visible=more, interactive=on, elem_id="page")
+            self.reset = gr.Button("Reset this capsule", interactive=on, elem_id="reset", min_width=120)
+            self.reset_all = gr.Button("Reset all capsules", interactive=on, elem_id="reset-all", min_width=120)
         self.drawn = gr.HTML(panels.drawn(subject, start), elem_id="drawn")
         most = dial_range(subject.model)
         with gr.Row(elem_id="dials"):
             self.sliders = [
                 gr.Slider(-most, most, step=most / 100, min_width=150, buttons=[], elem_classes="dial", **slider)
-                for slider in ([] if off else self.settings(start))
+                for slider in (self.settings(start) if on else [])
             ]
-        self.swept = sweep_row(subject, view, start.poses.shape[1])
+        self.swept = sweep_row(subject, view, d)
 
     def settings(self, view: View) -> list[dict[str, Any]]:
         """Label, value and visibility of each slider: the label says where the dial started."""
@@ -104,8 +99,8 @@ def sweep_row(subject: Subject, view: gr.State, d: int) -> tuple[gr.components.C
     if panels.why_no_dials(subject):
         return ()
     names = dial_names(subject.model, d)
-    every = [(name, k) for k, name in enumerate(names)]
     with gr.Row(elem_id="sweep-row"):
+        every = [(name, k) for k, name in enumerate(names)]
         dial = gr.Dropdown(every, value=0, label="Dial to sweep", elem_id="sweep-dial", min_width=140)
         start = gr.Button("Sweep", variant="primary", elem_id="sweep", min_width=100)
         png = gr.DownloadButton("Save the strip (PNG)", interactive=False, elem_id="save-png", min_width=120)
@@ -133,14 +128,9 @@ class InsideTab:
 
     def __init__(self, subject: Subject, view: gr.State, tab: gr.Tab) -> None:
         self.subject, self.view = subject, view
-        titles = panels.layer_titles(subject)
-        self.layer = gr.Dropdown(
-            [(title, k) for k, title in enumerate(titles)],
-            value=len(titles) - 1 if titles else None,
-            label="Layer",
-            visible=bool(titles),
-            elem_id="layer",
-        )
+        layers = [(title, k) for k, title in enumerate(panels.layer_titles(subject))]
+        last = len(layers) - 1 if layers else None
+        self.layer = gr.Dropdown(layers, value=last, label="Layer", visible=bool(layers), elem_id="layer")
         self.shown = gr.HTML(message("Open to see."), elem_id="inside")
         self.is_open = gr.State(False)
         tab.select(self._open, [view, self.layer], [self.shown, self.is_open], **QUIET)
@@ -168,17 +158,10 @@ class InsideTab:
 def compare_tab(subjects: Sequence[Subject], view: gr.State) -> None:
     """On the left the image and dials of the page; on the right a test image, of this or another run."""
     runs = [(subject.name, k) for k, subject in enumerate(subjects)]
-    most = len(subjects[0].numbers) - 1
+    label = f"Test image on the right, 0 to {len(subjects[0].numbers) - 1}"
     with gr.Row():
         run = gr.Dropdown(runs, value=len(runs) - 1, label="Compare with run", elem_id="other-run", min_width=140)
-        place = gr.Number(
-            0,
-            precision=0,
-            minimum=0,
-            label=f"Test image on the right, 0 to {most}",
-            elem_id="other-image",
-            min_width=140,
-        )
+        place = gr.Number(0, precision=0, minimum=0, label=label, elem_id="other-image", min_width=140)
         same = gr.Checkbox(False, label="The same image as on the left", elem_id="same-image", min_width=140)
         button = gr.Button("Compare", variant="primary", elem_id="compare", min_width=100)
     shown = gr.HTML(elem_id="compared")

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.export.description import KEY, describe_model
-from capsella.export.graph import traced
+from capsella.export.graph import KEY, describe_model, traced
 from capsella.export.needs import check_installed, quiet
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier

@@ -8,8 +8,7 @@ import torch
 
 from capsella import _native
 from capsella.errors import CapsellaError
-from capsella.export.description import KEY, describe_model
-from capsella.export.graph import operators, traced
+from capsella.export.graph import KEY, describe_model, operators, traced
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
