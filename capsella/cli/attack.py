@@ -56,11 +56,8 @@ def run(arguments: list[str]) -> None:
     }
     out = options.out or options.runs[0]
     write_json(out / "attacks.json", values)
-    curves = {
-        (name, curve.label): (result.clean, *curve.accuracy)
-        for name, result in results.items()
-        for curve in result.curves
-    }
+    measured = [(name, result, curve) for name, result in results.items() for curve in result.curves]
+    curves = {(name, curve.label): (result.clean, *curve.accuracy) for name, result, curve in measured}
     write_png(attack_figure((0.0, *options.attack.epsilons), curves), out / "attacks.png")
     if options.json:
         print(json.dumps(values, indent=2))

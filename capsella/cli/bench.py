@@ -129,14 +129,11 @@ def _time_backends(options: Bench, command: str) -> None:
     if options.resume and options.out is None:
         raise ValueError("resume: must come with --out, the file to go on with")
     names = _names(options.networks)
+    threads = options.threads or torch.get_num_threads()
+    asked = {"backends": options.backends, "threads": threads, "calls": options.calls, "most_seconds": options.seconds}
     values = bench_networks(
         {name: partial(_model_and_images, name) for name in names},
-        {
-            "backends": options.backends,
-            "threads": options.threads or torch.get_num_threads(),
-            "calls": options.calls,
-            "most_seconds": options.seconds,
-        },
+        asked,
         command=command,
         out=options.out,
         resume=options.resume,
@@ -201,9 +198,5 @@ def _variants(name: str, given: dict[str, Any], decoder: str) -> dict[str, Image
         return {name: load_run(name).model}
     if "reconstruction" not in inspect.signature(model_function(name)).parameters:
         return {} if decoder == "with" else {name: create_model(name, **given)}
-    variants = {}
-    if decoder != "with":
-        variants[name] = create_model(name, **given, reconstruction=False)
-    if decoder != "without":
-        variants[name + DECODER] = create_model(name, **given, reconstruction=True)
-    return variants
+    asked = {"without": {name: False}, "with": {name + DECODER: True}, "both": {name: False, name + DECODER: True}}
+    return {key: create_model(name, **given, reconstruction=has) for key, has in asked[decoder].items()}

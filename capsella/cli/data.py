@@ -84,9 +84,8 @@ def run(arguments: list[str]) -> None:
         tyro.cli(Show if action == "show" else Split, args=words, prog=f"capsella data {action} NAME")
         raise ValueError(f"{action}: must be followed by the name of a source; `capsella data list` names them")
     else:
-        raise ValueError(
-            f"data: must be followed by list, by show NAME or by split NAME, got {shlex.join(arguments)!r}"
-        )
+        got = shlex.join(arguments)
+        raise ValueError(f"data: must be followed by list, by show NAME or by split NAME, got {got!r}")
 
 
 def _list() -> None:
@@ -100,8 +99,7 @@ def _list() -> None:
 
 def _show(name: str, words: list[str]) -> None:
     # tyro would build the default options first, and those of `folder` are not complete without their path.
-    words = ["--name", name, *words]
-    options = tyro.cli(Show, args=words, prog=f"capsella data show {name}")
+    options = tyro.cli(Show, args=["--name", name, *words], prog=f"capsella data show {name}")
     splits = load_data(options.data)
     height, width = splits.image_size
     _print_counts(f"{splits.name}: {height}×{width}×{splits.channels}", describe(splits))

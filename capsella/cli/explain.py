@@ -41,13 +41,8 @@ def run(arguments: list[str]) -> None:
     paired = trained.recipe.data.is_paired
     broken: list[Broken] = []
     if options.images:
-        pictures = explain_images(
-            trained.model,
-            options.images,
-            out,
-            classes=2 if paired else 1,
-            broken=broken if options.skip_broken else None,
-        )
+        kept = broken if options.skip_broken else None
+        pictures = explain_images(trained.model, options.images, out, classes=2 if paired else 1, broken=kept)
     elif paired:
         test = load_data(trained.recipe.data).test
         pictures = [explain_pairs(trained.model, test, out)] if isinstance(test, PairSet) else []

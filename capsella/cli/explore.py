@@ -47,11 +47,4 @@ def run(arguments: list[str]) -> None:
         print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
     subjects = [open_run(folder, options.images) for folder in options.runs or (DEMO,)]
-    serve(
-        subjects,
-        host=options.host,
-        port=options.port,
-        password=password,
-        browser=options.browser,
-        console=console(),
-    )
+    serve(subjects, host=options.host, port=options.port, password=password, browser=options.browser, console=console())

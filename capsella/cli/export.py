@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from capsella.data import load_data
-from capsella.export import TOLERANCES, Exported, Format, Precision, Tolerance, export_model
+from capsella.export import TOLERANCES, Format, Precision, Tolerance, export_model
 from capsella.training import load_run
 
 
@@ -59,11 +59,7 @@ def run(arguments: list[str]) -> None:
     )
     if options.json:
         print(json.dumps(exported.to_dict(), indent=2))
-    else:
-        _print(exported)
-
-
-def _print(exported: Exported) -> None:
+        return
     about = exported.description
     engine = f"opset {about['opset']}" if about["format"] == "onnx" else f"routing: {about['routing']}"
     size = exported.path.stat().st_size / 2**20

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsella.cli.published import read_call
-from capsella.cli.screen import console
+from capsella.cli.published import run_published
 from capsella.papers.kinds.published import BudgetName
 from capsella.papers.published import FIGURES
 
@@ -25,9 +24,7 @@ class FigureOptions:
 
 def run(arguments: list[str]) -> None:
     """List the figures, or draw one."""
-    call = read_call("figure", FIGURES, FigureOptions, lambda figure: str(figure.title), arguments)
-    if call is not None:
-        values = call.run(console())
+    if ran := run_published("figure", FIGURES, FigureOptions, lambda figure: str(figure.title), arguments):
+        values, path = ran
         print(values["title"], values["measured"], values["note"], sep="\n")
-        path = call.published.path(call.folder)
         print(f"drawn in {path}, with its numbers in {path.with_suffix('.json').name}")

@@ -28,7 +28,8 @@ def prepare(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
     recipe = recipe.complete()
     if routing is not None:
         recipe = replace(recipe, model=recipe.model.with_routing(routing))
-    return _with_optional(recipe, _full_names(words, leaves(recipe)))
+    fields = leaves(recipe)
+    return _with_optional(recipe, [_full_name(word, fields) for word in words])
 
 
 def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
@@ -61,12 +62,10 @@ def _take(words: list[str], *names: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
-def _full_names(words: list[str], fields: dict[str, Any]) -> list[str]:
-    """Short names made long where exactly one field ends so; `fields` maps full names to values."""
-    return [_full_name(word, fields) if word.startswith("--") else word for word in words]
-
-
 def _full_name(word: str, fields: dict[str, Any]) -> str:
+    """A flag's short name made long where exactly one field ends so; `fields` maps full names to values."""
+    if not word.startswith("--"):
+        return word
     flag, equals, value = word[2:].partition("=")
     group, dot, leaf = flag.replace("-", "_").rpartition(".")
     negated = leaf.startswith("no_")
@@ -80,11 +79,7 @@ def _full_name(word: str, fields: dict[str, Any]) -> str:
         choices = " or ".join(f"--{path.replace('_', '-')}" for path in ends)
         raise ValueError(f"--{flag}: must name one field, but could be {choices}")
     if not ends:
-        raise unknown_name("flag", f"--{flag}", (f"--{name.replace('_', '-')}" for name in _short_names(fields)))
+        meant = {*fields, *(path.rpartition(".")[2] for path in fields), *OTHER_FLAGS}
+        raise unknown_name("flag", f"--{flag}", (f"--{name.replace('_', '-')}" for name in meant))
     group, _, leaf = ends[0].replace("_", "-").rpartition(".")
     return f"--{group}.{'no-' if negated else ''}{leaf}{equals}{value}"
-
-
-def _short_names(fields: dict[str, Any]) -> set[str]:
-    """What a user may have meant: full names, and their last parts."""
-    return {*fields, *(path.rpartition(".")[2] for path in fields), *OTHER_FLAGS}

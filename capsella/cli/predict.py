@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from capsella.cli.screen import console
 from capsella.evaluation import Broken, predict_files, predict_table, print_table
-from capsella.training import Run, load_run
+from capsella.models import ImageClassifier
+from capsella.training import load_run
 
 
 @dataclass(frozen=True)
@@ -47,42 +47,39 @@ def run(arguments: list[str]) -> None:
         raise ValueError("paths: must name at least one image or folder")
     if options.out is None and (options.resume or options.overwrite):
         raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
-    errors = console(stderr=True)
-    if options.out is None:
-        _to_standard_output(options, errors)
-    else:
-        _to_table(options, options.out, errors)
-
-
-def _to_standard_output(options: Predict, errors: Console) -> None:
-    trained = load_run(options.run)
-    broken: list[Broken] | None = [] if options.skip_broken else None
-    predictions = predict_files(
-        trained.model,
-        options.paths,
-        batch_size=options.batch_size,
-        workers=options.workers or 0,
-        broken=broken,
-        classes=_classes_an_image(trained),
-    )
-    print_table(predictions, trained.model.classes)
-    if broken:
-        lines = (f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken)
-        errors.print(f"left out {len(broken)} broken images:", *lines, sep="\n  ", soft_wrap=True, markup=False)
-
-
-def _to_table(options: Predict, out: Path, errors: Console) -> None:
     began = time.monotonic()
     trained = load_run(options.run)
+    classes = 2 if trained.recipe.data.is_paired else 1
+    if options.out is None:
+        _to_standard_output(options, trained.model, classes)
+    else:
+        _to_table(options, trained.model, classes, options.out, began)
+
+
+def _to_standard_output(options: Predict, model: ImageClassifier, classes: int) -> None:
+    broken: list[Broken] | None = [] if options.skip_broken else None
+    workers = options.workers or 0
+    predictions = predict_files(
+        model, options.paths, batch_size=options.batch_size, workers=workers, broken=broken, classes=classes
+    )
+    print_table(predictions, model.classes)
+    if broken:
+        lines = [f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken]
+        heading = f"left out {len(broken)} broken images:"
+        console(stderr=True).print(heading, *lines, sep="\n  ", soft_wrap=True, markup=False)
+
+
+def _to_table(options: Predict, model: ImageClassifier, classes: int, out: Path, began: float) -> None:
+    errors = console(stderr=True)
     written = predict_table(
-        trained.model,
+        model,
         options.paths,
         out,
         batch_size=options.batch_size,
         workers=options.workers,
         resume=options.resume,
         overwrite=options.overwrite,
-        classes=_classes_an_image(trained),
+        classes=classes,
         console=errors,
     )
     seconds = time.monotonic() - began
@@ -90,10 +87,6 @@ def _to_table(options: Predict, out: Path, errors: Console) -> None:
     if written.broken_table:
         lines.append(f"{written.broken} broken images listed in {written.broken_table}")
     errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
-
-
-def _classes_an_image(trained: Run) -> int:
-    return 2 if trained.recipe.data.is_paired else 1
 
 
 def _printable(text: str) -> str:

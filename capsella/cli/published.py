@@ -1,41 +1,24 @@
 """What `capsella table` and `capsella figure` read alike: a name, a budget, seeds, data and a folder."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.console import Console
 
-from capsella.cli.screen import by_paper, list_entries
+from capsella.cli.screen import by_paper, console, list_entries
 from capsella.errors import unknown_name
 from capsella.papers.kinds.published import BudgetName
 
 
-@dataclass(frozen=True)
-class Call:
-    """A published table or figure on the data asked for, where its runs go, and the command that says all of it."""
-
-    published: Any
-    folder: Path
-    seeds: tuple[int, ...]
-    command: str
-
-    def run(self, console: Console) -> dict[str, Any]:
-        """Run what is missing; the values as JSON."""
-        values: dict[str, Any] = self.published.run(self.folder, self.seeds, self.command, console)
-        return values
-
-
-def read_call(
+def run_published(
     verb: str,
     registered: Mapping[str, Callable[[BudgetName], Any]],
     options_type: type,
     describe: Callable[[Any], str],
     arguments: list[str],
-) -> Call | None:
-    """What `capsella VERB NAME …` asks for; without a registered name, or for --help, the names are listed.
+) -> tuple[dict[str, Any], Path] | None:
+    """Run what `capsella VERB NAME …` asks for; without a registered name, or for --help, list the names.
 
     Args:
         verb: table or figure.
@@ -43,6 +26,9 @@ def read_call(
         options_type: dataclass with budget, seeds, data and folder, whose texts are those of --help.
         describe: a line on a table or figure.
         arguments: the words after the verb.
+
+    Returns:
+        The values, as in JSON, and the file of the table or figure; None where the names were listed.
 
     Raises:
         ValueError: an unknown name; suggests the nearest.
@@ -65,4 +51,5 @@ def read_call(
         published = published.on(options.data)
         command += f" --data {options.data}"
         parts.append(options.data)
-    return Call(published, options.folder or Path("runs", "-".join(parts)), options.seeds, command)
+    folder = options.folder or Path("runs", "-".join(parts))
+    return published.run(folder, options.seeds, command, console()), published.path(folder)

@@ -17,10 +17,6 @@ from capsella.files import write_json
 from capsella.training import Run
 
 
-def _default(name: str) -> tuple[float, ...]:
-    return PERTURBATIONS[name].strengths
-
-
 @dataclass(frozen=True)
 class RobustnessOptions:
     """Measure accuracy on changed test images, the same for every run.
@@ -36,13 +32,13 @@ class RobustnessOptions:
     """Folders of runs with the same test images."""
     out: Path | None = None
     """Folder for the results; default: robustness/ in the run's folder, or beside the first of several runs."""
-    rotation: tuple[float, ...] = _default("rotation")
+    rotation: tuple[float, ...] = PERTURBATIONS["rotation"].strengths
     """Flip with probability ½ each way, and turn by up to this many degrees."""
-    translation: tuple[float, ...] = _default("translation")
+    translation: tuple[float, ...] = PERTURBATIONS["translation"].strengths
     """Move by up to this share of each side."""
-    colour: tuple[float, ...] = _default("colour")
+    colour: tuple[float, ...] = PERTURBATIONS["colour"].strengths
     """Add up to this much to each channel, or to a grey image; pixels are from 0 to 1."""
-    noise: tuple[float, ...] = _default("noise")
+    noise: tuple[float, ...] = PERTURBATIONS["noise"].strengths
     """Add Gaussian noise of this standard deviation."""
     flips: tuple[float, ...] = ()
     """Flip with this probability each way, without a rotation."""

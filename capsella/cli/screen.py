@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
@@ -22,7 +22,10 @@ def console(*, stderr: bool = False) -> Console:
 
 def show(*shown: RenderableType) -> None:
     """Print tables, and texts between them. No word of a table is cut: on a narrow screen its lines are too long."""
-    for one in _parts(shown):
+    for one in shown:
+        if isinstance(one, Group):
+            show(*one.renderables)
+            continue
         out = console()
         if isinstance(one, Table):
             out.width = max(out.width, _keep_words(one, out))
@@ -61,21 +64,8 @@ def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _filled(text: str, width: int, indent: str) -> str:
     return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def _parts(shown: Iterable[RenderableType]) -> Iterator[RenderableType]:
-    for one in shown:
-        if isinstance(one, Group):
-            yield from _parts(one.renderables)
-        else:
-            yield one
 
 
 def _keep_words(table: Table, out: Console) -> int:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsella.cli.published import read_call
-from capsella.cli.screen import console, show
+from capsella.cli.published import run_published
+from capsella.cli.screen import show
 from capsella.papers.kinds.published import BudgetName, PublishedTable, draw_table
 from capsella.papers.published import TABLES
 
@@ -25,10 +25,10 @@ class TableOptions:
 
 def run(arguments: list[str]) -> None:
     """List the tables, or run one."""
-    call = read_call("table", TABLES, TableOptions, _describe, arguments)
-    if call is not None:
-        show(draw_table(call.run(console())))
-        print(f"written to {call.published.path(call.folder)}")
+    if ran := run_published("table", TABLES, TableOptions, _describe, arguments):
+        values, path = ran
+        show(draw_table(values))
+        print(f"written to {path}")
 
 
 def _describe(table: PublishedTable) -> str:

@@ -83,10 +83,8 @@ def _train_seeds(options: Train, folder: Path, name: str, console: Console) -> N
     errors: dict[int, float] = {}
     for seed in range(options.recipe.seed, options.recipe.seed + options.seeds):
         recipe = dataclasses.replace(options.recipe, seed=seed)
-        evaluation = _finish(
-            train(recipe, folder / f"seed{seed}", name=name, machine=options.machine, console=console), console
-        )
-        if evaluation is not None:
+        trained = train(recipe, folder / f"seed{seed}", name=name, machine=options.machine, console=console)
+        if (evaluation := _finish(trained, console)) is not None:
             errors[seed] = evaluation.error
     if not is_first_process():
         return

@@ -1,10 +1,9 @@
 """Look inside a trained model: reconstructions, dimension tweaks, routing diagnostics, and a report of them all."""
 
-from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.images import explain_images
-from capsella.explain.pairs import explain_pairs, pairs_figure
-from capsella.explain.reconstruction import Reconstructions, pick_examples, reconstruct
+from capsella.explain.reconstruction import Reconstructions, explain_pairs, pairs_figure, pick_examples, reconstruct
 from capsella.explain.report import write_report
+from capsella.explain.routing_views import routing_diagnostics
 from capsella.explain.tweaks import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.vote_distances import (
     VoteDistances,

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from capsella.explain.plots import shorten
+from capsella.explain.plots import axes_in_rows, shorten
 
 RIGHT, WRONG = "#2e7d32", "#c62828"
 COLUMNS, CELL = 6, 1.5  # images side by side, and inches for each: a page's width in all
@@ -112,9 +112,8 @@ def reconstruction_figure(
         ValueError: no images, or names that do not fit them.
     """
     _check_counts("images, reconstructions, names", images, from_true, from_predicted, true_names, predicted_names)
-    rows = [np.clip(pictures, 0, 1).transpose(0, 2, 3, 1) for pictures in (images, from_true, from_predicted)]
     titles = ("input", "from the\ntrue class", "from the\npredicted one")
-    return _columns(rows, titles, true_names, predicted_names)
+    return _columns((images, from_true, from_predicted), titles, true_names, predicted_names)
 
 
 def overlay_figure(
@@ -138,8 +137,7 @@ def overlay_figure(
     _check_counts("images, parts, reconstructions, names", images, parts, drawn, from_true, from_others, *names)
     first, second = drawn.copy(), drawn.copy()
     first[:, 1], second[:, 0] = 0, 0
-    pairs = (parts, drawn, first, second, from_true, from_others)
-    rows = [images.transpose(0, 2, 3, 1), *(_two_colours(both) for both in pairs)]
+    rows = [images, *map(_two_colours, (parts, drawn, first, second, from_true, from_others))]
     titles = (
         "input", "its two\nimages", "recon-\nstructions", "the first\nalone", "the second\nalone",
         "from the\ntrue classes", "from two\nothers",
@@ -148,7 +146,7 @@ def overlay_figure(
 
 
 def _columns(
-    rows: Sequence[Float[np.ndarray, "n h w c"]],
+    rows: Sequence[Float[np.ndarray, "n c h w"]],
     titles: Sequence[str],
     true_names: Sequence[str],
     predicted_names: Sequence[str],
@@ -156,7 +154,7 @@ def _columns(
     """A column an image, with its verdict on top, and a row a way to draw it, with its title; in blocks of six."""
     n = len(rows[0])
     blocks = -(-n // COLUMNS)
-    size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(rows[0].transpose(0, 3, 1, 2)) + 0.5) * blocks)
+    size = (CELL * COLUMNS + 1, (len(rows) * CELL * _aspect(rows[0]) + 0.5) * blocks)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(rows) * blocks, COLUMNS, squeeze=False).reshape(blocks, len(rows), COLUMNS)
     for axes in grid.transpose(0, 2, 1).reshape(-1, len(rows))[n:].ravel():
@@ -164,7 +162,7 @@ def _columns(
     for index in range(n):
         column = grid[index // COLUMNS, :, index % COLUMNS]
         for axes, pictures in zip(column, rows, strict=True):
-            show(axes, pictures[index])
+            show(axes, _channels_last(pictures[index]))
         _verdict(column[0], true_names[index], predicted_names[index], "")
     for row, title in enumerate(titles):
         for axes in grid[:, row, 0]:
@@ -172,9 +170,9 @@ def _columns(
     return figure
 
 
-def _two_colours(both: Float[np.ndarray, "n 2 1 h w"]) -> Float[np.ndarray, "n h w 3"]:
+def _two_colours(both: Float[np.ndarray, "n 2 1 h w"]) -> Float[np.ndarray, "n 3 h w"]:
     """Two grey images as one picture, each in its colour."""
-    return np.einsum("nkhw,kc->nhwc", both[:, :, 0], np.array([FIRST, SECOND])).clip(0, 1)
+    return np.einsum("nkhw,kc->nchw", both[:, :, 0], np.array([FIRST, SECOND]))
 
 
 def prediction_figure(
@@ -189,13 +187,8 @@ def prediction_figure(
         ValueError: no images, or names that do not fit them.
     """
     _check_counts("images, names, confidence", images, true_names, predicted_names, confidence)
-    n = len(images)
-    rows, columns = -(-n // COLUMNS), min(COLUMNS, n)
-    figure = Figure(figsize=(CELL * columns, (CELL * _aspect(images) + 0.45) * rows), layout="constrained")
-    cells = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in cells[n:]:
-        axes.set_axis_off()
-    for index, axes in enumerate(cells[:n]):
+    figure, cells = axes_in_rows(len(images), COLUMNS, (CELL, CELL * _aspect(images) + 0.45))
+    for index, axes in enumerate(cells):
         show(axes, _channels_last(images[index]))
         _verdict(axes, true_names[index], predicted_names[index], f" {confidence[index]:.2f}")
     return figure

@@ -25,12 +25,7 @@ NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
 
 
 def explain_images(
-    model: ImageClassifier,
-    paths: Iterable[Path],
-    out: Path,
-    *,
-    classes: int = 1,
-    broken: list[Broken] | None = None,
+    model: ImageClassifier, paths: Iterable[Path], out: Path, *, classes: int = 1, broken: list[Broken] | None = None
 ) -> list[Path]:
     """Draw, for each image file, what the model sees in it and how its capsules were routed.
 
@@ -116,9 +111,9 @@ def image_figure(
     model: ImageClassifier, image: Float[Tensor, "c h w"], title: str, target: int | None = None
 ) -> Figure:
     """One image in [0, 1], and what the capsule of class `target` draws; None takes the strongest class."""
-    labels = None if target is None else torch.tensor([target])
     with inference(model) as device:
-        output = model(image.unsqueeze(0).to(device), None if labels is None else labels.to(device))
+        label = None if target is None else torch.tensor([target], device=device)
+        output = model(image.unsqueeze(0).to(device), label)
     activations = output.activations[0].float().cpu().numpy()
     target = int(activations.argmax()) if target is None else target
     decoded = output.reconstruction

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from capsella.explain.plots import printable
+from capsella.explain.plots import axes_in_rows, printable
 
 # Okabe and Ito 2008: told apart by the colour-blind; their yellow is too pale for a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -59,31 +60,24 @@ def panels_figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
     """
     if not panels:
         raise ValueError("panels: must hold at least one, got none")
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.6 * columns + 0.4, 4.0 * rows), layout="constrained")
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in grid[len(panels) :]:
-        axes.remove()
-    for panel, axes in zip(panels, grid, strict=False):
+    figure, every = axes_in_rows(len(panels), columns, (4.6, 4.0), (0.4, 0))
+    for panel, axes in zip(panels, every, strict=True):
         _draw(axes, panel)
     return figure
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    names = list(dict.fromkeys(series.name for series in panel.series))
+    names = dict.fromkeys(series.name for series in panel.series)
+    looks = dict(zip(names, cycle(zip(COLOURS, MARKERS, strict=True)), strict=False))
     for series in panel.series:
-        number = names.index(series.name)
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        colour, marker = looks[series.name]
         look: dict[str, Any] = {"color": colour, "marker": marker if len(series.x) <= FEW else None, "markersize": 5}
         if series.paper:
             axes.plot(series.x, series.y, linestyle="--", linewidth=1, markerfacecolor="none", alpha=0.8, **look)
         else:
             axes.errorbar(series.x, series.y, series.sd, linewidth=1.4, capsize=2, **look)
-    handles = [
-        Line2D([], [], color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)]) for k in range(len(names))
-    ]
-    labels = [printable(name) for name in names]
+    handles = [Line2D([], [], color=colour, marker=marker) for colour, marker in looks.values()]
+    labels = [printable(name) for name in looks]
     if any(series.paper for series in panel.series):
         handles.append(Line2D([], [], color="#555555", linestyle="--", marker="o", markerfacecolor="none"))
         labels.append("as the paper prints it")

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import CapsellaError
@@ -105,13 +106,14 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, "rows"]]) -> Figure:
     if "epoch" not in metrics:
         raise ValueError(f"metrics: must hold the column epoch, got {sorted(metrics)}")
     panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
-    drawn = [(title, lines) for title, lines in panels if any(_has_numbers(metrics, name) for name in lines)]
+    known = [name for name, column in metrics.items() if np.isfinite(column).any()]
+    drawn = [(title, lines) for title, lines in panels if lines.keys() & known]
     if not drawn:
         raise ValueError(f"metrics: must hold a loss, an error or the learning rate, got {sorted(metrics)}")
-    figure = Figure(figsize=(4.2 * len(drawn), 3.4), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
+    figure, every = axes_in_rows(len(drawn), len(drawn), (4.2, 3.4))
+    for axes, (title, lines) in zip(every, drawn, strict=True):
         for name, (colour, style) in lines.items():
-            if _has_numbers(metrics, name):
+            if name in known:
                 _curve(axes, metrics["epoch"], metrics[name], colour, style, name.replace("_", " "))
         axes.set(xlabel="epoch", title=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -120,10 +122,6 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, "rows"]]) -> Figure:
         if len(lines) > 1:
             axes.legend(fontsize=8)
     return figure
-
-
-def _has_numbers(metrics: Mapping[str, np.ndarray], name: str) -> bool:
-    return name in metrics and bool(np.isfinite(metrics[name]).any())
 
 
 def _curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, style: str, label: str) -> None:
@@ -161,13 +159,8 @@ def robustness_figure(result: Robustness) -> Figure:
     names = result.perturbations
     if not names:
         raise ValueError("result: must hold at least one point, got none")
-    columns = min(len(names), 2)
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.4 * columns, 3.3 * lines + 0.5), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
-    for axes in panels[len(names) :]:  # what is left over of the last row
-        axes.remove()
-    for name, axes in zip(names, panels, strict=False):
+    figure, panels = axes_in_rows(len(names), 2, (4.4, 3.3), (0, 0.5), sharey=True)
+    for name, axes in zip(names, panels, strict=True):
         for number, network in enumerate(result.networks):
             curve = result.curve(network, name)
             strengths, colour = [point.strength for point in curve], f"C{number % 10}"
@@ -179,13 +172,25 @@ def robustness_figure(result: Robustness) -> Figure:
         axes.set_title(name, fontsize=10)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.grid(alpha=0.25)
-    for row in range(lines):
-        figure.axes[row * columns].set_ylabel("accuracy %")
+    for axes in panels[::2]:
+        axes.set_ylabel("accuracy %")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=8)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    _as_written(figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=8))
     return figure
+
+
+def axes_in_rows(
+    n: int, columns: int, each: tuple[float, float], beside: tuple[float, float] = (0, 0), sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of n axes, at most `columns` in a row. each, beside: width and height in inches, of axes and for all."""
+    columns = min(columns, n)
+    rows = -(-n // columns)
+    size = (each[0] * columns + beside[0], each[1] * rows + beside[1])
+    figure = Figure(figsize=size, layout="constrained")
+    every = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
+    for axes in every[n:]:  # what is left over of the last row
+        axes.remove()
+    return figure, every[:n]
 
 
 def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Sequence[float]]) -> Figure:
@@ -214,10 +219,14 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
         axes.plot(epsilons, accuracy, linestyle=style, marker=marker, markersize=4, color=colour, label=label)
     axes.set(xlabel="ε: largest change of a pixel, of images in [0, 1]", ylabel="accuracy %", ylim=(-2, 102))
     axes.grid(alpha=0.25)
-    legend = axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    _as_written(axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1)))
+    return figure
+
+
+def _as_written(legend: Legend) -> None:
+    """No dollar in a name begins a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
-    return figure
 
 
 def activation_bars(axes: Axes, activations: Float[np.ndarray, "classes"], classes: Sequence[str], most: int) -> None:
@@ -234,11 +243,16 @@ def activation_bars(axes: Axes, activations: Float[np.ndarray, "classes"], class
 
 def write_png(figure: Figure, path: Path) -> bytes:
     """Write a figure as a PNG file, whole or not at all; returns the file's bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
-    picture = buffer.getvalue()
+    picture = png_bytes(figure)
     write_whole(path, lambda temporary: temporary.write_bytes(picture))
     return picture
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """A figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
+    return buffer.getvalue()
 
 
 def printable(text: str) -> str:

@@ -1,14 +1,21 @@
-"""Inputs beside what the decoder makes of their capsules, for images the model got right and images it got wrong."""
+"""Images beside what the decoder makes of their capsules: those the model got right, got wrong, or found overlaid."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Int64, Integer
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.evaluation import Evaluation
+from capsella.data.pairs import PairSet
+from capsella.evaluation import Evaluation, evaluate
+from capsella.explain.image_grids import overlay_figure
+from capsella.explain.plots import write_png
 from capsella.models import ImageClassifier
 from capsella.models.inference import check_decoder, inference
+
+LOOKED_AT = 1000  # pairs among which `explain_pairs` looks for right ones and mistakes
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,3 +68,64 @@ def pick_examples(evaluation: Evaluation, right: int = 6, wrong: int = 6) -> Int
         turn[of_class] = torch.arange(len(of_class))
     by_turn = hits[(turn[hits] * len(evaluation.classes) + labels[hits]).argsort()]
     return torch.cat([by_turn[:right], evaluation.mistakes()[:wrong]])
+
+
+def pair_name(names: tuple[str, ...], classes: Integer[Tensor, "*k"]) -> str:
+    """The name of one class, or those of two, as in 3 + 8."""
+    return " + ".join(names[k] for k in classes.flatten().tolist())
+
+
+def pairs_figure(
+    model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, "picked"]
+) -> Figure:
+    """The pairs at `picked`, beside what capsules draw (Sabour et al. 2017, Fig. 5).
+
+    Those of the two predicted classes, together and each alone; those of the two true ones; and, for control, those of
+    the two most active classes that are neither: a network that fits any class to any image draws the image there, too.
+
+    Raises:
+        ValueError: a model without a decoder.
+    """
+    check_decoder(model, "reconstructions")
+    images, labels, _ = pairs.take(picked)
+    predictions = evaluation.predictions[picked]
+    others, there = _others(evaluation.activations[picked], labels, predictions)
+    with inference(model) as device:
+        capsules = model.encode(images.float().to(device) / 255)
+        drawn, from_true, from_others = (
+            torch.stack([model.decode(capsules, column.to(device)).float().cpu() for column in classes.unbind(1)], 1)
+            for classes in (predictions, labels, others)
+        )
+    return overlay_figure(
+        images.numpy() / 255,
+        pairs.parts(pairs.draw(picked)).numpy() / 255,
+        drawn.numpy(),
+        from_true.numpy(),
+        (from_others * there[:, :, None, None, None]).numpy(),
+        [pair_name(pairs.classes, both) for both in labels],
+        [pair_name(pairs.classes, both) for both in predictions],
+    )
+
+
+def _others(
+    activations: Float[Tensor, "n classes"], labels: Int64[Tensor, "n 2"], predictions: Int64[Tensor, "n 2"]
+) -> tuple[Int64[Tensor, "n 2"], Bool[Tensor, "n 2"]]:
+    """The two most active classes that are neither true nor predicted, and where there are as many."""
+    strength = activations.scatter(1, torch.cat([labels, predictions], 1), -torch.inf)
+    strongest = strength.topk(2, 1)
+    return strongest.indices, strongest.values > -torch.inf
+
+
+def explain_pairs(model: ImageClassifier, pairs: PairSet, out: Path) -> Path:
+    """Draw pairs that the model got right and its most confident mistakes, of the first 1,000; returns the picture.
+
+    Raises:
+        ValueError: a model without a decoder.
+        CapsellaError: no space on the disk.
+    """
+    check_decoder(model, "reconstructions")
+    looked_at = pairs.subset(torch.arange(min(len(pairs), LOOKED_AT)))
+    evaluation = evaluate(model, looked_at)
+    path = out / "pairs.png"
+    write_png(pairs_figure(model, looked_at, evaluation, pick_examples(evaluation)), path)
+    return path

@@ -1,12 +1,12 @@
 """A trained model's own pictures on one page: an HTML file that needs nothing beside it, and each figure as PNG."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -14,9 +14,7 @@ from torch import Tensor
 from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent
-from capsella.explain.diagnostics import routing_diagnostics
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
-from capsella.explain.pairs import pair_name, pairs_figure
 from capsella.explain.plots import (
     confusion_figure,
     entropy_figure,
@@ -26,12 +24,13 @@ from capsella.explain.plots import (
     training_figure,
     write_png,
 )
-from capsella.explain.reconstruction import pick_examples, reconstruct
+from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
+from capsella.explain.routing_views import routing_diagnostics
 from capsella.explain.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.routing import DEAD_BELOW, LayerDiagnostics
+from capsella.routing import DEAD_BELOW
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 PAIRS = (
@@ -81,36 +80,23 @@ def write_report(
     if len(evaluation.labels) != len(test_images) or not evaluation.labels.equal(test_images.labels):
         raise ValueError("evaluation: must be of test_images, got one with other labels")
     sections = _sections(model, evaluation, test_images, metrics_csv)
-    pictures = {
-        section.name: write_png(section.figure, folder / "figures" / f"{section.name}.png")
-        for section in sections
-        if section.figure is not None
-    }
+    pictures = {}
+    for section in sections:
+        if section.figure is not None:
+            png = write_png(section.figure, folder / "figures" / f"{section.name}.png")
+            pictures[section.name] = base64.b64encode(png).decode()
+    shown = {"title": title, "facts": facts, "evaluation": evaluation, "sections": sections, "pictures": pictures}
     path = folder / "report.html"
-    write_text(path, _page(title, facts, evaluation, sections, pictures))
+    write_text(path, _page(shown))
     return path
 
 
-def _page(
-    title: str,
-    facts: Mapping[str, str],
-    evaluation: Evaluation,
-    sections: Sequence[Section],
-    pictures: Mapping[str, bytes],
-) -> str:
-    """The HTML, with the figures' PNG inside."""
+def _page(shown: Mapping[str, object]) -> str:
+    """The HTML."""
     environment = Environment(
         loader=PackageLoader("capsella.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    page = environment.get_template("report.html.jinja").render(
-        title=title,
-        facts=facts,
-        evaluation=evaluation,
-        percent=percent,
-        sections=sections,
-        pictures={name: base64.b64encode(picture).decode() for name, picture in pictures.items()},
-    )
-    return printable(page)
+    return printable(environment.get_template("report.html.jinja").render(shown, percent=percent))
 
 
 def _sections(
@@ -166,9 +152,8 @@ def tweak_section(model: ImageClassifier, evaluation: Evaluation, images: Labell
     name, title = "dimension_tweaks", "Dimension tweaks"
     if not model.has_decoder:
         return Section(name, title, NO_DECODER)
-    index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
+    index, image = _example(evaluation, images)
     target = int(evaluation.predictions[index].flatten()[0])
-    image = _image(images, index)
     elements = largest_elements(model, image, target)
     offsets = offsets_across(model)
     grid = dimension_tweaks(model, image, target, offsets, elements)
@@ -193,13 +178,11 @@ def _training(metrics_csv: Path | None) -> Section:
 
 
 def _samples(evaluation: Evaluation, images: LabelledImages) -> Section:
-    # Evenly spaced, for sets that are sorted by class.
-    picked = torch.linspace(0, len(images) - 1, min(SAMPLES, len(images))).round().long()
     text = (
         "Test images at even distances through the set. Green: right. Red: wrong, with the true class below. The "
         "number is the activation of the predicted class."
     )
-    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, picked))
+    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, _spread(images, SAMPLES)))
 
 
 def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section:
@@ -225,8 +208,15 @@ def _predictions(evaluation: Evaluation, images: LabelledImages, picked: Tensor)
     )
 
 
-def _image(images: LabelledImages, index: int) -> Float[Tensor, "c h w"]:
-    return images.take(torch.tensor([index])).images[0].float() / 255
+def _example(evaluation: Evaluation, images: LabelledImages) -> tuple[int, Float[Tensor, "c h w"]]:
+    """The index of one image, a mistake only if nothing is right, and the image in [0, 1]."""
+    index = pick_examples(evaluation, right=1, wrong=1)[:1]
+    return int(index), images.take(index).images[0].float() / 255
+
+
+def _spread(images: LabelledImages, most: int) -> Int[Tensor, "picked"]:
+    """Indices of at most so many, evenly spaced: sets are often sorted by class."""
+    return torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
 
 
 def _reliability(evaluation: Evaluation) -> Section:
@@ -243,7 +233,7 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
     name, title = "coupling_entropy", "Routing"
     if not isinstance(model, CapsuleClassifier):
         return Section(name, title, "This model has no capsules, so nothing is routed.")
-    picked = torch.linspace(0, len(images) - 1, min(TRACED, len(images))).round().long()
+    picked = _spread(images, TRACED)
     layers = routing_diagnostics(model, images.take(picked).images.float() / 255)
     if not layers:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
@@ -252,20 +242,20 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
         "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. A capsule type is dead if "
         f"it stays shorter than {DEAD_BELOW} on every image. "
     )
-    return Section(
-        name,
-        title,
-        text + " ".join(map(_layer, layers)),
-        entropy_figure({layer.name: layer.entropy for layer in layers}),
+    text += " ".join(
+        f"{layer.name.capitalize()}: {layer.entropy[-1]:.4f} after the last iteration, "
+        f"{percent(layer.dead_share)} % of {layer.parents} capsule types dead."
+        for layer in layers
     )
+    return Section(name, title, text, entropy_figure({layer.name: layer.entropy for layer in layers}))
 
 
 def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
         return Section(name, title, "EM routing alone gathers votes around means; this model's classes do without it.")
-    index = int(pick_examples(evaluation, right=1, wrong=1)[0])  # a mistake only if nothing is right
-    histograms = class_vote_distances(model, _image(images, index))
+    index, image = _example(evaluation, images)
+    histograms = class_vote_distances(model, image)
     text = (
         f"Test image {index}, of class {pair_name(images.classes, evaluation.labels[index])}: how far the votes for "
         "each class capsule lie from its mean, after each routing iteration; a vote counts as much as it is assigned "
@@ -273,10 +263,3 @@ def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImage
         "lose theirs."
     )
     return Section(name, title, text, vote_distances_figure(histograms, model.classes))
-
-
-def _layer(layer: LayerDiagnostics) -> str:
-    return (
-        f"{layer.name.capitalize()}: {layer.entropy[-1]:.4f} after the last iteration, "
-        f"{percent(layer.dead_share)} % of {layer.parents} capsule types dead."
-    )

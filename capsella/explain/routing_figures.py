@@ -149,13 +149,7 @@ def _edges(
             share = shown[k, j] / largest
             if share < 0.05:
                 continue
-            chosen = above[j] == target
-            axes.plot(
-                (number, number + 1),
-                (low, high),
-                color=VALIDATION if chosen else TRAIN,
-                linestyle="-" if chosen else "--",
-                linewidth=0.3 + 2.7 * share,
-                alpha=0.25 + 0.6 * share,
-                zorder=2 if chosen else 1,
-            )
+            line, colour, layer = ("-", VALIDATION, 2) if above[j] == target else ("--", TRAIN, 1)
+            width, alpha = 0.3 + 2.7 * share, 0.25 + 0.6 * share
+            ends = (number, number + 1), (low, high)
+            axes.plot(*ends, line, color=colour, linewidth=width, alpha=alpha, zorder=layer)

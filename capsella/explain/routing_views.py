@@ -1,21 +1,80 @@
-"""How one image is routed, layer by layer and iteration by iteration, as plain arrays."""
+"""How images are routed, by layer and iteration: one as arrays that can be laid over it, many in a few numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
-from capsella.explain.receptive_fields import ReceptiveFields, receptive_fields
 from capsella.explain.vote_distances import VoteDistances, distance_histograms, vote_distances
-from capsella.layers import CapsuleConv2d
+from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
-from capsella.routing import Geometry, RoutingTrace, coupling_entropy, record
+from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, coupling_entropy, diagnose, record
 from capsella.routing.convolution import capsule_votes, gather_windows
 from capsella.types import Capsules
+
+
+@dataclass(frozen=True, eq=False)
+class ReceptiveFields:
+    """The receptive fields of a grid of capsules, in pixels of the image; each pair is (down, across).
+
+    first: centre of the upper left one; the centre of pixel k is k + 1/2. step: between neighbours. side: of each.
+    """
+
+    first: Float[np.ndarray, "2"]
+    step: Float[np.ndarray, "2"]
+    side: Float[np.ndarray, "2"]
+
+    def after(self, kernel: ArrayLike, stride: ArrayLike, padding: ArrayLike = 0) -> "ReceptiveFields":
+        """Those of the grid that a convolution or a pooling makes of this one; one number is for both axes."""
+        wider = (np.asarray(kernel) - 1) * self.step
+        first = self.first + wider / 2 - np.asarray(padding) * self.step
+        return ReceptiveFields(first, self.step * np.asarray(stride), self.side + wider)
+
+    def spread(self, grid: Float[np.ndarray, "h w"], image_size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
+        """Values of a grid over the image: each at the centre of its receptive field, straight lines between.
+
+        Beyond the outermost centres the values stay as they are there.
+        """
+        for axis, pixels in enumerate(image_size):
+            centres = self.first[axis] + self.step[axis] * np.arange(grid.shape[axis])
+            at = np.arange(pixels) + 0.5
+            # np.interp keeps the end values beyond both ends.
+            lines = [np.interp(at, centres, line) for line in np.moveaxis(grid, axis, -1)]
+            grid = np.moveaxis(np.stack(lines), -1, axis)
+        return grid
+
+
+def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
+    """Those of the children of each routed layer, in the order of the layers; the first are the primary capsules."""
+    fields = ReceptiveFields(np.full(2, 0.5), np.ones(2), np.ones(2))  # of the pixels
+    for part in (model.backbone, model.primary):
+        for module in part.modules():
+            fields = _after(fields, module)
+    found = []
+    for layer in model.capsule_layers:
+        if isinstance(layer, CapsuleConv2d):
+            found.append(fields)
+            fields = fields.after(layer.geometry.kernel, layer.geometry.stride)
+    return found
+
+
+def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
+    if isinstance(module, nn.Conv2d | nn.MaxPool2d):
+        if isinstance(module.padding, str):
+            raise ValueError(f"convolution: must have a kernel, stride and padding in numbers, got {module.padding!r}")
+        return fields.after(module.kernel_size, module.stride, module.padding)
+    if isinstance(module, CropImages):
+        return fields.after(1, 1, [-(room // 2) for room in module.room])
+    if isinstance(module, EnlargeImages):
+        scale = np.divide(module.image_size, module.size)
+        return replace(fields.after(scale, scale), side=fields.side)  # new pixels hold no more of the image
+    return fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,3 +198,28 @@ def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
     for layer in reversed(layers[1:]):
         path.insert(0, int(layer.between_types[-1][:, path[0]].argmax()))
     return path
+
+
+def routing_diagnostics(
+    model: ImageClassifier, images: Float[Tensor, "n c h w"], batch_size: int = 16
+) -> list[LayerDiagnostics]:
+    """Coupling entropy and dead capsules of every routed layer with at least two parents, over `images`.
+
+    Returns:
+        One entry a routed layer, in the order of the forward pass; none for a model without routing.
+
+    Raises:
+        ValueError: no images, or images of another shape than the model's.
+    """
+    model.check_images(images)
+    if len(images) == 0:
+        raise ValueError("images: must hold at least one image, got none")
+
+    def recorded() -> Iterator[list[RoutingTrace]]:
+        with inference(model) as device:
+            for batch in images.split(batch_size):
+                with record() as traces:
+                    model(batch.to(device))
+                yield traces
+
+    return diagnose(recorded())

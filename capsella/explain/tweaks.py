@@ -11,12 +11,8 @@ from capsella.models.inference import check_decoder, inference
 from capsella.routing import EMRouting
 from capsella.types import Capsules
 
-# −0.25, −0.20, … 0.25, as in the paper's figure.
-OFFSETS = tuple(step / 20 for step in range(-5, 6))
-
-
-# Pose elements in a picture; CapsNet has 16, the thesis's networks up to 96.
-MOST_ELEMENTS = 16
+OFFSETS = tuple(step / 20 for step in range(-5, 6))  # −0.25, −0.20, … 0.25, as in the paper's figure
+MOST_ELEMENTS = 16  # of a pose in a picture; CapsNet has 16, the thesis's networks up to 96
 
 
 def dial_range(model: ImageClassifier) -> float:

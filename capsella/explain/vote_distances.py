@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.figure import Figure, SubFigure
-from matplotlib.gridspec import SubplotSpec
+from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from capsella.errors import CapsellaError
@@ -54,21 +53,16 @@ def distance_histograms(
         )
     largest = max(float(of_one.max()) for of_one in distances)
     edges = np.linspace(0, largest or 1.0, bins + 1)
-    weights = [
-        [_histogram(of_one[..., j], given[..., j], edges) for j in range(of_one.shape[2])]
-        for of_one, given in zip(distances, couplings, strict=True)
-    ]
+    weights = []
+    for of_one, given in zip(distances, couplings, strict=True):
+        values, shares = (tensor.flatten(0, 1).T.double().cpu().numpy() for tensor in (of_one, given))  # [j b·i]
+        weights.append([np.histogram(v, edges, weights=w)[0] for v, w in zip(values, shares, strict=True)])
     return VoteDistances(edges, np.array(weights))
 
 
 def _check_bins(bins: int) -> None:
     if bins < 1:
         raise ValueError(f"bins: must be at least 1, got {bins}")
-
-
-def _histogram(distances: Tensor, couplings: Tensor, edges: np.ndarray) -> np.ndarray:
-    values, weights = (tensor.flatten().double().cpu().numpy() for tensor in (distances, couplings))
-    return np.histogram(values, edges, weights=weights)[0]
 
 
 def has_vote_distances(model: ImageClassifier) -> bool:
@@ -100,23 +94,14 @@ def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> 
     if len(parents) != j:
         raise ValueError(f"parents: must be one name for each of {j} parents, got {len(parents)}")
     figure = Figure(figsize=(1.7 * j + 0.8, 1.25 * iterations + 0.8), layout="constrained")
-    grid = figure.subplots(iterations, j, sharex=True, sharey=True, squeeze=False)
-    for iteration, row in enumerate(grid):
-        for parent, axes in enumerate(row):
-            axes.stairs(histograms.weights[iteration, parent], histograms.edges, fill=True, color="#1f6f9f")
-            if iteration == 0:
-                axes.set_title(parents[parent], fontsize=9, parse_math=False)
-        row[0].set_ylabel(f"iteration {iteration + 1}", fontsize=9)
+    _draw_grid(figure, histograms, parents)
     figure.supxlabel("distance of a vote to its parent's mean", fontsize=9)
     figure.supylabel("couplings", fontsize=9)
     return figure
 
 
 def vote_examples_figure(
-    images: Float[Tensor, "n c h w"],
-    titles: Sequence[str],
-    histograms: Sequence[VoteDistances],
-    parents: Sequence[str],
+    images: Float[Tensor, "n c h w"], titles: Sequence[str], histograms: Sequence[VoteDistances], parents: Sequence[str]
 ) -> Figure:
     """Several images, each beside its histograms: one row an iteration, one column a parent.
 
@@ -140,28 +125,23 @@ def vote_examples_figure(
     figure = Figure(figsize=(1.5 * (j + 2) + 0.8, n * (1.0 * iterations + 0.7)), layout="constrained")
     parts = figure.subfigures(n, 1, squeeze=False)[:, 0]
     for part, image, title, one in zip(parts, images, titles, histograms, strict=True):
-        grid = part.add_gridspec(iterations, j + 2)
-        axes = part.add_subplot(grid[:, :2])
+        left, right = part.subfigures(1, 2, width_ratios=(2, j))
+        axes = left.subplots()
         pixels = image.permute(1, 2, 0).numpy()
         axes.imshow(pixels if len(image) == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
         axes.set_title(title, fontsize=10, parse_math=False)
         axes.axis("off")
-        _draw_grid(part, [[grid[row, 2 + parent] for parent in range(j)] for row in range(iterations)], one, parents)
+        _draw_grid(right, one, parents)
     figure.supxlabel("distance of a vote to its parent's mean; heights are couplings", fontsize=9)
     return figure
 
 
-def _draw_grid(
-    part: SubFigure, cells: Sequence[Sequence[SubplotSpec]], histograms: VoteDistances, parents: Sequence[str]
-) -> None:
-    first = None
-    for iteration, row in enumerate(cells):
-        for parent, cell in enumerate(row):
-            axes = part.add_subplot(cell, sharex=first, sharey=first)
-            first = first or axes
-            axes.stairs(histograms.weights[iteration, parent], histograms.edges, fill=True, color="#1f6f9f")
-            axes.label_outer()
-            if iteration == 0:
-                axes.set_title(parents[parent], fontsize=9, parse_math=False)
-            if parent == 0:
-                axes.set_ylabel(f"iteration {iteration + 1}", fontsize=8)
+def _draw_grid(part: FigureBase, histograms: VoteDistances, parents: Sequence[str]) -> None:
+    """One row an iteration, one column a parent."""
+    grid = part.subplots(*histograms.weights.shape[:2], sharex=True, sharey=True, squeeze=False)
+    for axes, parent in zip(grid[0], parents, strict=True):
+        axes.set_title(parent, fontsize=9, parse_math=False)
+    for number, (row, weights) in enumerate(zip(grid, histograms.weights, strict=True), 1):
+        row[0].set_ylabel(f"iteration {number}", fontsize=9)
+        for axes, of_parent in zip(row, weights, strict=True):
+            axes.stairs(of_parent, histograms.edges, fill=True, color="#1f6f9f")

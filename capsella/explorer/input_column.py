@@ -1,6 +1,5 @@
 """Where images come from: the test set, a file, or a drawing."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,10 @@ import gradio as gr
 from capsella.errors import CapsellaError
 from capsella.explorer import panels
 from capsella.explorer.pictures import message
+from capsella.explorer.style import QUIET
 from capsella.explorer.subject import Subject
 from capsella.explorer.uploads import read_drawing, read_upload
 from capsella.explorer.view import look_at
-from capsella.explorer.wiring import QUIET, said
 
 CANVAS = """
 <canvas width="224" height="224" role="img" aria-label="Drawing area, light on dark: draw with mouse, pen or finger.
@@ -53,17 +52,9 @@ element.addEventListener('click', (event) => {
 OUTCOMES = [("right and wrong", "all"), ("right", "right"), ("wrong", "wrong")]
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """new_image: the events after which the view holds another image. status: what the page says about it."""
-
-    new_image: list[Any]
-    status: gr.HTML
-
-
-def input_column(subject: Subject, view: gr.State) -> Inputs:
-    """The three sources; each sets `view`, or says why it cannot."""
-    status = gr.HTML(said(""), elem_id="status")
+def input_column(subject: Subject, view: gr.State) -> list[Any]:
+    """The three sources; each sets `view`, or says why it cannot. Returns the events after which `view` is new."""
+    status = gr.HTML(message(""), elem_id="status")
     with gr.Tabs():
         with gr.Tab("Test images"):
             events = [_test_images(subject, view, status)]
@@ -74,7 +65,7 @@ def input_column(subject: Subject, view: gr.State) -> Inputs:
                 events.append(_draw(subject, view, status))
             else:
                 gr.HTML(message("Drawing is for networks of grey images; this one takes colour. Upload one instead."))
-    return Inputs(events, status)
+    return events
 
 
 def _test_images(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
@@ -90,15 +81,12 @@ def _test_images(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
 
     def turn(class_name: str, outcome: Any, first: int, by: int) -> tuple[str, int]:
         places = subject.places(class_name or None, outcome)
-        turned = first + by
-        first = turned if 0 <= turned < len(places) else first
+        first += by if 0 <= first + by < len(places) else 0
         return panels.thumbnails(subject, places, first), first
 
     def choose(event: gr.EventData) -> tuple[Any, str]:
         place = int(event.place)
-        return look_at(subject.model, subject.image(place), subject.caption(place), subject.truth(place)), said(
-            f"{subject.caption(place)}."
-        )
+        return subject.look_at(place), message(f"{subject.caption(place)}.")
 
     step = panels.THUMBNAILS
     filters = [class_name, outcome]
@@ -117,10 +105,10 @@ def _upload(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
         try:
             image, changes = read_upload(path, path.name, subject.model)
         except CapsellaError as error:
-            return gr.skip(), said(str(error), problem=True)
+            return gr.skip(), message(str(error), problem=True)
         finally:
             path.unlink()  # read once; nobody needs it again
-        return look_at(subject.model, image, path.name), said("; ".join([f"uploaded {path.name}", *changes]) + ".")
+        return look_at(subject.model, image, path.name), message("; ".join([f"uploaded {path.name}", *changes]) + ".")
 
     return button.upload(read, button, [view, status], **QUIET)
 
@@ -132,8 +120,8 @@ def _draw(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
         try:
             image = read_drawing(str(event.png), subject.model)
         except CapsellaError as error:
-            return gr.skip(), said(str(error), problem=True)
+            return gr.skip(), message(str(error), problem=True)
         height, width = subject.model.image_size
-        return look_at(subject.model, image, "your drawing"), said(f"your drawing, resized to {width}×{height}.")
+        return look_at(subject.model, image, "your drawing"), message(f"your drawing, resized to {width}×{height}.")
 
     return canvas.drawn(read, None, [view, status], **QUIET)

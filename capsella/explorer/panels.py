@@ -74,16 +74,11 @@ def swept(subject: Subject, view: View, dial: int, name: str) -> tuple[str, byte
     images = sweep(subject.model, view, dial, offsets)
     gif = animation(images)
     every = slice(None, None, (FRAMES - 1) // (STRIP - 1))
-    strip = np.stack([channels_last(image) for image in images[every]]).transpose(0, 3, 1, 2)
-    png = figure_png(lambda: tweak_figure(strip[None], offsets[every], [dial]))
-    of = subject.model.classes[view.target]
-    low, high = offsets[0], offsets[-1]
+    png = figure_png(lambda: tweak_figure(images[None, every].numpy(), offsets[every], [dial]))
+    of, low, high = subject.model.classes[view.target], offsets[0], offsets[-1]
     said = f"The capsule of {of}, dial {name}, from {low:+.2f} to {high:+.2f}"
-    return (
-        f'<div class="swept">{figure_html(gif, said, "gif")}{figure_html(png, said + ", as a strip")}</div>',
-        png,
-        gif,
-    )
+    html = f'<div class="swept">{figure_html(gif, said, "gif")}{figure_html(png, said + ", as a strip")}</div>'
+    return html, png, gif
 
 
 def inside(subject: Subject, view: View, number: int) -> str:
@@ -98,13 +93,13 @@ def inside(subject: Subject, view: View, number: int) -> str:
     if not 0 <= number < len(layers):
         raise ValueError(f"number: must be in 0…{len(layers) - 1}, got {number}")
     layer, parent = layers[number], strongest_path(layers, view.target)[number]
-    name = parent_name(subject, layers, number, parent)
-    ground = channels_last(view.image)
-    if subject.model.channels == 2:
-        ground = ground[:, : ground.shape[1] // 2]
+    is_last = number == len(layers) - 1
+    name = (
+        f"class {subject.model.classes[parent]}" if is_last else f"type {parent + 1}, which gave most to what follows"
+    )
     parts = [
         figure_html(
-            figure_png(lambda: layer_figure(layer, ground, parent, name)),
+            _layer_png(layer, view, parent, name),
             f"{layer.title}, iteration by iteration. Above: activity that went to {name}, laid over the input at the "
             f"centres of the receptive fields, each of {layer.fields.side[0]:.0f}×{layer.fields.side[1]:.0f} pixels. "
             "Below: coupling entropy at each position, 1 where children spread evenly, 0 where each chose one parent. "
@@ -117,7 +112,7 @@ def inside(subject: Subject, view: View, number: int) -> str:
             "under a twentieth of the strongest are left out.",
         ),
     ]
-    if number == len(layers) - 1:
+    if is_last:
         parts.append(
             figure_html(
                 figure_png(lambda: vote_distances_figure(layer.histograms, subject.model.classes)),
@@ -133,11 +128,10 @@ def layer_titles(subject: Subject) -> list[str]:
     return [layer.title for layer in routed_layers(subject.model, subject.image(0))]
 
 
-def parent_name(subject: Subject, layers: list[RoutedLayer], number: int, parent: int) -> str:
-    """A class, or a type and why it is the one looked at."""
-    if number == len(layers) - 1:
-        return f"class {subject.model.classes[parent]}"
-    return f"type {parent + 1}, which gave most to what follows"
+def _layer_png(layer: RoutedLayer, view: View, parent: int, name: str) -> bytes:
+    """One layer's figure over the image, over the left one of a stereo pair."""
+    ground = channels_last(view.image[:1] if len(view.image) == 2 else view.image)
+    return figure_png(lambda: layer_figure(layer, ground, parent, name))
 
 
 def entropies(layers: list[RoutedLayer]) -> str:
@@ -170,11 +164,9 @@ def _side(subject: Subject, view: View) -> str:
     parts = [f"<h3>{escape(subject.name)}</h3>", seen(subject, view), drawn(subject, view)]
     layers = routed_layers(subject.model, view.image)
     if layers:
-        ground, name = channels_last(view.image), subject.model.classes[view.target]
-        if subject.model.channels == 2:
-            ground = ground[:, : ground.shape[1] // 2]
-        png = figure_png(lambda: layer_figure(layers[-1], ground, view.target, f"class {name}"))
-        parts += [figure_html(png, f"{layers[-1].title}: what went to class {name}"), entropies(layers)]
+        last, name = layers[-1], f"class {subject.model.classes[view.target]}"
+        png = _layer_png(last, view, view.target, name)
+        parts += [figure_html(png, f"{last.title}: what went to {name}"), entropies(layers)]
     return f"<section>{''.join(parts)}</section>"
 
 
@@ -183,18 +175,15 @@ def thumbnails(subject: Subject, places: list[int], first: int) -> str:
     shown = places[first : first + THUMBNAILS]
     if not shown:
         return message("No test image is like that.")
-    buttons = [
-        f'<button type="button" data-place="{place}" title="{escape(subject.caption(place))}">'
-        f'{_thumbnail(subject, place)}<span aria-hidden="true">{"✓" if subject.evaluation.correct[place] else "✗"}'
-        "</span></button>"
-        for place in shown
-    ]
+    buttons = []
+    for place in shown:
+        caption, mark = escape(subject.caption(place)), "✓" if subject.evaluation.correct[place] else "✗"
+        buttons.append(
+            f'<button type="button" data-place="{place}" title="{caption}"><img src="{data_url(subject.image(place))}" '
+            f'alt="{caption}"><span aria-hidden="true">{mark}</span></button>'
+        )
     note = (
         f"{first + 1} to {first + len(shown)} of {len(places)} such images; ✓ right, ✗ wrong. "
         f"The page holds {len(subject.numbers):,} of the {subject.of:,} test images."
     )
     return f'<p>{note}</p><div class="thumbnails">{"".join(buttons)}</div>'
-
-
-def _thumbnail(subject: Subject, place: int) -> str:
-    return f'<img src="{data_url(subject.image(place))}" alt="{escape(subject.caption(place))}">'

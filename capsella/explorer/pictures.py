@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from capsella.explain.plots import RESOLUTION, printable
+from capsella.explain.image_grids import side_by_side
+from capsella.explain.plots import png_bytes, printable
 
 LEAST_SIDE = 168  # pixels of a frame in an animation; smaller images are enlarged by a whole factor
 FRAME_MILLISECONDS = 90
@@ -21,10 +22,7 @@ _drawing = threading.Lock()  # matplotlib's caches of fonts are not made for sev
 
 def channels_last(image: Float[Tensor, "c h w"]) -> Float[np.ndarray, "h w c2"]:
     """For the eye: grey or RGB, clipped to [0, 1]; two channels, a stereo pair, stand side by side."""
-    pixels = image.clamp(0, 1).numpy()
-    if len(pixels) == 2:
-        pixels = np.concatenate([pixels[:1], pixels[1:]], 2)
-    return pixels.transpose(1, 2, 0)
+    return side_by_side(image.clamp(0, 1).numpy()).transpose(1, 2, 0)
 
 
 def to_pillow(image: Float[Tensor, "c h w"]) -> Image.Image:
@@ -60,10 +58,8 @@ def picture(image: Float[Tensor, "c h w"], caption: str, kind: str = "") -> str:
 
 def figure_png(draw: Callable[[], Figure]) -> bytes:
     """A figure as a PNG file; one at a time."""
-    buffer = io.BytesIO()
     with _drawing:
-        draw().savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
-    return buffer.getvalue()
+        return png_bytes(draw())
 
 
 def figure_html(png: bytes, description: str, kind: str = "png") -> str:
@@ -114,7 +110,7 @@ def bars(
     return f'<table class="bars">{head}{columns}<tbody>{"".join(rows)}</tbody></table>{note}'
 
 
-def message(text: str, kind: str = "note") -> str:
-    """A sentence that a screen reader reads out when it appears; `kind` is note or problem."""
-    word = "Problem: " if kind == "problem" else ""
+def message(text: str, problem: bool = False) -> str:
+    """A sentence that a screen reader reads out when it appears."""
+    kind, word = ("problem", "Problem: ") if problem else ("note", "")
     return f'<p class="{kind}" role="status">{word}{escape(text)}</p>' if text else '<p role="status"></p>'

@@ -112,9 +112,8 @@ def serve(
     console = console or Console(highlight=False)
     signal.signal(signal.SIGTERM, _interrupt)
     with ExitStack() as stack:
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="capsella-explore-", ignore_cleanup_errors=True)
-        )
+        temporary = tempfile.TemporaryDirectory(prefix="capsella-explore-", ignore_cleanup_errors=True)
+        folder = stack.enter_context(temporary)
         os.environ["GRADIO_TEMP_DIR"] = folder
         tempfile.tempdir = folder
         stack.callback(setattr, tempfile, "tempdir", None)
@@ -142,20 +141,8 @@ def _options(host: str, port: int, password: str | None, browser: bool) -> dict[
     import gradio as gr
 
     theme = gr.themes.Default(font=[gr.themes.Font("sans-serif")], font_mono=[gr.themes.Font("monospace")])
-    return {
-        "server_name": host,
-        "server_port": port,
-        "auth": None if is_loopback(host) else (USER, password or ""),
-        "share": False,
-        "inbrowser": browser,
-        "prevent_thread_lock": True,
-        "quiet": True,
-        "ssr_mode": False,
-        "run_history": False,
-        "enable_monitoring": False,
-        "footer_links": [],
-        "max_file_size": MOST_BYTES,
-        "theme": theme,
-        "css": CSS,
-        "head": HEAD,
-    }
+    off = dict.fromkeys(("share", "ssr_mode", "run_history", "enable_monitoring"), False)
+    auth = None if is_loopback(host) else (USER, password or "")
+    where = {"server_name": host, "server_port": port, "auth": auth, "inbrowser": browser}
+    look = {"theme": theme, "css": CSS, "head": HEAD, "footer_links": []}
+    return {**where, **look, **off, "prevent_thread_lock": True, "quiet": True, "max_file_size": MOST_BYTES}

@@ -1,5 +1,10 @@
 """How the page looks. Sizes in CSS only: pictures are sent as small as they are, and enlarged with square pixels."""
 
+from typing import Any
+
+# Of every event: no spinner over what is about to change, and no public API: the page's functions take its own state.
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+
 HEAD = '<meta name="description" content="Turn the dials of a capsule and watch what it believes">'
 
 CSS = """
@@ -9,14 +14,13 @@ figure { margin: 0 0 0.75rem 0; }
 figcaption { font-size: 0.85rem; overflow-wrap: anywhere; }
 .picture img { width: 100%; image-rendering: pixelated; border: 1px solid #777; }
 .picture { width: 168px; }
-.drawn { display: flex; flex-wrap: wrap; gap: 1rem; min-height: 215px; }
+.drawn, .seen, .pair, .swept { display: flex; flex-wrap: wrap; gap: 1rem; }
+.drawn { min-height: 215px; }
 .drawn img { background: black; }
-.seen { display: flex; flex-wrap: wrap; gap: 1rem; }
 .seen > div { flex: 1 1 260px; min-width: 0; }
 .plot img { max-width: 100%; height: auto; background: white; }
-.pair { display: flex; flex-wrap: wrap; gap: 1rem; }
 .pair > * { flex: 1 1 320px; min-width: 0; }
-.swept { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+.swept { align-items: flex-start; }
 .swept > figure { flex: 1 1 260px; }
 .swept > figure:first-child { flex: 0 0 170px; }
 .bars, .numbers { border-collapse: collapse; font-size: 0.9rem; width: 100%; }

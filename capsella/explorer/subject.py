@@ -11,7 +11,8 @@ from torch import Tensor
 from capsella.data import load_data
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, evaluate
-from capsella.explain.pairs import pair_name
+from capsella.explain.reconstruction import pair_name
+from capsella.explorer.view import View, look_at
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.training import Run, load_run
 
@@ -59,12 +60,14 @@ class Subject:
 
     def caption(self, place: int) -> str:
         """In words: "test image 17: is 3, taken for 8"."""
-        is_, taken = (
-            pair_name(self.model.classes, of_all[place])
-            for of_all in (self.evaluation.labels, self.evaluation.predictions)
-        )
+        said = self.evaluation.labels, self.evaluation.predictions
+        is_, taken = (pair_name(self.model.classes, of_all[place]) for of_all in said)
         verdict = "right" if self.evaluation.correct[place] else f"taken for {taken}"
         return f"test image {self.numbers[place]}: is {is_}, {verdict}"
+
+    def look_at(self, place: int) -> View:
+        """Let the network see the image at a place; raises as `image`."""
+        return look_at(self.model, self.image(place), self.caption(place), self.truth(place))
 
     def places(self, class_name: str | None = None, outcome: Outcome = "all") -> list[int]:
         """Places of the images of one true class (None: of all), that the network got right or wrong.

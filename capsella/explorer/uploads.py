@@ -18,6 +18,7 @@ MOST_BYTES = 20_000_000
 MOST_PIXELS = 40_000_000  # a page is no place to wait for a gigapixel scan; 120 MB of memory unpacked
 _OTHERS = ("GIF", "WEBP", "ICO", "TGA", "PPM")  # looked at only to say what a file is
 _DATA_URL = "data:image/png;base64,"
+_FOREIGN = "drawing: must come from the page's own canvas"
 
 
 def read_upload(file: Path, name: str, model: ImageClassifier) -> tuple[Float[Tensor, "c h w"], list[str]]:
@@ -52,10 +53,8 @@ def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str
     if kind not in FORMATS and kind != "MPO":
         raise CapsellaError(f"{name}: must be PNG, JPEG, BMP or TIFF, got {kind}")
     if width * height > MOST_PIXELS:
-        raise CapsellaError(
-            f"{name}: must have at most {MOST_PIXELS // 10**6} megapixels, got {width}×{height} = "
-            f"{width * height / 1e6:.1f}"
-        )
+        got = f"{width}×{height} = {width * height / 1e6:.1f}"
+        raise CapsellaError(f"{name}: must have at most {MOST_PIXELS // 10**6} megapixels, got {got}")
     return _changes(name, (height, width), mode, model)
 
 
@@ -85,15 +84,15 @@ def read_drawing(url: str, model: ImageClassifier) -> Float[Tensor, "c h w"]:
     if model.channels != 1:
         raise CapsellaError("drawing: must be for a network of grey images; this one takes colour")
     if not url.startswith(_DATA_URL) or len(url) > MOST_BYTES:
-        raise CapsellaError("drawing: must come from the page's own canvas")
+        raise CapsellaError(_FOREIGN)
     try:
         pixels = base64.b64decode(url.removeprefix(_DATA_URL), validate=True)
         with Image.open(BytesIO(pixels), formats=("PNG",)) as image:
             if image.width * image.height > 1_000_000:
-                raise CapsellaError("drawing: must come from the page's own canvas")
+                raise CapsellaError(_FOREIGN)
             tensor = to_tensor(image.convert("L"), model.image_size, 1).float() / 255
     except (binascii.Error, OSError, SyntaxError, ValueError) as error:
-        raise CapsellaError("drawing: must come from the page's own canvas") from error
+        raise CapsellaError(_FOREIGN) from error
     if not torch.any(tensor > 0):
         raise CapsellaError("drawing: must show something; the canvas is empty")
     return tensor

@@ -81,17 +81,13 @@ def move(view: View, dial: int, value: float) -> View:
     Raises:
         ValueError: no such dial, or a value that is not finite.
     """
-    _check_dial(view, dial)
+    if not 0 <= dial < view.poses.shape[1]:
+        raise ValueError(f"dial: must be in 0…{view.poses.shape[1] - 1}, got {dial}")
     if not math.isfinite(value):
         raise ValueError(f"value: must be finite, got {value}")
     offsets = view.offsets.clone()
     offsets[view.target, dial] = value
     return replace(view, offsets=offsets)
-
-
-def _check_dial(view: View, dial: int) -> None:
-    if not 0 <= dial < view.poses.shape[1]:
-        raise ValueError(f"dial: must be in 0…{view.poses.shape[1] - 1}, got {dial}")
 
 
 def reset(view: View, everything: bool = False) -> View:
@@ -116,7 +112,12 @@ def reconstructions(model: ImageClassifier, view: View, classes: Sequence[int]) 
     Raises:
         ValueError: a model without a decoder.
     """
-    return decode_poses(model, view, [(target, view.poses[target] + view.offsets[target]) for target in classes])
+    return decode_poses(model, view, [(target, _turned(view, target)) for target in classes])
+
+
+def _turned(view: View, target: int) -> Float[Tensor, "d"]:
+    """The pose of a class capsule with what its dials add."""
+    return view.poses[target] + view.offsets[target]
 
 
 def sweep(model: ImageClassifier, view: View, dial: int, offsets: Sequence[float]) -> Float[Tensor, "k c h w"]:
@@ -125,15 +126,10 @@ def sweep(model: ImageClassifier, view: View, dial: int, offsets: Sequence[float
     Raises:
         ValueError: a model without a decoder, no such dial, no offsets.
     """
-    _check_dial(view, dial)
     if not offsets:
         raise ValueError("offsets: must hold at least one number, got none")
-    poses = []
-    for offset in offsets:
-        pose = view.poses[view.target] + view.offsets[view.target]
-        pose[dial] = view.poses[view.target, dial] + offset
-        poses.append((view.target, pose))
-    return decode_poses(model, view, poses)
+    moved = [_turned(move(view, dial, offset), view.target) for offset in offsets]
+    return decode_poses(model, view, [(view.target, pose) for pose in moved])
 
 
 def decode_poses(

@@ -17,11 +17,10 @@ from capsella.data.images import ImageSet
 from capsella.errors import unknown_name
 from capsella.evaluation import Latency, Throughput, best_throughput, latencies
 from capsella.export.graph import Exportable, with_backend
+from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import TOLERANCES, Activations
 from capsella.export.reduced import write_int8
-from capsella.export.runtime import load_onnx
 from capsella.export.ship import CALIBRATION_IMAGES, spread_over
-from capsella.export.to_onnx import write_onnx
 from capsella.models import ImageClassifier
 
 BACKENDS = {
@@ -102,7 +101,8 @@ def bench(
     model = with_backend(model, "eager")
     with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
         result = Bench(model.name, used)
-        pixels = _pixels(images, max(batch_sizes))
+        # Where there are fewer images than the largest batch holds, they come again.
+        pixels = images.images[torch.arange(max(batch_sizes)) % len(images)].float() / 255
         runners = _prepare(model, images, backends, Path(folder), result, pixels)
         steps = {name: _call(run, pixels, 1) for name, run in runners.items()}
         result.latencies = latencies(steps, calls, most_seconds=most_seconds)
@@ -131,12 +131,6 @@ def _check(model: ImageClassifier, images: ImageSet, backends: Sequence[str], th
 def _call(run: Activations, pixels: Tensor, size: int) -> Callable[[], Tensor]:
     part = pixels[:size].contiguous()
     return lambda: run(part)
-
-
-def _pixels(images: ImageSet, number: int) -> Tensor:
-    """`number` images in [0, 1], repeated where there are fewer."""
-    repeated = torch.arange(number) % len(images)
-    return images.images[repeated].float() / 255
 
 
 def _prepare(
@@ -175,10 +169,6 @@ def _run_torch(module: Any) -> Activations:
     return run
 
 
-def _eager(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    return _run_torch(Exportable(model))
-
-
 def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     if _native.UNAVAILABLE is not None:
         raise UnavailableError(_native.UNAVAILABLE)
@@ -199,7 +189,7 @@ def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activat
     return checked
 
 
-def _onnx_file(model: ImageClassifier, images: ImageSet, folder: Path) -> Path:
+def _onnx_file(model: ImageClassifier, folder: Path) -> Path:
     """The float32 file, which three backends share."""
     _require("onnx", "onnxscript")
     path = folder / "float32.onnx"
@@ -210,14 +200,13 @@ def _onnx_file(model: ImageClassifier, images: ImageSet, folder: Path) -> Path:
 
 def _onnxruntime(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     _require("onnxruntime")
-    return load_onnx(_onnx_file(model, images, folder))
+    return load_onnx(_onnx_file(model, folder))
 
 
 def _onnxruntime_int8(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     _require("onnxruntime")
-    write_int8(
-        _onnx_file(model, images, folder), path := folder / "int8.onnx", spread_over(images, CALIBRATION_IMAGES), {}
-    )
+    path, calibration = folder / "int8.onnx", spread_over(images, CALIBRATION_IMAGES)
+    write_int8(_onnx_file(model, folder), path, calibration, {})
     return load_onnx(path)
 
 
@@ -226,7 +215,7 @@ def _openvino(model: ImageClassifier, images: ImageSet, folder: Path) -> Activat
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(str(_onnx_file(model, images, folder)), "CPU", settings)
+    compiled = openvino.Core().compile_model(str(_onnx_file(model, folder)), "CPU", settings)
     return lambda part: torch.from_numpy(compiled({"images": part.numpy()})["activations"])
 
 
@@ -236,7 +225,7 @@ def _require(*packages: str) -> None:
 
 
 MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
-    "eager": _eager,
+    "eager": lambda model, images, folder: _run_torch(Exportable(model)),
     "native": _native_kernels,
     "compile": _compiled,
     "onnxruntime": _onnxruntime,

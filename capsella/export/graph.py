@@ -1,7 +1,8 @@
-"""The graph of a trained network: evaluation mode, any batch size, only what leaves the network."""
+"""A trained network as other programs see it: a graph for any batch size, and a description as JSON."""
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,10 @@ from torch.export import Dim, ExportedProgram
 from capsella.models import ImageClassifier
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.routing.backends import Backend
+from capsella.version import __version__
+
+KEY = "capsella"
+"""Under which a file holds what a program that runs it must know."""
 
 
 class Exportable(nn.Module):
@@ -66,3 +71,33 @@ def operators(program: ExportedProgram) -> set[str]:
     """Names of the operators that a program calls, as "capsella.em_capsule_conv.default", in nested graphs too."""
     graphs = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
+
+
+def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
+    """Sizes, classes and what has to be done to an image first, JSON-ready, with `more` entries behind.
+
+    Cropping and standardising belong to the network and are in the file. What remains outside: reading, an aspect ratio
+    and a size, grey or colour, the scale.
+    """
+    height, width = model.image_size
+    return {
+        "model": model.name,
+        "classes": list(model.classes),
+        "input": {
+            "name": "images",
+            "layout": "batch, channels, height, width",
+            "channels": model.channels,
+            "colours": {1: "grey (Rec. 601 luma)", 2: "grey stereo pair, left and right", 3: "RGB"}.get(model.channels),
+            "height": height,
+            "width": width,
+            "range": [0.0, 1.0],
+        },
+        "preprocessing": [
+            "turn upright as EXIF says, convert to the colours above",
+            "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter",
+            "divide 8-bit values by 255",
+        ],
+        "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
+        "capsella": __version__,
+        **more,
+    }

@@ -14,7 +14,7 @@ import numpy as np
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
 from capsella.export.needs import check_installed, quiet
-from capsella.export.to_onnx import write_description
+from capsella.export.onnx_files import write_description
 
 REDUCED = ("Conv", "Gemm")
 """Operators whose weights and arithmetic are reduced."""

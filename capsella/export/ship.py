@@ -8,11 +8,10 @@ from typing import Any, Literal
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import Splits, single_images
 from capsella.errors import unknown_name
+from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import TOLERANCES, Activations, Parity, Precision, Tolerance, check_parity, compare
+from capsella.export.pt2_files import load_pt2, write_pt2
 from capsella.export.reduced import write_float16, write_int8
-from capsella.export.runtime import load_onnx, load_pt2
-from capsella.export.to_onnx import write_onnx
-from capsella.export.to_pt2 import write_pt2
 from capsella.files import write_json, write_whole
 from capsella.models import ImageClassifier
 

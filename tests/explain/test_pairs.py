@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import capsella.explain.pairs
+import capsella.explain.reconstruction
 from capsella.data import ImageSet, PairSet
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain import explain_pairs, pairs_figure, write_report
@@ -90,7 +90,7 @@ def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path, mon
         drawn.append((evaluation.correct[picked], picked))
         return pairs_figure(model, images, evaluation, picked)
 
-    monkeypatch.setattr(capsella.explain.pairs, "pairs_figure", draw)
+    monkeypatch.setattr(capsella.explain.reconstruction, "pairs_figure", draw)
     path = explain_pairs(capsnet, pairs, tmp_path / "out")
     assert path.name == "pairs.png"
     assert path.read_bytes().startswith(b"\x89PNG")

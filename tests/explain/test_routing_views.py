@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.explain.receptive_fields import receptive_fields
 from capsella.explain.routing_figures import graph_figure, layer_figure
-from capsella.explain.routing_views import routed_layers, strongest_path
+from capsella.explain.routing_views import receptive_fields, routed_layers, strongest_path
 from capsella.models import create_model
 from capsella.routing import diagnose, record
 

@@ -8,8 +8,7 @@ from torch import Tensor
 from capsella.data import LabelledImages, PairSet, single_images
 from capsella.evaluation import evaluate
 from capsella.explain.image_grids import reconstruction_figure, tweak_figure
-from capsella.explain.pairs import pair_name, pairs_figure
-from capsella.explain.reconstruction import pick_examples, reconstruct
+from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.tweaks import OFFSETS, dimension_tweaks
 from capsella.grid import Row
 from capsella.models import ImageClassifier

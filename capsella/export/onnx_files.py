@@ -1,4 +1,4 @@
-"""ONNX: the routing unrolled into standard operators, any batch size, what one must know in the file's metadata."""
+"""ONNX files: the routing unrolled into standard operators, any batch size, what one must know in their metadata."""
 
 import json
 import warnings
@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from capsella.export.description import KEY, describe_model
-from capsella.export.graph import traced
+from capsella.errors import CapsellaError
+from capsella.export.graph import KEY, describe_model, traced
 from capsella.export.needs import check_installed, quiet
+from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
 
 OPSET = 18
@@ -37,8 +38,7 @@ def write_onnx(
     import onnx
 
     outputs = ["activations", "reconstruction"] if reconstruction else ["activations"]
-    program = _converted(traced(model, "eager", reconstruction), outputs)
-    proto = program.model_proto
+    proto = _converted(traced(model, "eager", reconstruction), outputs).model_proto
     _name_batch(proto)
     opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
     description = describe_model(model, format="onnx", precision="float32", opset=opset, **(facts or {}))
@@ -88,3 +88,43 @@ def _name_batch(proto: Any) -> None:
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param == symbol:
                 dimension.dim_param = "batch"
+
+
+def load_onnx(path: str | Path, threads: int | None = None) -> Activations:
+    """An ONNX file in ONNX Runtime, on the CPU with this many threads (default: as many as PyTorch has).
+
+    Raises:
+        CapsellaError: ONNX Runtime is not installed, or cannot read the file.
+    """
+    check_installed("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only: it warns of machines without a GPU
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's own errors share no base class
+        raise CapsellaError(f"{path}: ONNX Runtime cannot read it: {error}") from error
+    return lambda images: torch.from_numpy(session.run(["activations"], {"images": images.numpy()})[0])
+
+
+def read_onnx_description(path: str | Path) -> dict[str, Any]:
+    """What the file says of itself; see `describe_model`.
+
+    Raises:
+        CapsellaError: no ONNX file, or not one of capsella's.
+    """
+    check_installed("onnx")
+    import onnx
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's errors differ from version to version
+        raise CapsellaError(f"{path}: cannot be read as an ONNX file: {error}") from error
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    if KEY not in entries:
+        raise CapsellaError(f"{path}: not written by capsella, it describes no classes")
+    description: dict[str, Any] = json.loads(entries[KEY])
+    return description
