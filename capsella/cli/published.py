@@ -18,7 +18,9 @@ def run_published(
     describe: Callable[[Any], str],
     arguments: list[str],
 ) -> tuple[dict[str, Any], Path] | None:
-    """Run what `capsella VERB NAME …` asks for; without a registered name, or for --help, list the names.
+    """Run what `capsella VERB NAME …` asks for: its values, as in JSON, and its file.
+
+    Without a registered name, or for --help, the names are listed instead, and None returned.
 
     Args:
         verb: table or figure.
@@ -26,9 +28,6 @@ def run_published(
         options_type: dataclass with budget, seeds, data and folder, whose texts are those of --help.
         describe: a line on a table or figure.
         arguments: the words after the verb.
-
-    Returns:
-        The values, as in JSON, and the file of the table or figure; None where the names were listed.
 
     Raises:
         ValueError: an unknown name; suggests the nearest.
@@ -41,12 +40,11 @@ def run_published(
         if arguments and arguments[0] not in ("-h", "--help"):
             raise unknown_name(verb, arguments[0], registered)
         return None
-    name, words = arguments[0], arguments[1:]
+    name, *words = arguments
     options: Any = tyro.cli(options_type, args=words, prog=f"capsella {verb} {name}")
-    budget: BudgetName = options.budget
-    published = registered[name](budget)
-    command = f"capsella {verb} {name} --budget {budget} --seeds {' '.join(map(str, options.seeds))}"
-    parts = [published.family or name, budget]
+    published = registered[name](options.budget)
+    command = f"capsella {verb} {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
+    parts = [published.family or name, options.budget]
     if options.data is not None:
         published = published.on(options.data)
         command += f" --data {options.data}"

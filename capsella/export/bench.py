@@ -101,8 +101,7 @@ def bench(
     model = with_backend(model, "eager")
     with _threads(threads) as used, tempfile.TemporaryDirectory() as folder:
         result = Bench(model.name, used)
-        # Where there are fewer images than the largest batch holds, they come again.
-        pixels = images.images[torch.arange(max(batch_sizes)) % len(images)].float() / 255
+        pixels = images.images[torch.arange(max(batch_sizes)) % len(images)].float() / 255  # again where too few
         runners = _prepare(model, images, backends, Path(folder), result, pixels)
         steps = {name: _call(run, pixels, 1) for name, run in runners.items()}
         result.latencies = latencies(steps, calls, most_seconds=most_seconds)
