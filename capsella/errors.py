@@ -1,11 +1,51 @@
 """Errors that a user can act on."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class CapsellaError(Exception):
     """Something outside the program is not as it must be: a file, a download, a run folder, a disk."""
+
+
+@contextmanager
+def errors_of(what: object) -> Iterator[None]:
+    """Errors of what is read from a file, or made of a set of images, begin with its name.
+
+    Raises:
+        CapsellaError: in place of a `ValueError` or `CapsellaError`.
+    """
+    try:
+        yield
+    except (ValueError, CapsellaError) as error:
+        raise CapsellaError(f"{what}: {error}") from error
+
+
+def require(holds: bool, rule: str, **got: object) -> None:
+    """An argument, or a field of options, is as it must be.
+
+    Raises:
+        ValueError: it is not; names it, the rule and what came.
+
+    >>> require(0 < 3 < 2, "be between 0 and 2", size=3)
+    Traceback (most recent call last):
+    ValueError: size: must be between 0 and 2, got 3
+    """
+    if not holds:
+        raise ValueError(f"{', '.join(got)}: must {rule}, got {', '.join(map(repr, got.values()))}")
+
+
+def at_least(least: float, **numbers: float | None) -> None:
+    """Each number but None is at least so large; a ValueError names the first that is not."""
+    for name, number in numbers.items():
+        require(number is None or number >= least, f"be at least {least}", **{name: number})
+
+
+def not_negative(**numbers: float) -> None:
+    """Each number is at least 0; a ValueError names the first that is not."""
+    for name, number in numbers.items():
+        require(number >= 0, "not be negative", **{name: number})
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ValueError:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from capsella.errors import unknown_name
+from capsella.errors import require, unknown_name
 from capsella.types import Output
 
 Classification = Literal["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"]
@@ -46,12 +46,9 @@ class LossOptions:
         for field, allowed in (("name", get_args(Classification)), ("reconstruction", get_args(Reduction))):
             if getattr(self, field) not in allowed:
                 raise unknown_name(f"loss {field}", getattr(self, field), allowed)
-        if not 0 < self.spread_first <= self.spread_last <= 1:
-            raise ValueError(
-                f"spread_first, spread_last: must rise within (0, 1], got {self.spread_first}, {self.spread_last}"
-            )
-        if self.spread_steps is not None and self.spread_steps < 1:
-            raise ValueError(f"spread_steps: must be at least 1 or None, got {self.spread_steps}")
+        first, last, steps = self.spread_first, self.spread_last, self.spread_steps
+        require(0 < first <= last <= 1, "rise within (0, 1]", spread_first=first, spread_last=last)
+        require(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
 
     def spread_at(self, step: int, total_steps: int) -> float:
         """The spread loss's margin at a step, counted from 0, of a training of `total_steps`.
@@ -88,9 +85,7 @@ def margin_loss(
     Args:
         activations: [b classes], in [0, 1].
         labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
-        positive_margin: m⁺.
-        negative_margin: m⁻.
-        absent_weight: λ.
+        positive_margin, negative_margin, absent_weight: m⁺, m⁻ and λ.
 
     Raises:
         ValueError: labels of another batch size or number of classes.
@@ -131,9 +126,7 @@ def spread_loss(
 
 
 def reconstruction_loss(
-    reconstruction: Float[Tensor, "b c h w"],
-    images: Float[Tensor, "b c h w"],
-    reduction: Reduction = "sum",
+    reconstruction: Float[Tensor, "b c h w"], images: Float[Tensor, "b c h w"], reduction: Reduction = "sum"
 ) -> Float[Tensor, ""]:
     """Squared differences of an image's pixels, summed (Sabour et al. 2017, §4.1) or averaged (Forslöv 2018).
 
@@ -147,11 +140,8 @@ def reconstruction_loss(
             f"reconstruction: must have the images' shape {tuple(images.shape)}, got {tuple(reconstruction.shape)}"
         )
     squared = (reconstruction.float() - images).square().flatten(1)
-    if reduction == "sum":
-        return squared.sum(1).mean()
-    if reduction == "mean":
-        return squared.mean()
-    raise ValueError(f"reduction: must be 'sum' or 'mean', got {reduction!r}")
+    require(reduction in ("sum", "mean"), "be 'sum' or 'mean'", reduction=reduction)
+    return squared.sum(1).mean() if reduction == "sum" else squared.mean()
 
 
 def cross_entropy(output: Output, labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
@@ -203,9 +193,8 @@ def total_loss(
         raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for images of two classes, got {options.name}")
     present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
     if options.name == "margin":
-        classification = margin_loss(
-            output.activations, present, options.positive_margin, options.negative_margin, options.absent_weight
-        )
+        constants = options.positive_margin, options.negative_margin, options.absent_weight
+        classification = margin_loss(output.activations, present, *constants)
     elif options.name == "sigmoid_cross_entropy":
         classification = sigmoid_cross_entropy(output, present)
     elif options.name == "spread":

@@ -24,7 +24,7 @@ from capsella.data.options import DataOptions
 from capsella.data.pairs import place
 from capsella.data.source import Parts, Source, resized
 from capsella.data.split.holdout import hold_out
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of
 
 SIZE = 40
 _FILE, _ARCHIVE = "affnist/test.mat", "affnist/test.mat.zip"
@@ -158,10 +158,8 @@ def _published(path: Path) -> ImageSet:
             f"{path}: must hold bytes [{SIZE * SIZE} n] with n labels, got {pixels.dtype} {pixels.shape}, {len(labels)}"
         )
     images = torch.from_numpy(np.ascontiguousarray(pixels.T).reshape(-1, 1, SIZE, SIZE))
-    try:
+    with errors_of(path):
         return ImageSet(images, torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
-    except ValueError as error:
-        raise CapsellaError(f"{path}: {error}") from error
 
 
 _MNIST = "LeCun, Bottou, Bengio, Haffner 1998"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from capsella.data.images import Batch
 from capsella.data.split.sets import LabelledImages
+from capsella.errors import at_least
 
 
 def batches(
@@ -30,8 +31,7 @@ def batches(
     Raises:
         ValueError: `size` is below 1.
     """
-    if size < 1:
-        raise ValueError(f"size: must be at least 1, got {size}")
+    at_least(1, size=size)
     return _batches(images, size, order, device)
 
 

@@ -13,7 +13,7 @@ from capsella.data.npz import image_set, load_arrays
 from capsella.data.options import DataOptions
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of
 
 _ARCHIVE = "cifar10/cifar-10-binary.tar.gz"
 _URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -42,10 +42,8 @@ def _read_split(path: Path, split: str, options: DataOptions) -> ImageSet:
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073)
     pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     images = resize_array(pixels, options.height_width, options.channels)
-    try:
+    with errors_of(path):
         return ImageSet(images, torch.from_numpy(records[:, 0].astype(np.int64)), _CLASSES)
-    except ValueError as error:
-        raise CapsellaError(f"{path}: {error}") from error
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import UInt8
 
 from capsella.data.reading import read_image
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, at_least
 
 _AHEAD = 3  # chunks a worker may be ahead of whoever takes them: enough to smooth out slow files
 _DIED = "the process that decoded it died: the decoder crashed, or the system ended it for want of memory"
@@ -59,10 +59,8 @@ def decode_files(
         ValueError: `chunk` below 1, `workers` below 0.
         CapsellaError: worker processes do not start.
     """
-    if chunk < 1:
-        raise ValueError(f"chunk: must be at least 1, got {chunk}")
-    if workers < 0:
-        raise ValueError(f"workers: must be at least 0, got {workers}")
+    at_least(1, chunk=chunk)
+    at_least(0, workers=workers)
     read = partial(_read, size=size, channels=channels)
     chunks = _chunks(files, chunk)
     return _in_processes(chunks, read, workers) if workers else map(read, chunks)

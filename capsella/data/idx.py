@@ -13,17 +13,14 @@ from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of
 
 _FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
 _MIRRORS = {
-    "mnist": (
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    ),
+    "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     "fashion-mnist": (
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
@@ -111,14 +108,12 @@ def read_split(options: DataOptions, split: str) -> ImageSet:
         for file in _FILES[split]
     )
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
-    try:
+    with errors_of(f"{images_file} and {labels_file} do not belong together"):
         return ImageSet(
             images=resize_array(images[..., None], options.height_width, options.channels),
             labels=torch.from_numpy(labels.astype(np.int64)),
             classes=_CLASSES[options.name],
         )
-    except ValueError as error:
-        raise CapsellaError(f"{images_file} and {labels_file} do not belong together: {error}") from error
 
 
 def _read(options: DataOptions) -> Parts:

@@ -26,7 +26,7 @@ from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import decode, read_all, resize_array, stack
 from capsella.data.source import Parts
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
@@ -111,11 +111,9 @@ def image_set(
         images = resize_array(pixels[rows], options.height_width, options.channels)
     files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
     metadata = _metadata(path, arrays, options.group, len(labels))
-    try:
+    with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
         return ImageSet(images, torch.from_numpy(labels[rows]), names, files, chosen), broken
-    except ValueError as error:
-        raise CapsellaError(f"{path}: {error}") from error
 
 
 def _read_prefixed(

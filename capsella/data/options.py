@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from capsella.errors import at_least, not_negative, require
+
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")
 PAIRED = ("multimnist", "multi")
@@ -102,55 +104,37 @@ class DataOptions:
             self.single()  # which checks the fields of the source that the pairs are made of
             return
         for name, share in (("validation", self.validation), ("test", self.test)):
-            if not 0 < share < 1:
-                raise ValueError(f"{name}: must be a share between 0 and 1, both excluded, got {share}")
-        for name in ("size", "per_class", "validation_per_class", "test_per_class"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: must be at least 1, got {number}")
-        if self.first_classes is not None and self.first_classes < 2:
-            raise ValueError(f"first_classes: must be at least 2, got {self.first_classes}")
-        if self.channels not in (1, 3, None):
-            raise ValueError(f"channels: must be 1, 3 or None, got {self.channels}")
-        if self.split_seed < 0:
-            raise ValueError(f"split_seed: must not be negative, got {self.split_seed}")
-        self._check_belongs("path", ("folder", "npz"))
-        self._check_belongs("group", ("folder", "npz", *VIEWED))
-        if self.camera != "left" and self.name not in STEREO:
-            raise ValueError(
-                f"camera: only for the source {' or '.join(STEREO)}, got {self.camera!r} with {self.name!r}"
-            )
-        if self.viewpoints != "all" and self.name not in VIEWED:
-            raise ValueError(
-                f"viewpoints: only for the source {' or '.join(VIEWED)}, got {self.viewpoints!r} with {self.name!r}"
-            )
+            require(0 < share < 1, "be a share between 0 and 1, both excluded", **{name: share})
+        at_least(1, size=self.size, per_class=self.per_class)
+        at_least(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
+        at_least(2, first_classes=self.first_classes)
+        require(self.channels in (1, 3, None), "be 1, 3 or None", channels=self.channels)
+        not_negative(split_seed=self.split_seed)
+        self._check_belongs("path", ("folder", "npz"), self.path)
+        self._check_belongs("group", ("folder", "npz", *VIEWED), self.group)
+        self._check_belongs("camera", STEREO, repr(self.camera))
+        self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
         if self.name in ("folder", "npz") and self.path is None:
             raise ValueError(f"path: must be given for the source {self.name!r}")
         if self.name == "folder" and self.group is not None:
             _check_pattern(self.group)
 
     def _check_pairs(self) -> None:
-        if self.of is not None and self.name != "multi":
-            raise ValueError(f"of: only for the source multi, got {self.of!r} with {self.name!r}")
-        if self.name == "multi" and (self.of is None or self.of in PAIRED):
-            raise ValueError(f"of: must name the source of the images in the pairs, got {self.of!r}")
-        if self.pair_shift < 0:
-            raise ValueError(f"pair_shift: must not be negative, got {self.pair_shift}")
-        if self.pair_shift != DataOptions.pair_shift:
-            self._check_belongs("pair_shift", PAIRED)
-        if self.pair_invert and self.name not in PAIRED:
-            raise ValueError(f"pair_invert: only for the source {' or '.join(PAIRED)}, got it with {self.name!r}")
+        self._check_belongs("of", ("multi",), repr(self.of))
+        named = self.name != "multi" or not (self.of is None or self.of in PAIRED)
+        require(named, "name the source of the images in the pairs", of=self.of)
+        not_negative(pair_shift=self.pair_shift)
+        self._check_belongs("pair_shift", PAIRED, self.pair_shift)
+        self._check_belongs("pair_invert", PAIRED, "it")
         for name in ("train_pairs", "validation_pairs", "test_pairs"):
-            self._check_belongs(name, PAIRED)
             number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: must be at least 1, got {number}")
+            self._check_belongs(name, PAIRED, number)
+            at_least(1, **{name: number})
 
-    def _check_belongs(self, field: str, sources: tuple[str, ...]) -> None:
-        if getattr(self, field) is not None and self.name not in sources:
-            raise ValueError(
-                f"{field}: only for the source {' or '.join(sources)}, got {getattr(self, field)} with {self.name!r}"
-            )
+    def _check_belongs(self, field: str, sources: tuple[str, ...], got: object) -> None:
+        """A field that is for some sources alone has its default for the others; `got`: its value in the error."""
+        if getattr(self, field) != getattr(DataOptions, field) and self.name not in sources:
+            raise ValueError(f"{field}: only for the source {' or '.join(sources)}, got {got} with {self.name!r}")
 
     @property
     def is_paired(self) -> bool:

@@ -7,7 +7,7 @@ order, and a resumed training sees what an unbroken one does.
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from jaxtyping import Int64, Integer, Shaped, UInt8, UInt64
 from torch import Tensor
 
 from capsella.data.images import Batch, ImageSet
+from capsella.errors import at_least, require
 
 _DRAWS = 5  # random numbers a pair: the second image, and two shifts for each of both
 
@@ -40,16 +41,18 @@ class PairSet:
     """Most pixels that each image moves in each direction; the canvas is larger than an image by twice as much."""
     chosen: Int64[Tensor, "k"] | None = None
     """Which of the pairs a subset holds; None for all."""
+    channels: ClassVar[int] = 1
+    """Grey."""
+    files: ClassVar[None] = None
+    """Pairs have none."""
 
     def __post_init__(self) -> None:
         if self.source.channels != 1:
             raise ValueError(f"source: must be grey for pairs, got {self.source.channels} channels; set channels to 1")
         present = [name for name, count in self.source.counts().items() if count]
-        if len(present) < 3:
-            raise ValueError(f"source: must have images of at least 3 classes for pairs, got {present}")
-        for name, least in (("number", 1), ("seed", 0), ("shift", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        require(len(present) >= 3, "have images of at least 3 classes for pairs", source=present)
+        at_least(1, number=self.number)
+        at_least(0, seed=self.seed, shift=self.shift)
 
     def __len__(self) -> int:
         return self.number if self.chosen is None else len(self.chosen)
@@ -60,20 +63,10 @@ class PairSet:
         return self.source.classes
 
     @property
-    def channels(self) -> int:
-        """One: grey."""
-        return 1
-
-    @property
     def image_size(self) -> tuple[int, int]:
         """(height, width) of the canvas."""
         height, width = self.source.image_size
         return height + 2 * self.shift, width + 2 * self.shift
-
-    @property
-    def files(self) -> None:
-        """None: pairs have no files."""
-        return None
 
     @property
     def metadata(self) -> dict[str, Shaped[Tensor, "n"]]:

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, require
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
@@ -51,10 +51,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None, channels: int | 
             `MOST_PIXELS` or `MOST_BYTES`, or no file but a folder, a pipe, a device.
         ValueError: `size` or `channels` cannot be.
     """
-    if channels not in (1, 3, None):
-        raise ValueError(f"channels: must be 1, 3 or None, got {channels}")
-    if size is not None and min(size) < 1:
-        raise ValueError(f"size: must be (height, width) of at least 1 pixel each, got {size}")
+    require(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
+    require(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
     return decode(Path(path), str(path), size, channels)
 
 
@@ -156,7 +154,9 @@ def read_all(
     pool = ThreadPoolExecutor()
     try:
         results = pool.map(partial(_attempt, skip_broken=skip_broken), readers)
-        for position, result in enumerate(_with_progress(results, len(readers))):
+        silent, console = len(readers) < _SHOW_PROGRESS_FROM, Console(stderr=True)
+        shown = track(results, "reading images", len(readers), console=console, transient=True, disable=silent)
+        for position, result in enumerate(shown):
             if isinstance(result, CapsellaError):
                 errors.append(result)
                 continue
@@ -208,9 +208,3 @@ def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[
             f"{value} ({values.count(value)} images, as {names[values.index(value)]})" for value in sorted(set(values))
         ]
         raise CapsellaError(f"images must not have different {what}; set {remedy}. Got {', '.join(examples[:4])}")
-
-
-def _with_progress(results: Iterable[Tensor | CapsellaError], total: int) -> Iterable[Tensor | CapsellaError]:
-    if total < _SHOW_PROGRESS_FROM:
-        return results
-    return track(results, "reading images", total, console=Console(stderr=True), transient=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
+from capsella.errors import at_least
 
 _LEAST_SIDE = 48  # smaller images are enlarged by a whole factor, pixels kept square
 _MARGIN = 4
@@ -38,8 +39,7 @@ def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
     Raises:
         ValueError: `per_class` is below 1.
     """
-    if per_class < 1:
-        raise ValueError(f"per_class: must be at least 1, got {per_class}")
+    at_least(1, per_class=per_class)
     if not isinstance(images, ImageSet):
         images = images.subset(torch.arange(min(len(images), _FIRST_PAIRS)))
     labels = images.labels.reshape(len(images), -1)  # [n 1] or [n 2]

@@ -16,13 +16,10 @@ from capsella.data.options import DataOptions
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
 from capsella.data.viewpoints import arrange_viewpoints
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
-_STEM = {
-    "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
-    "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
-}
+_STEM = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
 _URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 _SHA256 = {
     f"{_STEM[split]}-{part}.mat.gz": digest
@@ -100,10 +97,8 @@ def _read_split(stem: str, options: DataOptions) -> ImageSet:
     ]
     instance, elevation, azimuth, lighting = torch.from_numpy(info.astype(np.int64)).unbind(1)
     metadata = {"instance": instance, "elevation": 30 + 5 * elevation, "azimuth": 10 * azimuth, "lighting": lighting}
-    try:
+    with errors_of(paths["cat"]):
         return ImageSet(torch.cat(cameras, 1), torch.from_numpy(cat.astype(np.int64)), CLASSES, None, metadata)
-    except ValueError as error:
-        raise CapsellaError(f"{paths['cat']}: {error}") from error
 
 
 def _find(name: str) -> Path:
@@ -123,10 +118,7 @@ def _read_jpeg(options: DataOptions) -> Parts:
         )
     sets = {split: _read_jpeg_split(find(file, _JPEG_GET), options) for split, file in _JPEG.items()}
     parts = Parts(
-        "smallNORB (JPEG copy)",
-        train=sets["train"][0],
-        test=sets["test"][0],
-        broken=sets["train"][1] + sets["test"][1],
+        "smallNORB (JPEG copy)", train=sets["train"][0], test=sets["test"][0], broken=sets["train"][1] + sets["test"][1]
     )
     return arrange_viewpoints(parts, options)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.source import Parts
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of, require
 
 ELEVATIONS = tuple(range(30, 75, 5))
 """Degrees above the horizon, as smallNORB's nine cameras stand."""
@@ -44,16 +44,13 @@ def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
     """
     train, test = parts.train, parts.test
     if options.viewpoints != "all":
-        try:
+        with errors_of(parts.name):
             train = _chosen(train, is_familiar(train, options.viewpoints))
             if test is not None:
                 familiar = is_familiar(test, options.viewpoints)
                 test = _chosen(test, familiar if options.test_viewpoints == "familiar" else ~familiar)
-        except CapsellaError as error:
-            raise CapsellaError(f"{parts.name}: {error}") from error
     if options.group is not None:
-        if options.group != "instance":
-            raise ValueError(f"group: must be 'instance' for {parts.name}, got {options.group!r}")
+        require(options.group == "instance", f"be 'instance' for {parts.name}", group=options.group)
         train, test = _grouped_by_toy(train), None if test is None else _grouped_by_toy(test)
     return replace(parts, train=train, test=test)
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import require
 from capsella.routing import CapsuleConv, DynamicRouting, Geometry, Routing
 from capsella.types import Capsules
 
@@ -59,10 +60,8 @@ class CapsuleConv2d(nn.Module):
         routing: Routing = DynamicRouting(),
     ) -> None:
         super().__init__()
-        if not weight_sd > 0:
-            raise ValueError(f"weight_sd: must be above 0, got {weight_sd}")
-        if pose not in ("vector", "matrix"):
-            raise ValueError(f"pose: must be 'vector' or 'matrix', got {pose!r}")
+        require(weight_sd > 0, "be above 0", weight_sd=weight_sd)
+        require(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
         self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)

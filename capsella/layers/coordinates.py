@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.errors import require
 from capsella.layers.convolution import PoseKind
 
 
@@ -42,11 +43,10 @@ def coordinate_addition(
         ValueError: a matrix pose that is not square, or fewer than two elements to add to.
     """
     n = math.isqrt(pose_elements)
-    if pose == "matrix" and n * n != pose_elements:
-        raise ValueError(f"pose_elements: must be a square number for matrix poses, got {pose_elements}")
+    square = pose != "matrix" or n * n == pose_elements
+    require(square, "be a square number for matrix poses", pose_elements=pose_elements)
     row, column = (n - 1, 2 * n - 1) if pose == "matrix" else (0, 1)
-    if column >= pose_elements:
-        raise ValueError(f"pose_elements: must have two elements for the coordinates, got {pose_elements}")
+    require(column < pose_elements, "have two elements for the coordinates", pose_elements=pose_elements)
     offset = torch.zeros(*centres.shape[:2], pose_elements)
     offset[..., row], offset[..., column] = centres.unbind(2)
     return offset

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import not_negative, require
+
 
 class CropImages(nn.Module):
     """Cut a square out of every image: at a random place in training mode, at the centre in evaluation mode.
@@ -84,10 +86,8 @@ class JitterImages(nn.Module):
 
     def __init__(self, brightness: float, contrast: float) -> None:
         super().__init__()
-        if not brightness >= 0:
-            raise ValueError(f"brightness: must not be negative, got {brightness}")
-        if not 0 <= contrast < 1:
-            raise ValueError(f"contrast: must be in [0, 1), got {contrast}")
+        not_negative(brightness=brightness)
+        require(0 <= contrast < 1, "be in [0, 1)", contrast=contrast)
         self.brightness, self.contrast = brightness, contrast
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import require
 from capsella.layers.initial_weights import start_truncated
 from capsella.routing import length, squash, squash_exponential
 from capsella.types import Capsules
@@ -41,8 +42,7 @@ class PrimaryCapsules(nn.Module):
         evenly_routed: bool = False,
     ) -> None:
         super().__init__()
-        if activation not in ("none", "relu"):
-            raise ValueError(f"activation: must be 'none' or 'relu', got {activation!r}")
+        require(activation in ("none", "relu"), "be 'none' or 'relu'", activation=activation)
         self.types, self.pose = types, pose
         self.conv = nn.Conv2d(in_channels, types * pose, kernel, stride)
         if evenly_routed:

@@ -1,5 +1,7 @@
 """CNN baselines of the capsule papers."""
 
+from itertools import pairwise
+
 from torch import nn
 
 from capsella.layers import PrepareImages
@@ -32,21 +34,14 @@ def sabour2017_cnn(
         *_convolution(channels, 256, 5),
         *_convolution(256, 256, 5),
         *_convolution(256, 128, 5),
-        nn.Flatten(),
-        *_dense(128 * height * width, 328),
-        *_dense(328, 192),
-        nn.Dropout(dropout),
-        nn.Linear(192, len(classes)),
+        *_dense(128 * height * width, 328, 192, classes=len(classes), dropout=dropout),
     )
     return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
 
 
 @register_model
 def sabour2017_multimnist_cnn(
-    *,
-    image_size: tuple[int, int] = (36, 36),
-    channels: int = 1,
-    classes: tuple[str, ...] = tuple("0123456789"),
+    *, image_size: tuple[int, int] = (36, 36), channels: int = 1, classes: tuple[str, ...] = tuple("0123456789")
 ) -> ConvolutionalClassifier:
     """The CNN baseline of Sabour et al. 2017, §6, for images of several classes: 9×9×512, 5×5×256, FC 1024; 24.6 M.
 
@@ -62,9 +57,7 @@ def sabour2017_multimnist_cnn(
     network = nn.Sequential(
         *_convolution(channels, 512, 9, pool=True),
         *_convolution(512, 256, 5, pool=True),
-        nn.Flatten(),
-        *_dense(256 * rows * columns, 1024),
-        nn.Linear(1024, len(classes)),
+        *_dense(256 * rows * columns, 1024, classes=len(classes)),
     )
     return ConvolutionalClassifier(
         network, image_size=image_size, channels=channels, classes=classes, activation="sigmoid"
@@ -96,11 +89,7 @@ def sabour2017_affnist_cnn(
         *_convolution(channels, 256, 5, pool=True),
         *_convolution(256, 256, 5, pool=True),
         *_convolution(256, 128, 5),
-        nn.Flatten(),
-        *_dense(128 * rows * columns, 848),
-        *_dense(848, 192),
-        nn.Dropout(dropout),
-        nn.Linear(192, len(classes)),
+        *_dense(128 * rows * columns, 848, 192, classes=len(classes), dropout=dropout),
     )
     return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
 
@@ -135,10 +124,7 @@ def hinton2018_cnn(
         prepare,
         *_convolution(channels, 32, 5, pool=True),
         *_convolution(32, 64, 5, pool=True),
-        nn.Flatten(),
-        *_dense(64 * rows * columns, 1024),
-        nn.Dropout(dropout),
-        nn.Linear(1024, len(classes)),
+        *_dense(64 * rows * columns, 1024, classes=len(classes), dropout=dropout),
     )
     return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
 
@@ -149,5 +135,9 @@ def _convolution(before: int, after: int, kernel: int, pool: bool = False) -> li
     return [*layers, nn.MaxPool2d(2)] if pool else layers
 
 
-def _dense(before: int, after: int) -> list[nn.Module]:
-    return [nn.Linear(before, after), nn.ReLU()]
+def _dense(*widths: int, classes: int, dropout: float | None = None) -> list[nn.Module]:
+    """From maps of as many numbers as the first width through dense layers with ReLU to logits."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return [*layers, *([] if dropout is None else [nn.Dropout(dropout)]), nn.Linear(widths[-1], classes)]

@@ -71,11 +71,7 @@ def _backbone(channels: int) -> nn.Sequential:
     """
     layers: list[nn.Module] = []
     for width, kernel, stride in CONVOLUTIONS:
-        layers += [
-            nn.Conv2d(channels, width, kernel, stride),
-            nn.ReLU(),
-            nn.BatchNorm2d(width, eps=1e-3),
-        ]
+        layers += [nn.Conv2d(channels, width, kernel, stride), nn.ReLU(), nn.BatchNorm2d(width, eps=1e-3)]
         channels = width
     backbone = nn.Sequential(*layers)
     start_for_relus(backbone)

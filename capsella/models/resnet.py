@@ -3,6 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import at_least
 from capsella.models.base import register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018.parts import CELLS
@@ -67,8 +68,7 @@ def he2016_resnet10(
     Raises:
         ValueError: `width` below 1, or an image too small for three halvings.
     """
-    if width < 1:
-        raise ValueError(f"width: must be at least 1, got {width}")
+    at_least(1, width=width)
     grid_after(image_size, [(2, 2)] * 3)  # the last three stages each halve what is left
     network = nn.Sequential(
         *_first_layers(image_size, channels, width),

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection
 from importlib.util import find_spec
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -46,15 +46,13 @@ def choose_conv_backend(
         ValueError: `backend` is not one of `available`, or cannot run here (says why).
     """
     no_native = no_native or native_obstacle(conv)
-    chosen = choose_backend(backend, available, auto="native" if no_native is None else "eager")
+    chosen = cast(Backend, choose_backend(backend, available, auto="native" if no_native is None else "eager"))
     if chosen not in FUSED:
-        return "reference" if chosen == "reference" else "eager"
+        return chosen
     obstacle = no_native if chosen == "native" else triton_obstacle(conv)
     if obstacle is not None:
         raise ValueError(f"backend: {chosen!r} cannot run here: {obstacle}")
-    if is_recording():
-        return "eager"
-    return "native" if chosen == "native" else "triton"
+    return "eager" if is_recording() else chosen
 
 
 def triton_obstacle(conv: CapsuleConv) -> str | None:

@@ -31,12 +31,6 @@ def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str
         raise ValueError(f"{argument}: must have shape {axes} = {shape}, got {tuple(tensor.shape)}")
 
 
-def check_iterations(iterations: int) -> None:
-    """At least one iteration: with none there is no parent."""
-    if iterations < 1:
-        raise ValueError(f"iterations: must be at least 1, got {iterations}")
-
-
 def check_names(what: str) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
     """A decorator: an argument that the function does not have is answered with the nearest that it has.
 

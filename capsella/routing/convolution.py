@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from capsella.errors import require
 from capsella.routing.checks import check_shape
 from capsella.types import Capsules
 
@@ -32,8 +33,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for argument, value in (("kernel", self.kernel), ("stride", self.stride)):
-            if len(value) != 2 or min(value) < 1:
-                raise ValueError(f"{argument}: must be two numbers of at least 1, got {value}")
+            require(len(value) == 2 and min(value) >= 1, "be two numbers of at least 1", **{argument: value})
 
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of parents for a grid of children of this size, without padding."""

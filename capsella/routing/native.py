@@ -1,31 +1,105 @@
-"""What all native kernels take: plain float32 arrays and the numbers of a capsule convolution.
+"""Native kernels as operators of PyTorch: plain float32 arrays and the numbers of a capsule convolution.
 
-An operator of PyTorch takes tensors and numbers one by one. Each kernel's `native.py` names them once, in a `Call`:
-tensors, then `sizes` (a `ConvSizes`), then the options.
+An operator takes tensors and numbers one by one. Each kernel's `native.py` names them once, in a `Call`: tensors, then
+`sizes` (a `ConvSizes`), then the options.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from capsella._native import kernels
 from capsella.routing.convolution import ConvSizes
 
 
-def kernel_arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:
+def register_kernel(
+    name: str,
+    classes: str,
+    call: type[Any],
+    schema: str,
+    empty_result: Callable[[Any], Mapping[str, Tensor]],
+    kept: Sequence[str],
+    asking: Sequence[str],
+    keep: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Any:
+    """The kernels NAME_forward and NAME_backward as one operator with gradients, `capsella::NAME_capsule_conv`.
+
+    It returns the parents' poses and activations, and what the backward pass starts from.
+
+    Args:
+        name, classes: of the kernels, and what their classes in csrc/module.cpp begin with, as in "em" and "EM".
+        call, schema: the operator's arguments.
+        empty_result: for a `call` the tensors to fill: poses, activations, and by name what is `kept`.
+        asking: names of the tensors of a call that have gradients; the kernels fill that of a bias [c_out d] also where
+            there is none.
+        keep: what is kept, as the kernels' arguments.
+    """
+    options, inputs, gradients = (getattr(kernels, classes + part) for part in ("Options", "Inputs", "Gradients"))
+    tensors = call._fields.index("sizes")
+
+    def empty_gradients(*values: Any) -> dict[str, Tensor]:
+        given = call(*values)
+        sizes, new = ConvSizes._make(given.sizes), given.poses.new_empty
+        like = {part: getattr(given, part) for part in asking}
+        return {part: new((sizes.c_out, sizes.d) if x is None else x.shape) for part, x in like.items()}
+
+    def forward(*values: Any) -> tuple[Tensor, ...]:
+        filled = dict(empty_result(call(*values)))
+        poses_and_activations = {part: filled.pop(part) for part in ("poses", "activations")}
+        run = getattr(kernels, f"{name}_forward")
+        threads = torch.get_num_threads()
+        run(*_arguments(call(*values), options, inputs), **keep(filled), **poses_and_activations, threads=threads)
+        return *poses_and_activations.values(), *filled.values()
+
+    def backward(grad_poses: Tensor, grad_activations: Tensor, given: list[Tensor], *values: Any) -> list[Tensor]:
+        filled = empty_gradients(*values)
+        getattr(kernels, f"{name}_backward")(
+            *_arguments(call(*values), options, inputs),
+            **keep(_arrays(**dict(zip(kept, given, strict=True)))),
+            **_arrays(grad_poses=grad_poses, grad_activations=grad_activations),
+            gradients=gradients(**filled),
+            threads=torch.get_num_threads(),
+        )
+        return list(filled.values())
+
+    results = ", ".join(["Tensor"] * (2 + len(kept)))
+    operator = torch.library.custom_op(
+        f"capsella::{name}_capsule_conv", forward, mutates_args=(), schema=f"({schema}) -> ({results})"
+    )
+    operator.register_fake(lambda *values: tuple(empty_result(call(*values)).values()))
+    backward_operator = torch.library.custom_op(
+        f"capsella::{name}_capsule_conv_backward",
+        backward,
+        mutates_args=(),
+        schema=f"(Tensor grad_poses, Tensor grad_activations, Tensor[] kept, {schema}) -> Tensor[]",
+    )
+    backward_operator.register_fake(lambda *values: list(empty_gradients(*values[3:]).values()))
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[:tensors], *output[2:])
+        ctx.numbers = inputs[tensors:]
+
+    def differentiate(ctx: Any, grad_poses: Tensor, grad_activations: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        given, values = list(ctx.saved_tensors[tensors:]), (*ctx.saved_tensors[:tensors], *ctx.numbers)
+        found = backward_operator(grad_poses, grad_activations, given, *values)
+        named = dict(zip(asking, found, strict=True))
+        return tuple(None if x is None else named.get(part) for part, x in zip(call._fields, values, strict=True))
+
+    operator.register_autograd(differentiate, setup_context=save)
+    return operator
+
+
+def _arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:
     """A `Call` as the kernels take it: its `Conv`, its options and its inputs, of the classes of csrc/module.cpp."""
     values = call._asdict()
     sizes = ConvSizes._make(values.pop("sizes"))._asdict()
     tensors = {name: value for name, value in values.items() if value is None or isinstance(value, Tensor)}
     numbers = {name: value for name, value in values.items() if name not in tensors}
-    return kernels.Conv(**{**sizes, "tied": bool(sizes["tied"])}), options(**numbers), inputs(**arrays(**tensors))
+    return kernels.Conv(**{**sizes, "tied": bool(sizes["tied"])}), options(**numbers), inputs(**_arrays(**tensors))
 
 
-def arrays(**tensors: Tensor | None) -> dict[str, Any]:
+def _arrays(**tensors: Tensor | None) -> dict[str, Any]:
     """Contiguous, and outside of autograd, which will not hand over an array of a tensor it follows."""
     return {name: None if tensor is None else tensor.detach().contiguous() for name, tensor in tensors.items()}
-
-
-def gradients_of(call: type[Any], **gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    """What autograd wants of an operator's backward pass: for each field of its `Call` the gradient, or None."""
-    return tuple(gradients.get(name) for name in call._fields)

@@ -21,127 +21,91 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from capsella.routing import triton_kernels as kernels
 from capsella.routing.convolution import CapsuleConv, Geometry, gather_windows, slot_positions
-from capsella.routing.triton_kernels import (
-    BLOCKS,
-    CHILDREN,
-    INTERPRETED,
-    WEIGHTS,
-    constants_of,
-    gradients_kernel,
-    grid_of,
-    launch,
-    scores_kernel,
-    sums_kernel,
-    triton,
+
+FACTORS = "Tensor poses, Tensor weight, Tensor? offset, Tensor slots, bool short"
+"""`Factors` in the schema of an operator, whose arguments begin with them."""
+
+
+@torch.library.custom_op(
+    "capsella::vote_sums", mutates_args=(), schema=f"({FACTORS}, Tensor shares, Tensor? mu) -> Tensor"
 )
-
-
-@torch.library.custom_op("capsella::vote_sums", mutates_args=())
-def _vote_sums(
-    poses: Tensor,
-    weight: Tensor,
-    offset: Tensor | None,
-    slots: Tensor,
-    short: bool,
-    shares: Tensor,
-    mu: Tensor | None,
-) -> Tensor:
+def _vote_sums(*inputs: Any) -> Tensor:
     """[1 n j d], or [2 n j d] where μ is given."""
-    constants = constants_of(poses, weight, slots, short)
-    area, windows, d = poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
-    grid = grid_of(constants, windows)
+    factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
+    constants = factors.constants
+    area, windows, d = factors.poses.shape[1:3].numel(), len(shares), constants["R"] * constants["E"]
+    grid = kernels.grid_of(constants, windows)
     out = shares.new_empty(grid[2], 1 if mu is None else 2, *shares.shape[:2], d)
-    launch(
-        sums_kernel, grid, poses, weight, offset, slots, area, windows, shares, mu, out,
-        **constants, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
+    kernels.launch(
+        kernels.sums_kernel, grid, *factors[:4], area, windows, shares, mu, out,
+        **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
     )  # fmt: skip
     return out.sum(0)
 
 
 @_vote_sums.register_fake
-def _(poses: Tensor, weight: Tensor, offset: Any, slots: Any, short: Any, shares: Tensor, mu: Any) -> Tensor:
-    d = poses.shape[4] // weight.shape[4] * weight.shape[5]
+def _(*inputs: Any) -> Tensor:
+    factors, (shares, mu) = Factors(*inputs[:5]), inputs[5:]
+    d = factors.poses.shape[4] // factors.weight.shape[4] * factors.weight.shape[5]
     return shares.new_empty(1 if mu is None else 2, *shares.shape[:2], d)
 
 
-@torch.library.custom_op("capsella::vote_scores", mutates_args=())
-def _vote_scores(
-    poses: Tensor,
-    weight: Tensor,
-    offset: Tensor | None,
-    slots: Tensor,
-    short: bool,
-    alpha: Tensor,
-    mu: Tensor | None,
-    beta: Tensor | None,
-) -> Tensor:
+@torch.library.custom_op(
+    "capsella::vote_scores", mutates_args=(), schema=f"({FACTORS}, Tensor alpha, Tensor? mu, Tensor? beta) -> Tensor"
+)
+def _vote_scores(*inputs: Any) -> Tensor:
     """[n j i]."""
-    constants = constants_of(poses, weight, slots, short)
-    area, windows = poses.shape[1:3].numel(), len(alpha)
+    factors, (alpha, mu, beta) = Factors(*inputs[:5]), inputs[5:]
+    constants = factors.constants
+    area, windows = factors.poses.shape[1:3].numel(), len(alpha)
     out = alpha.new_empty(*alpha.shape[:2], constants["K"] * constants["C_IN"])
-    launch(
-        scores_kernel, grid_of(constants, windows), poses, weight, offset, slots, area, windows, alpha, mu, beta, out,
-        **constants, OFFSET=offset is not None, CENTRED=mu is not None, CHUNK=CHILDREN,
+    kernels.launch(
+        kernels.scores_kernel, kernels.grid_of(constants, windows), *factors[:4], area, windows, alpha, mu, beta, out,
+        **constants, CENTRED=mu is not None, CHUNK=kernels.CHILDREN,
     )  # fmt: skip
     return out
 
 
 @_vote_scores.register_fake
-def _(poses: Tensor, weight: Any, offset: Any, slots: Tensor, short: Any, alpha: Tensor, *rest: Any) -> Tensor:
-    return alpha.new_empty(*alpha.shape[:2], slots.shape[1] * poses.shape[3])
+def _(*inputs: Any) -> Tensor:
+    factors, alpha = Factors(*inputs[:5]), inputs[5]
+    return alpha.new_empty(*alpha.shape[:2], factors.slots.shape[1] * factors.poses.shape[3])
 
 
-@torch.library.custom_op("capsella::vote_gradients", mutates_args=())
-def _vote_gradients(
-    poses: Tensor,
-    weight: Tensor,
-    offset: Tensor | None,
-    slots: Tensor,
-    short: bool,
-    shares: Tensor,
-    alpha: Tensor,
-    mu: Tensor | None,
-    beta: Tensor | None,
-    offset_wanted: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "capsella::vote_gradients",
+    mutates_args=(),
+    schema=f"({FACTORS}, Tensor shares, Tensor alpha, Tensor? mu, Tensor? beta, bool offset_wanted) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+def _vote_gradients(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the pose of each child of each window [n i p], the weight, and each such child's offset [n i d]."""
-    constants = constants_of(poses, weight, slots, short)
+    factors, (shares, alpha, mu, beta, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
+    poses, weight, constants = factors.poses, factors.weight, factors.constants
     area, windows, children = poses.shape[1:3].numel(), len(alpha), shares.shape[2]
     weights = constants["C_IN"] if constants["TIED"] else children
-    groups = triton.cdiv(windows, constants["BM"] // constants["RP"] * BLOCKS)
-    per_program = 1 if constants["TIED"] else WEIGHTS
+    groups = kernels.triton.cdiv(windows, constants["BM"] // constants["RP"] * kernels.BLOCKS)
+    per_program = 1 if constants["TIED"] else kernels.WEIGHTS
     grad_poses = alpha.new_zeros(windows, children, poses.shape[4])
     grad_weight = alpha.new_zeros(groups, *weight.shape)
     grad_offset = alpha.new_zeros(windows if offset_wanted else 0, children, alpha.shape[2])
-    launch(
-        gradients_kernel, (triton.cdiv(weights, per_program), groups),
-        poses, weight, offset, slots, area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
-        **constants, OFFSET=offset is not None, CENTRED=mu is not None,
-        OFFSET_WANTED=offset_wanted, PER_PROGRAM=per_program, GROUP=BLOCKS,
+    kernels.launch(
+        kernels.gradients_kernel, (kernels.triton.cdiv(weights, per_program), groups),
+        *factors[:4], area, windows, shares, alpha, mu, beta, grad_poses, grad_weight, grad_offset,
+        **constants, CENTRED=mu is not None,
+        OFFSET_WANTED=offset_wanted, PER_PROGRAM=per_program, GROUP=kernels.BLOCKS,
     )  # fmt: skip
     return grad_poses, grad_weight.sum(0), grad_offset
 
 
 @_vote_gradients.register_fake
-def _(
-    poses: Tensor,
-    weight: Tensor,
-    offset: Any,
-    slots: Any,
-    short: Any,
-    shares: Tensor,
-    alpha: Tensor,
-    mu: Any,
-    beta: Any,
-    offset_wanted: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    windows, children = len(shares), shares.shape[2]
-    return (
-        alpha.new_empty(windows, children, poses.shape[4]),
-        alpha.new_empty(weight.shape),
-        alpha.new_empty(windows if offset_wanted else 0, children, alpha.shape[2]),
-    )
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    factors, (shares, alpha, _, _, offset_wanted) = Factors(*inputs[:5]), inputs[5:]
+    new, windows, children = alpha.new_empty, len(shares), shares.shape[2]
+    of_offset = new(windows if offset_wanted else 0, children, alpha.shape[2])
+    return new(windows, children, factors.poses.shape[4]), new(factors.weight.shape), of_offset
 
 
 class Factors(NamedTuple):
@@ -156,6 +120,12 @@ class Factors(NamedTuple):
     offset: Tensor | None
     slots: Tensor
     short: bool
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What a kernel is compiled for."""
+        constants = kernels.constants_of(self.poses, self.weight, self.slots, self.short)
+        return {**constants, "OFFSET": self.offset is not None}
 
     def sums(self, shares: Tensor, mu: Tensor | None = None) -> Tensor:
         """Σ_i s δ, and where μ is given Σ_i s δ²: [1 n j d] or [2 n j d], for shares [n j i] and μ [n j d]."""
@@ -204,7 +174,7 @@ def vote_factors(conv: CapsuleConv) -> tuple[Factors, Tensor]:
         ValueError: poses that are not on a CUDA device.
     """
     device, sizes = conv.poses.device, conv.sizes
-    if not (conv.poses.is_cuda or INTERPRETED):
+    if not (conv.poses.is_cuda or kernels.INTERPRETED):
         raise ValueError(
             f"backend: 'triton' needs poses on a CUDA device, got {device}; move model and images there, or take "
             "backend 'eager' (with TRITON_INTERPRET=1 in the environment, kernels run on a CPU: slow, for tests)"

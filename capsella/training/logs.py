@@ -1,7 +1,5 @@
 """What one sees of a training: a progress bar with time left, metrics.csv, TensorBoard."""
 
-import csv
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,19 +8,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
-from capsella.files import write_text
+from capsella.files import write_csv
 from capsella.training.checkpoint import Row
 
 
 def write_metrics(path: Path, history: list[Row]) -> None:
     """metrics.csv: one row an epoch, whole or not at all."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in history
-    )
-    write_text(path, text.getvalue())
+    rows = ([row.get(name, "") for name in history[0]] for row in history)
+    write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
 
 
 def write_events(writer: SummaryWriter, row: Row) -> None:
@@ -64,6 +57,11 @@ class StepBar:
         self.progress = progress
         self.task = progress.add_task(description, total=total, completed=completed, state="")
 
-    def advance(self, state: str) -> None:
-        """One step further; `state` stands beside the count."""
-        self.progress.update(self.task, advance=1, state=state)
+    def advance(self, state: str, steps: int = 1) -> None:
+        """So many steps further; `state` stands beside the count."""
+        self.progress.update(self.task, advance=steps, state=state)
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second, where it is known."""
+        return self.progress.tasks[self.task].speed

@@ -27,8 +27,7 @@ from capsella.training.logs import StepBar, epoch_line, progress_bar, write_even
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
-from capsella.training.stopping import reaches, stopped
-from capsella.training.validation import routing_row, validate
+from capsella.training.validation import reaches, routing_row, stopped, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -39,12 +38,7 @@ class TrainingDivergedError(CapsellaError):
 
 
 def train(
-    recipe: Recipe,
-    folder: Path,
-    *,
-    name: str = "unnamed",
-    machine: Machine = Machine(),
-    console: Console | None = None,
+    recipe: Recipe, folder: Path, *, name: str = "unnamed", machine: Machine = Machine(), console: Console | None = None
 ) -> Run:
     """Train a new run into `folder` and return it with the weights that the recipe keeps.
 

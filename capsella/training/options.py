@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from capsella.errors import unknown_name
+from capsella.errors import at_least, not_negative, require, unknown_name
 from capsella.models import ImageClassifier, create_model, model_function
 from capsella.routing import ROUTINGS, Routing, routing_from_dict
 
@@ -110,18 +110,11 @@ class AugmentOptions:
     """Black out a square of this many pixels a side, at a random place as far from the border."""
 
     def __post_init__(self) -> None:
-        if self.shift < 0:
-            raise ValueError(f"shift: must not be negative, got {self.shift}")
-        if not 0 <= self.rotation <= 180:
-            raise ValueError(f"rotation: must be from 0 to 180 degrees, got {self.rotation}")
-        if not 0 <= self.stretch < 1:
-            raise ValueError(f"stretch: must be a share in [0, 1), got {self.stretch}")
-        if not 0 <= self.rotation_sd <= 60:
-            raise ValueError(f"rotation_sd: must be from 0 to 60 degrees, got {self.rotation_sd}")
-        if not 0 <= self.squeeze < 1:
-            raise ValueError(f"squeeze: must be a share in [0, 1), got {self.squeeze}")
-        if self.erase < 0:
-            raise ValueError(f"erase: must not be negative, got {self.erase}")
+        not_negative(shift=self.shift, erase=self.erase)
+        require(0 <= self.rotation <= 180, "be from 0 to 180 degrees", rotation=self.rotation)
+        require(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
+        require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
+        require(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
 
 
 @dataclass(frozen=True)
@@ -147,21 +140,13 @@ class OptimizerOptions:
     was (0.999: over about the last 1,000 steps); without it, the weights themselves."""
 
     def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and self.decay > 0 and self.decay_steps > 0):
-            raise ValueError(
-                "learning_rate, decay, decay_steps: must be above 0, "
-                f"got {self.learning_rate}, {self.decay}, {self.decay_steps}"
-            )
-        if self.schedule not in ("exponential", "cosine"):
-            raise ValueError(f"schedule: must be 'exponential' or 'cosine', got {self.schedule!r}")
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps: must not be negative, got {self.warmup_steps}")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema: must be between 0 and 1, both excluded, or None, got {self.ema}")
-        if not self.l2 >= 0:
-            raise ValueError(f"l2: must not be negative, got {self.l2}")
-        if self.gradient_clip is not None and not self.gradient_clip > 0:
-            raise ValueError(f"gradient_clip: must be above 0 or None, got {self.gradient_clip}")
+        rates = {"learning_rate": self.learning_rate, "decay": self.decay, "decay_steps": self.decay_steps}
+        require(all(rate > 0 for rate in rates.values()), "be above 0", **rates)
+        require(self.schedule in ("exponential", "cosine"), "be 'exponential' or 'cosine'", schedule=self.schedule)
+        not_negative(warmup_steps=self.warmup_steps, l2=self.l2)
+        require(self.ema is None or 0 < self.ema < 1, "be between 0 and 1, both excluded, or None", ema=self.ema)
+        clip = self.gradient_clip
+        require(clip is None or clip > 0, "be above 0 or None", gradient_clip=clip)
 
     def rate_at(self, step: int, total_steps: int) -> float:
         """The learning rate of a step, counted from 0, of a training of `total_steps`.
@@ -196,12 +181,8 @@ class Machine:
     """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
 
     def __post_init__(self) -> None:
-        for name in ("devices", "threads"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: must be at least 1, got {number}")
-        if not self.checkpoint_seconds >= 0:
-            raise ValueError(f"checkpoint_seconds: must not be negative, got {self.checkpoint_seconds}")
+        at_least(1, devices=self.devices, threads=self.threads)
+        not_negative(checkpoint_seconds=self.checkpoint_seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capsella.data import DataOptions
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.training.options import AugmentOptions, ModelOptions, OptimizerOptions
 
@@ -61,31 +61,21 @@ class Recipe:
     """Store feature maps with the channels last, which convolutions of many channels may run faster with."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
-        for name in ("patience", "epoch_images"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: must be at least 1, got {number}")
-        if self.keep not in ("best", "last"):
-            raise ValueError(f"keep: must be 'best' or 'last', got {self.keep!r}")
-        if self.keep == "last" and self.patience is not None:
-            raise ValueError(f"patience: must be None where the last epoch is kept, got {self.patience}")
-        if self.stop_at_error is not None and not 0 <= self.stop_at_error <= 100:
-            raise ValueError(f"stop_at_error: must be from 0 to 100 per cent, got {self.stop_at_error}")
-        if self.stop_on not in ("validation", "test"):
-            raise ValueError(f"stop_on: must be 'validation' or 'test', got {self.stop_on!r}")
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        at_least(1, patience=self.patience, epoch_images=self.epoch_images)
+        require(self.keep in ("best", "last"), "be 'best' or 'last'", keep=self.keep)
+        kept = self.keep == "best" or self.patience is None
+        require(kept, "be None where the last epoch is kept", patience=self.patience)
+        share = self.stop_at_error
+        require(share is None or 0 <= share <= 100, "be from 0 to 100 per cent", stop_at_error=share)
+        require(self.stop_on in ("validation", "test"), "be 'validation' or 'test'", stop_on=self.stop_on)
         if self.data.is_paired and self.augment != AugmentOptions():
             off = dataclasses.asdict(AugmentOptions())
             on = {name: value for name, value in dataclasses.asdict(self.augment).items() if value != off[name]}
-            raise ValueError(
-                f"augment: must be off for pairs, whose two images are shifted when they are drawn, got {on}"
-            )
+            require(not on, "be off for pairs, whose two images are shifted when they are drawn", augment=on)
         if self.data.is_paired and self.loss.name not in FOR_TWO_CLASSES:
             raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for pairs, got {self.loss.name}")
-        if not 0 <= self.seed < 2**SEED_BITS:
-            raise ValueError(f"seed: must be from 0 to {2**SEED_BITS - 1}, got {self.seed}")
+        require(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
 
     def with_model(self, **options: Any) -> "Recipe":
         """The recipe with other values of these options of its network."""

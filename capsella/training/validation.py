@@ -1,4 +1,4 @@
-"""What an epoch's weights are worth: loss and error on held-out images, and how the routing does."""
+"""What an epoch's weights are worth: loss and error on held-out images, how the routing does, whether to stop there."""
 
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from capsella.losses import LossOptions, count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
 from capsella.training.checkpoint import Row
+from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -42,3 +43,22 @@ def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.de
     for number, layer in enumerate(diagnose([traces]), 1):
         row |= {f"entropy_{number}": layer.entropy[-1], f"dead_{number}": layer.dead_share}
     return row
+
+
+def reaches(recipe: Recipe, row: Row) -> bool:
+    """Whether an epoch's error is the one to stop at; never where the recipe names none."""
+    stop = recipe.stop_at_error
+    return stop is not None and row[f"{recipe.stop_on}_error"] <= stop
+
+
+def stopped(recipe: Recipe, best: Row) -> dict[str, float | str | bool] | None:
+    """For summary.json: where training stopped, or that it never got there; None where it was not to stop."""
+    if recipe.stop_at_error is None:
+        return None
+    return {
+        "at_error": recipe.stop_at_error,
+        "on": recipe.stop_on,
+        "reached": reaches(recipe, best),
+        "epoch": best["epoch"],
+        "error": best[f"{recipe.stop_on}_error"],
+    }

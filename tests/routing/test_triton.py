@@ -215,7 +215,7 @@ def test_precision_is_what_torch_allows() -> None:
 def test_needs_a_gpu_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = Layer(1, (1, 1), Geometry((1, 1)), (1, 2), (1, 2))
     tensors = {name: tensor.cpu() for name, tensor in inputs(layer).items()}
-    monkeypatch.setattr(passes, "INTERPRETED", False)
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
     with pytest.raises(ValueError, match=r"'triton' needs poses on a CUDA device, got cpu; move model"):
         run(layer, tensors, "triton", DYNAMIC)
     monkeypatch.setitem(sys.modules, "triton", None)

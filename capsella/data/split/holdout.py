@@ -32,9 +32,11 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
     """
     labels = images.labels.cpu().numpy()
     groups = images.metadata.get("group")
+    # Without groups, each image is one of its own.
     units = np.arange(len(labels)) if groups is None else np.unique(groups.cpu().numpy(), return_inverse=True)[1]
     what = "image" if groups is None else "group"
-    counts = _count_units(units, labels, len(images.classes))
+    counts = np.zeros((units.max(initial=-1) + 1, len(images.classes)), dtype=np.int64)  # images of each class in each
+    np.add.at(counts, (units, labels), 1)
     held = _choose_units(counts, share, np.random.default_rng(seed))
     for label in np.flatnonzero(counts.sum(axis=0)):
         here = counts[:, label] > 0
@@ -53,13 +55,6 @@ def first_per_class(images: ImageSet, number: int, seed: int) -> ImageSet:
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
     drawn = [order[images.labels[order] == label][:number] for label in range(len(images.classes))]
     return images.subset(torch.cat(drawn).sort().values)
-
-
-def _count_units(units: np.ndarray, labels: np.ndarray, classes: int) -> Int[np.ndarray, "units classes"]:
-    """How many images of each class each group holds (a group of its own for each image where there are none)."""
-    counts = np.zeros((units.max(initial=-1) + 1, classes), dtype=np.int64)
-    np.add.at(counts, (units, labels), 1)
-    return counts
 
 
 def _choose_units(

@@ -1,6 +1,7 @@
 """From a source's images to their splits, as options or a split file say; and from there to a split file."""
 
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from capsella.data.source import Parts
 from capsella.data.split.holdout import first_per_class, hold_out
 from capsella.data.split.sets import SPLIT_NAMES, Splits
 from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, errors_of
 
 _NUMBER = "number in the source"  # with spaces, as no array of a file is called
 
@@ -68,13 +69,11 @@ class ReadSource(NamedTuple):
         """What `options` hold out and keep of the images."""
         parts = self.parts
         train, validation, test = parts.train, parts.validation, parts.test
-        try:
+        with errors_of(parts.name):
             if test is None:
                 train, test = hold_out(train, options.test, options.split_seed)
             if validation is None:
                 train, validation = hold_out(train, options.validation, options.split_seed)
-        except CapsellaError as error:
-            raise CapsellaError(f"{parts.name}: {error}") from error
         if options.first_classes is not None and options.first_classes > len(train.classes):
             raise ValueError(
                 f"first_classes: must be at most {len(train.classes)}, the classes of {parts.name}, "
@@ -112,8 +111,7 @@ def _limited(images: ImageSet, per_class: int | None, options: DataOptions) -> I
 
 def _numbered(parts: Parts) -> Parts:
     """Each image with its number, and without its pixels, on which no split depends."""
-    numbered: dict[str, ImageSet] = {}
-    start = 0
+    numbered, start = {}, 0
     for split, images in parts.named().items():
         number = torch.arange(start, start + len(images))
         pixels = images.images.new_zeros(1, 1, 1, 1).expand(len(images), -1, -1, -1)
@@ -131,12 +129,10 @@ def _has_file_names(parts: Parts) -> bool:
 
 def _image_keys(parts: Parts, by_file: bool) -> dict[str, list[str]]:
     """What each image is called in a split file, by the source's own split."""
-    keys, start = {}, 0
-    for split, images in parts.named().items():
-        numbers = map(str, range(start, start + len(images)))
-        keys[split] = list(images.files or ()) if by_file else list(numbers)
-        start += len(images)
-    return keys
+    named, numbers = parts.named(), map(str, count())
+    if by_file:
+        return {split: list(images.files or ()) for split, images in named.items()}
+    return {split: list(islice(numbers, len(images))) for split, images in named.items()}
 
 
 def _names(images: ImageSet) -> list[str]:

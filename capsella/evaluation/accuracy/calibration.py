@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from capsella.errors import at_least
+
 BINS = 15
 
 
@@ -41,8 +43,7 @@ def calibration(confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n
     Raises:
         ValueError: no predictions, lengths that differ, a confidence outside [0, 1], no bins.
     """
-    if bins < 1:
-        raise ValueError(f"bins: must be at least 1, got {bins}")
+    at_least(1, bins=bins)
     if len(confidence) == 0 or len(confidence) != len(correct):
         raise ValueError(
             f"confidence, correct: must have the same length, at least 1, got {len(confidence)} and {len(correct)}"

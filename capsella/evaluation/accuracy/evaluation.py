@@ -13,6 +13,7 @@ from torch import Tensor
 
 from capsella.data.batches import batches
 from capsella.data.split.sets import LabelledImages
+from capsella.errors import at_least, require
 from capsella.evaluation.accuracy.calibration import Calibration, calibration
 from capsella.evaluation.intervals import wilson_interval
 from capsella.losses import strongest
@@ -64,13 +65,10 @@ class Evaluation:
         count = len(self.labels)
         if count == 0:
             raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
-        if tuple(self.activations.shape) != (count, len(self.classes)):
-            raise ValueError(
-                f"activations: must be [images classes] = {(count, len(self.classes))}, "
-                f"got {tuple(self.activations.shape)}"
-            )
-        if self.labels.shape[1:] not in ((), (2,)):
-            raise ValueError(f"labels: must be [n] or, for pairs, [n 2], got {tuple(self.labels.shape)}")
+        shape, expected = tuple(self.activations.shape), (count, len(self.classes))
+        require(shape == expected, f"be [images classes] = {expected}", activations=shape)
+        shape = tuple(self.labels.shape)
+        require(shape[1:] in ((), (2,)), "be [n] or, for pairs, [n 2]", labels=shape)
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
             raise ValueError(
                 f"labels: must be in 0…{len(self.classes) - 1}, got {int(self.labels.min())}…{int(self.labels.max())}"
@@ -204,8 +202,7 @@ def evaluate(
     Raises:
         ValueError: an empty set, other classes, another size or channel count, activations that are not finite.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+    at_least(1, batch_size=batch_size)
     if images.classes != model.classes:
         raise ValueError(f"images.classes: must be the model's classes {model.classes}, got {images.classes}")
     if len(images) == 0:

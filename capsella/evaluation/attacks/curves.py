@@ -14,6 +14,7 @@ from torch import Tensor
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
+from capsella.errors import at_least, not_negative, require
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
 from capsella.models import ImageClassifier
@@ -45,13 +46,10 @@ class AttackOptions:
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False))
-        if not self.epsilons or not rising or not 0 < self.epsilons[0] <= self.epsilons[-1] <= 1:
-            raise ValueError(f"epsilons: must be at least one, rising within (0, 1], got {self.epsilons}")
-        for name in ("steps", "restarts", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
-        if self.seed < 0:
-            raise ValueError(f"seed: must not be negative, got {self.seed}")
+        inside = bool(self.epsilons) and 0 < self.epsilons[0] <= self.epsilons[-1] <= 1
+        require(rising and inside, "be at least one, rising within (0, 1]", epsilons=self.epsilons)
+        at_least(1, steps=self.steps, restarts=self.restarts, batch_size=self.batch_size)
+        not_negative(seed=self.seed)
 
 
 @dataclass(frozen=True)

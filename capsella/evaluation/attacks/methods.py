@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from capsella.errors import at_least, require
 from capsella.evaluation.attacks.log_odds import class_capsules, log_odds, margin, vote_log_odds
 from capsella.models import ImageClassifier
 from capsella.models.inference import evaluation_mode
@@ -222,10 +223,6 @@ def _check(
             f"labels: must be class numbers [b] = ({len(images)},) from 0 to {classes - 1}, "
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
-    if not 0 <= epsilon <= 1:
-        raise ValueError(f"epsilon: must be in [0, 1], in units of the images, got {epsilon}")
-    for name, number in (("steps", steps), ("restarts", restarts)):
-        if number < 1:
-            raise ValueError(f"{name}: must be at least 1, got {number}")
-    if step_size is not None and not step_size > 0:
-        raise ValueError(f"step_size: must be above 0 or None, got {step_size}")
+    require(0 <= epsilon <= 1, "be in [0, 1], in units of the images", epsilon=epsilon)
+    at_least(1, steps=steps, restarts=restarts)
+    require(step_size is None or step_size > 0, "be above 0 or None", step_size=step_size)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data.decoding import Chunk, decode_files
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.listing import image_files
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
@@ -80,22 +80,16 @@ def predict_batches(
 ) -> Iterator[list[Prediction | Broken]]:
     """What becomes of each file, in order, `batch_size` files at a time; arguments and errors as `predict_files`."""
     check_speed(batch_size, workers)
-    if not 1 <= classes <= len(model.classes):
-        raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
+    most = len(model.classes)
+    require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
     chunks = decode_files(files, model.image_size, model.channels, chunk=batch_size, workers=workers)
     return (_predict(model, chunk, classes) for chunk in chunks)
 
 
 def check_speed(batch_size: int, workers: int | None) -> None:
-    """Both are in range.
-
-    Raises:
-        ValueError: a batch size below 1, `workers` below 0.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers: must be at least 0, got {workers}")
+    """Raise `ValueError` for a batch size below 1, or `workers` below 0."""
+    at_least(1, batch_size=batch_size)
+    at_least(0, workers=workers)
 
 
 def _predict(model: ImageClassifier, chunk: Chunk, classes: int) -> list[Prediction | Broken]:

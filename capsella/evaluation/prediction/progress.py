@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from capsella.training.logs import progress_bar
 
 _LINE_EVERY = 30.0  # seconds, in a log
 
@@ -16,22 +17,11 @@ def image_progress(console: Console, total: int, done: int) -> Iterator[Callable
     if not console.is_terminal:
         yield _Lines(console, total, done)
         return
-    columns = (
-        TextColumn("predicting"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=total, completed=done, speed="")
+    with progress_bar(console, "predicting", total, done) as bar:
 
         def advance(images: int) -> None:
-            progress.update(task, advance=images)
-            speed = progress.tasks[task].speed
-            progress.update(task, speed=f"{speed:.0f} images/s" if speed else "")
+            bar.advance("", images)
+            bar.advance(f"{bar.speed:.0f} images/s" if bar.speed else "", 0)
 
         yield advance
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
+from capsella.errors import not_negative, require
 from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.robustness.changes import PERTURBATIONS, perturbation
 from capsella.files import write_csv
@@ -189,10 +190,8 @@ def _check(models: Mapping[str, ImageClassifier], images: ImageSet, batch_size: 
         raise ValueError("models: must hold at least one trained model, got none")
     if len(images) == 0:
         raise ValueError("images: must hold at least one labelled image, got none")
-    if not 1 <= batch_size <= CHUNK:
-        raise ValueError(f"batch_size: must be from 1 to {CHUNK}, got {batch_size}")
-    if seed < 0:
-        raise ValueError(f"seed: must not be negative, got {seed}")
+    require(1 <= batch_size <= CHUNK, f"be from 1 to {CHUNK}", batch_size=batch_size)
+    not_negative(seed=seed)
     for network, model in models.items():
         if model.classes != images.classes:
             raise ValueError(f"models: {network} must have the images' classes {images.classes}, got {model.classes}")

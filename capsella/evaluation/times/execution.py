@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from rich.table import Table
 
-from capsella.errors import unknown_name
+from capsella.errors import at_least, require, unknown_name
+from capsella.evaluation.times.latency import timed
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
 from capsella.training.environment import environment
@@ -38,8 +39,7 @@ def interleaved(
     Raises:
         ValueError: `repeats` is below 1.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats: must be at least 1, got {repeats}")
+    at_least(1, repeats=repeats)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     start = time.perf_counter()
@@ -53,9 +53,7 @@ def interleaved(
 
 def _once(step: Callable[[], Any], device: torch.device) -> float:
     if device.type != "cuda":
-        began = time.perf_counter()
-        step()
-        return time.perf_counter() - began
+        return timed(step)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize(device)
     first.record()
@@ -198,10 +196,9 @@ def _check(networks: Mapping[str, ImageClassifier], batch_sizes: Sequence[int], 
     """The base network's name."""
     if not networks:
         raise ValueError("networks: must hold at least one network, got none")
-    if not batch_sizes or min(batch_sizes) < 1 or len(set(batch_sizes)) < len(batch_sizes):
-        raise ValueError(f"batch_sizes: must be different numbers of at least 1, got {list(batch_sizes)}")
-    if repeats < 1:
-        raise ValueError(f"repeats: must be at least 1, got {repeats}")
+    different = len(set(batch_sizes)) == len(batch_sizes) > 0 and min(batch_sizes) >= 1
+    require(different, "be different numbers of at least 1", batch_sizes=list(batch_sizes))
+    at_least(1, repeats=repeats)
     if base is None:
         return next(iter(networks))
     if base not in networks:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from capsella.errors import at_least, not_negative, require
+
 LEAST_CALLS = 100
 """Fewer have no 99th percentile."""
 BLOCK = 10
@@ -51,10 +53,7 @@ class Throughput:
 
 
 def latencies(
-    steps: Mapping[str, Callable[[], Any]],
-    calls: int = 200,
-    warm_up: int = WARM_UP,
-    most_seconds: float | None = None,
+    steps: Mapping[str, Callable[[], Any]], calls: int = 200, warm_up: int = WARM_UP, most_seconds: float | None = None
 ) -> dict[str, Latency]:
     """Time all steps in turn, in blocks A…A B…B A…A …, so that a busy moment of the machine meets all of them.
 
@@ -67,11 +66,9 @@ def latencies(
     Raises:
         ValueError: fewer than 100 calls, a negative warm-up, seconds that are not positive.
     """
-    if calls < LEAST_CALLS:
-        raise ValueError(f"calls: must be at least {LEAST_CALLS} for a 99th percentile, got {calls}")
-    if warm_up < 0:
-        raise ValueError(f"warm_up: must not be negative, got {warm_up}")
-    check_most_seconds(most_seconds)
+    require(calls >= LEAST_CALLS, f"be at least {LEAST_CALLS} for a 99th percentile", calls=calls)
+    not_negative(warm_up=warm_up)
+    require(most_seconds is None or most_seconds > 0, "be positive", most_seconds=most_seconds)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     enabled = gc.isenabled()
@@ -90,14 +87,6 @@ def latencies(
     return {name: Latency.of(seconds) for name, seconds in taken.items()}
 
 
-def check_most_seconds(most_seconds: float | None) -> None:
-    """Raises:
-    ValueError: not positive.
-    """
-    if most_seconds is not None and not most_seconds > 0:
-        raise ValueError(f"most_seconds: must be positive, got {most_seconds}")
-
-
 def best_throughput(
     step: Callable[[int], Any], batch_sizes: Sequence[int], calls: int = 5, most_seconds: float | None = None
 ) -> Throughput:
@@ -109,11 +98,10 @@ def best_throughput(
     Raises:
         ValueError: no batch sizes, fewer than one call, seconds that are not positive.
     """
-    check_most_seconds(most_seconds)
-    if not batch_sizes or min(batch_sizes) < 1:
-        raise ValueError(f"batch_sizes: must be at least one number of at least 1, got {list(batch_sizes)}")
-    if calls < 1:
-        raise ValueError(f"calls: must be at least 1, got {calls}")
+    require(most_seconds is None or most_seconds > 0, "be positive", most_seconds=most_seconds)
+    sizes = list(batch_sizes)
+    require(bool(sizes) and min(sizes) >= 1, "be at least one number of at least 1", batch_sizes=sizes)
+    at_least(1, calls=calls)
     best, not_better = Throughput(0.0, 0), 0
     for size in sorted(batch_sizes):
         if most_seconds is not None and (calls + 1) * size > most_seconds * best.images_per_second > 0:

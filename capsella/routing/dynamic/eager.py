@@ -16,10 +16,10 @@ class Votes(Protocol):
     """What the procedure asks of the votes û_ij, which it need not see: two passes over them."""
 
     def weighted_sum(self, couplings: Tensor) -> Tensor:
-        """The sums s = Σ_i c û [b j d], for couplings [b j i]."""
+        """The sums s = Σ_i c û [b j d], for couplings of the logits' shape."""
 
     def agreement(self, v: Tensor) -> Tensor:
-        """û·v [b j i], for parents [b j d]."""
+        """û·v, of the logits' shape, for parents [b j d]."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,18 @@ def dynamic_routing_eager(votes: Tensor, iterations: int, bias: Tensor | None, l
 
 
 def dynamic_procedure(votes: Votes, logits: Tensor, iterations: int, bias: Tensor | None, leaky: bool) -> Routed:
-    """Procedure 1 from logits [b j i], zeros at its start."""
+    """Procedure 1 from logits, zeros at its start: [b j i], or [b j m k] where a child i is one of type m in slot k."""
     trace = new_trace("dynamic")
     for iteration in range(iterations):
         couplings = softmax_over_parents(logits, leaky)
         s = votes.weighted_sum(couplings)  # [b j d]
         v = squash(s if bias is None else s + bias)
         activations = length(v)
-        trace.add(couplings.transpose(1, 2), v, activations)
+        by_child = couplings.transpose(1, -1).flatten(1, -2)  # [b i j]
+        trace.add(by_child, v, activations)
         if iteration < iterations - 1:
             logits = logits + votes.agreement(v)
-    return Routed(v, activations, couplings.transpose(1, 2))
+    return Routed(v, activations, by_child)
 
 
 def softmax_over_parents(logits: Tensor, leaky: bool) -> Tensor:

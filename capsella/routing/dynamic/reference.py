@@ -28,7 +28,7 @@ def _route_one(u_hat: Tensor, iterations: int, bias: Tensor | None, leaky: bool)
     zero = u_hat.new_zeros(())
     b = [[zero for _ in range(parents)] for _ in range(children)]  # line 2: b_ij ← 0
     for iteration in range(iterations):  # line 3
-        c = [_softmax(b[i], leaky) for i in range(children)]  # line 4: c_i ← softmax(b_i), over the parents
+        c = [softmax_reference(b[i], leaky) for i in range(children)]  # line 4: c_i ← softmax(b_i), over the parents
         v = []
         for j in range(parents):
             s_j = zero if bias is None else bias[j]
@@ -42,7 +42,7 @@ def _route_one(u_hat: Tensor, iterations: int, bias: Tensor | None, leaky: bool)
     return torch.stack(v), torch.stack([torch.stack(row) for row in c])  # line 8: return v_j
 
 
-def _softmax(logits: list[Tensor], leaky: bool) -> list[Tensor]:
+def softmax_reference(logits: list[Tensor], leaky: bool = False) -> list[Tensor]:
     """Equation 3 over the parents of one child; leaky adds a parent with logit 0 and drops its share."""
     largest = max([float(logit.detach()) for logit in logits] + ([0.0] if leaky else []))
     exponentials = [(logit - largest).exp() for logit in logits]

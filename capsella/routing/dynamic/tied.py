@@ -12,9 +12,7 @@ A matrix pose is its rows, each of which W maps alone, and the scalar product of
 from torch import Tensor
 
 from capsella.routing.convolution import CapsuleConv, gather_windows
-from capsella.routing.dynamic.eager import softmax_over_parents
-from capsella.routing.recording import new_trace
-from capsella.routing.squash import length, squash
+from capsella.routing.dynamic.eager import dynamic_procedure
 from capsella.types import Capsules
 
 
@@ -24,21 +22,12 @@ def dynamic_capsule_conv_tied(conv: CapsuleConv, iterations: int, bias: Tensor |
     Differentiable, also in its vote offset; any device and floating-point type.
     """
     children = _Children(conv)
-    trace = new_trace("dynamic")
-    logits = children.no_logits()  # [n j m k]
-    for iteration in range(iterations):
-        couplings = softmax_over_parents(logits, leaky)
-        s = children.weighted_sum(couplings)  # [n j d]
-        v = squash(s if bias is None else s + bias)
-        a = length(v)
-        trace.add(couplings.permute(0, 3, 2, 1).flatten(1, 2), v, a)
-        if iteration < iterations - 1:
-            logits = logits + children.agreement(v)
-    return conv.parents(v, a)
+    routed = dynamic_procedure(children, children.no_logits(), iterations, bias, leaky)
+    return conv.parents(routed.poses, routed.activations)
 
 
 class _Children:
-    """The two sums of Procedure 1 over n windows of m child types in k slots; letters as in README.md."""
+    """`Votes` of m child types in k slots of n windows, i = (m, k) apart; letters as in README.md."""
 
     def __init__(self, conv: CapsuleConv) -> None:
         self.sizes = conv.sizes

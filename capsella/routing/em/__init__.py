@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.errors import require
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
@@ -84,10 +85,9 @@ class EMRouting(EMSettings, Routing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beta_a_scale is not None and not self.beta_a_scale > 0:
-            raise ValueError(f"beta_a_scale: must be above 0 or None, got {self.beta_a_scale}")
-        if self.competition not in ("all", "types"):
-            raise ValueError(f"competition: must be 'all' or 'types', got {self.competition!r}")
+        scale = self.beta_a_scale
+        require(scale is None or scale > 0, "be above 0 or None", beta_a_scale=scale)
+        require(self.competition in ("all", "types"), "be 'all' or 'types'", competition=self.competition)
 
     def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
         """β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.

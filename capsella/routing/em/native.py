@@ -1,14 +1,13 @@
 """EM routing of a capsule convolution by the C++ kernels of csrc/em.cpp, forward and backward, without stored votes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from capsella._native import kernels
 from capsella.routing.convolution import CapsuleConv, ConvSizes
 from capsella.routing.em.settings import EMSettings, start_couplings
-from capsella.routing.native import arrays, gradients_of, kernel_arguments
+from capsella.routing.native import register_kernel
 from capsella.types import Capsules
 
 
@@ -33,18 +32,6 @@ class Call(NamedTuple):
 CALL = """Tensor poses, Tensor activations, Tensor weight, Tensor? vote_offset, Tensor beta_u, Tensor beta_a,
 Tensor? start, SymInt[] sizes, float[] inverse_temperatures, float variance_floor, float cost_scale, bool standardise,
 bool compete_everywhere"""
-TENSORS = Call._fields.index("sizes")
-
-
-class Result(NamedTuple):
-    """The parents' poses and activations, and what the backward pass starts from: `EMKept` of csrc/kernels.h."""
-
-    poses: Tensor
-    activations: Tensor
-    means: Tensor
-    variances: Tensor
-    log_activations: Tensor
-    log_normalisers: Tensor
 
 
 def em_capsule_conv_native(
@@ -70,93 +57,32 @@ def em_capsule_conv_native(
         standardise=settings.standardise_costs,
         compete_everywhere=everywhere,
     )
-    result = Result(*_em_capsule_conv(*call))
-    return Capsules(result.poses, result.activations)
+    poses, activations, *_ = _em_capsule_conv(*call)
+    return Capsules(poses, activations)
 
 
-@torch.library.custom_op(
-    "capsella::em_capsule_conv",
-    mutates_args=(),
-    schema=f"({CALL}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _em_capsule_conv(*inputs: Any) -> tuple[Tensor, ...]:
-    """A `Result` for a `Call`."""
-    call = Call(*inputs)
-    poses, activations, *kept = result = _empty_result(call)
-    kernels.em_forward(
-        *kernel_arguments(call, kernels.EMOptions, kernels.EMInputs),
-        kernels.EMKept(**dict(zip(Result._fields[2:], kept, strict=True))),
-        poses=poses,
-        activations=activations,
-        threads=torch.get_num_threads(),
-    )
-    return tuple(result)
-
-
-@_em_capsule_conv.register_fake
-def _(*inputs: Any) -> tuple[Tensor, ...]:
-    return tuple(_empty_result(Call(*inputs)))
-
-
-def _empty_result(call: Call) -> Result:
+def _empty_result(call: Call) -> dict[str, Tensor]:
     sizes, new, iterations = ConvSizes._make(call.sizes), call.poses.new_empty, len(call.inverse_temperatures)
     padded = (sizes.c_out + 15) // 16 * 16
     keep = new if padded == sizes.c_out else call.poses.new_zeros  # no kernel writes the padding, as no one reads it
     normalised = call.compete_everywhere and sizes.rows * sizes.columns > 1
-    return Result(
-        poses=new(*sizes.grid, sizes.d),
-        activations=new(sizes.grid),
-        means=keep(sizes.n, iterations, sizes.d, padded),
-        variances=keep(sizes.n, iterations, sizes.d, padded),
-        log_activations=keep(sizes.n, iterations, padded),
-        log_normalisers=new(iterations - 1 if normalised else 0, *call.poses.shape[:4]),
-    )
+    return {
+        "poses": new(*sizes.grid, sizes.d),
+        "activations": new(sizes.grid),
+        "means": keep(sizes.n, iterations, sizes.d, padded),
+        "variances": keep(sizes.n, iterations, sizes.d, padded),
+        "log_activations": keep(sizes.n, iterations, padded),
+        "log_normalisers": new(iterations - 1 if normalised else 0, *call.poses.shape[:4]),
+    }
 
 
-@torch.library.custom_op(
-    "capsella::em_capsule_conv_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad_poses, Tensor grad_activations, Tensor[] kept, {CALL}) -> Tensor[]",
+_em_capsule_conv = register_kernel(
+    "em",
+    "EM",
+    Call,
+    CALL,
+    _empty_result,
+    kept=("means", "variances", "log_activations", "log_normalisers"),
+    asking=("poses", "activations", "weight", "beta_u", "beta_a"),
+    keep=lambda kept: {"kept": kernels.EMKept(**kept)},
 )
-def _em_capsule_conv_backward(
-    grad_poses: Tensor, grad_activations: Tensor, kept: list[Tensor], *inputs: Any
-) -> list[Tensor]:
-    """Gradients of poses, activations, weight, beta_u and beta_a, from the last four parts of a `Result`."""
-    call = Call(*inputs)
-    poses, activations, weight, beta_u, beta_a = gradients = _empty_gradients(call)
-    kernels.em_backward(
-        *kernel_arguments(call, kernels.EMOptions, kernels.EMInputs),
-        kernels.EMKept(**arrays(**dict(zip(Result._fields[2:], kept, strict=True)))),
-        **arrays(grad_poses=grad_poses, grad_activations=grad_activations),
-        gradients=kernels.EMGradients(
-            poses=poses, activations=activations, weight=weight, beta_u=beta_u, beta_a=beta_a
-        ),
-        threads=torch.get_num_threads(),
-    )
-    return gradients
-
-
-@_em_capsule_conv_backward.register_fake
-def _(grad_poses: Tensor, grad_activations: Tensor, kept: list[Tensor], *inputs: Any) -> list[Tensor]:
-    return _empty_gradients(Call(*inputs))
-
-
-def _empty_gradients(call: Call) -> list[Tensor]:
-    return [x.new_empty(x.shape) for x in (call.poses, call.activations, call.weight, call.beta_u, call.beta_a)]
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, _, *kept = output
-    ctx.save_for_backward(*inputs[:TENSORS], *kept)
-    ctx.numbers = inputs[TENSORS:]
-
-
-def _backward(ctx: Any, grad_poses: Tensor, grad_activations: Tensor, *unused: Tensor | None) -> tuple[Any, ...]:
-    tensors, kept = ctx.saved_tensors[:TENSORS], list(ctx.saved_tensors[TENSORS:])
-    poses, activations, weight, beta_u, beta_a = _em_capsule_conv_backward(
-        grad_poses, grad_activations, kept, *tensors, *ctx.numbers
-    )
-    return gradients_of(Call, poses=poses, activations=activations, weight=weight, beta_u=beta_u, beta_a=beta_a)
-
-
-_em_capsule_conv.register_autograd(_backward, setup_context=_keep)

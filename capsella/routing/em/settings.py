@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.checks import check_iterations
+from capsella.errors import at_least, not_negative, require
 from capsella.routing.random import random_couplings
 
 STANDARDISED_COST_EPSILON = 1e-8
@@ -45,19 +45,14 @@ class EMSettings:
     """Seed of random couplings."""
 
     def __post_init__(self) -> None:
-        check_iterations(self.iterations)
-        if not self.inverse_temperature > 0:
-            raise ValueError(f"inverse_temperature: must be above 0, got {self.inverse_temperature}")
-        if not 0 <= self.inverse_temperature_decay < 1:
-            raise ValueError(f"inverse_temperature_decay: must be in [0, 1), got {self.inverse_temperature_decay}")
-        if not self.variance_floor > 0:
-            raise ValueError(f"variance_floor: must be above 0, got {self.variance_floor}")
-        if self.cost_scale is not None and not self.cost_scale > 0:
-            raise ValueError(f"cost_scale: must be above 0 or None, got {self.cost_scale}")
-        if self.start not in ("even", "random"):
-            raise ValueError(f"start: must be 'even' or 'random', got {self.start!r}")
-        if self.start_seed < 0:
-            raise ValueError(f"start_seed: must not be negative, got {self.start_seed}")
+        at_least(1, iterations=self.iterations)
+        decay, scale = self.inverse_temperature_decay, self.cost_scale
+        require(self.inverse_temperature > 0, "be above 0", inverse_temperature=self.inverse_temperature)
+        require(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
+        require(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
+        require(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
+        require(self.start in ("even", "random"), "be 'even' or 'random'", start=self.start)
+        not_negative(start_seed=self.start_seed)
 
     def inverse_temperature_at(self, iteration: int) -> float:
         """λ_t of iteration t = 0, 1, …"""

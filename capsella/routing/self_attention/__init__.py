@@ -17,10 +17,7 @@ BACKENDS = {"eager": self_attention_routing_eager, "reference": self_attention_r
 
 @check_names("argument of self_attention_routing")
 def self_attention_routing(
-    votes: Float[Tensor, "b i j d"],
-    prior: Float[Tensor, "i j"] | None = None,
-    *,
-    backend: str = "auto",
+    votes: Float[Tensor, "b i j d"], prior: Float[Tensor, "i j"] | None = None, *, backend: str = "auto"
 ) -> Routed:
     """Weigh each vote by its agreement with all votes for the same parent, once, without iterations.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from capsella.routing.base import Routed
+from capsella.routing.dynamic.reference import softmax_reference
 
 
 def squash_exponential_reference(s: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ def _route_one(u_hat: Tensor, prior: Tensor | None) -> tuple[Tensor, Tensor]:
         for i in range(children):
             for k in range(children):  # Eq. 5: A = Û Ûᵀ / √d, its row i added up; k = i is one of them
                 a[i][j] = a[i][j] + (u_hat[i, j] * u_hat[k, j]).sum() / math.sqrt(d)
-    c = [_softmax(a[i]) for i in range(children)]  # Eq. 6, over the parents
+    c = [softmax_reference(a[i]) for i in range(children)]  # Eq. 6, over the parents
     v = []
     for j in range(parents):
         s_j = zero
@@ -43,11 +44,3 @@ def _route_one(u_hat: Tensor, prior: Tensor | None) -> tuple[Tensor, Tensor]:
             s_j = s_j + (c[i][j] + b_ij) * u_hat[i, j]  # Eq. 4: S = Ûᵀ (C + B)
         v.append(squash_exponential_reference(s_j))
     return torch.stack(v), torch.stack([torch.stack(row) for row in c])
-
-
-def _softmax(logits: list[Tensor]) -> list[Tensor]:
-    """Over the parents of one child."""
-    largest = max(float(logit.detach()) for logit in logits)
-    exponentials = [(logit - largest).exp() for logit in logits]
-    total = sum(exponentials, start=torch.zeros_like(logits[0]))
-    return [exponential / total for exponential in exponentials]
