@@ -5,7 +5,9 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from capsella.errors import at_least, not_negative, require, unknown_name
 from capsella.models import ImageClassifier, create_model, model_function
@@ -21,7 +23,7 @@ class ModelOptions:
 
     name: str
     """The registered network (`capsella models` lists them)."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Annotated[Mapping[str, Any], tyro.conf.arg(name="")] = field(default_factory=dict)
     """Its options but image size, channels and classes, which come from the data."""
 
     def replace(self, **options: Any) -> "ModelOptions":
