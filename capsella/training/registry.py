@@ -72,8 +72,8 @@ def _written(name: str) -> Callable[..., Recipe]:
 
 
 def list_recipes(pattern: str = "*") -> list[str]:
-    """Registered names that match a shell pattern, sorted."""
-    return sorted(fnmatch.filter(RECIPES, pattern))
+    """Registered names that match a shell pattern, in the order in which each paper's file has them."""
+    return fnmatch.filter(RECIPES, pattern)
 
 
 def _hyphens(name: str) -> str:
