@@ -43,7 +43,7 @@ class ReachedError(Exception):
 FIRST_STEPS = {
     "train": ("train", "resume", "_train_seeds"),
     "evaluate": ("load_run",),
-    "attack": ("load_run",),
+    "attack": ("load_runs",),
     "predict": ("load_run",),
     "explain": ("load_run",),
     "explore": ("check_gradio",),
@@ -51,7 +51,7 @@ FIRST_STEPS = {
     "bench": ("bench_networks",),
     "compare": ("make_plan",),
     "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
-    "robustness": ("load_run",),
+    "robustness": ("load_runs",),
     "models": ("list_models",),
     "recipes": ("list_recipes",),
 }

@@ -4,7 +4,6 @@ import fnmatch
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -101,20 +100,6 @@ def register_model(function: ModelFunction) -> ModelFunction:
     """Register a function whose name is the model's and whose body is its hyper-parameters."""
     _MODELS[function.__name__] = function
     return function
-
-
-def register_variant(name: str, first: Any, text: str | None = None) -> Callable[[ModelFunction], ModelFunction]:
-    """Register a function of one argument more, `first`, which is no option, under a name of its own.
-
-    text: the docstring of this network, where it is not the function's.
-    """
-
-    def register(function: ModelFunction) -> ModelFunction:
-        _MODELS[name] = partial(function, first)
-        _MODELS[name].__doc__ = text or function.__doc__
-        return function
-
-    return register
 
 
 def create_model(name: str, *, pretrained: str | Path | None = None, **options: Any) -> ImageClassifier:

@@ -2,10 +2,17 @@
 
 from torch import nn
 
-from capsella.layers import CapsuleConv2d, DenseCapsules, DenseDecoder, MatrixPrimaryCapsules, PrepareImages
+from capsella.layers import (
+    CapsuleConv2d,
+    DenseCapsules,
+    DenseDecoder,
+    MatrixPrimaryCapsules,
+    PrepareImages,
+    coordinate_addition,
+    receptive_field_centres,
+)
 from capsella.layers.convolution import PoseKind
-from capsella.layers.coordinates import coordinate_addition, receptive_field_centres
-from capsella.models.base import register_variant
+from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.shapes import grid_after
 from capsella.routing import EMRouting, Routing
@@ -13,17 +20,9 @@ from capsella.routing import EMRouting, Routing
 SMALLNORB = ("animal", "human", "airplane", "truck", "car")
 
 
-SMALL = """The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (68 K in the paper), 2.2 % there.
-
-Args as for `hinton2018_matrix_capsnet`.
-"""
-
-
-@register_variant("hinton2018_matrix_capsnet", (32, 32, 32, 32))
-@register_variant("hinton2018_matrix_capsnet_small", (64, 8, 16, 16), SMALL)
-def matrix_capsnet(
-    types: tuple[int, int, int, int], *,
-    image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
+@register_model
+def hinton2018_matrix_capsnet(
+    *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
     routing: Routing = EMRouting(), pose: PoseKind = "matrix", pose_elements: int = 16,
     coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
     brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
@@ -46,7 +45,24 @@ def matrix_capsnet(
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     return _matrix_capsnet(
-        types, prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
+        (32, 32, 32, 32), prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
+    )
+
+
+@register_model
+def hinton2018_matrix_capsnet_small(
+    *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = EMRouting(), pose: PoseKind = "matrix", pose_elements: int = 16,
+    coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
+    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (68 K in the paper), 2.2 % there.
+
+    Args as for `hinton2018_matrix_capsnet`.
+    """
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    return _matrix_capsnet(
+        (64, 8, 16, 16), prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
     )
 
 

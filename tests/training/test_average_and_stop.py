@@ -9,7 +9,7 @@ from rich.console import Console
 
 from capsella.data import load_data
 from capsella.evaluation import evaluate
-from capsella.training import OptimizerOptions, TrainingDivergedError, load_run, resume
+from capsella.training import Machine, OptimizerOptions, RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training.average import average_of
 from capsella.training.devices import launch
 from capsella.training.loop import Trainer
@@ -87,7 +87,7 @@ def test_the_average_resumes(tiny, quiet_train, last_checkpoint, monkeypatch):
 def test_channels_last_changes_the_layout_and_not_the_numbers(tiny, quiet_train, tmp_path):
     recipe = tiny(epochs=1, channels_last=True)
     usual, other = (
-        Trainer(one, tmp_path / "none", "tiny", launch(one), QUIET)
+        Trainer(one, Machine(), RunFolder(tmp_path / "none"), "tiny", launch(one, Machine()), QUIET)
         for one in (dataclasses.replace(recipe, channels_last=False), recipe)
     )
     for first, second in zip(usual.model.parameters(), other.model.parameters(), strict=True):

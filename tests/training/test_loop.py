@@ -181,7 +181,7 @@ def test_only_training_images_are_augmented_and_each_is_seen_once_an_epoch(tiny,
         return model
 
     monkeypatch.setattr(Augment, "forward", invert)
-    monkeypatch.setattr("capsella.training.loop.create_model", watched_model)
+    monkeypatch.setattr("capsella.training.options.create_model", watched_model)
     recipe = tiny(epochs=2)
     quiet_train(recipe)
     splits = load_data(recipe.data)

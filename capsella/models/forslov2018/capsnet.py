@@ -7,16 +7,15 @@ leaves open.
 from torch import nn
 
 from capsella.layers import CapsuleConv2d, ConvolutionalDecoder, DenseCapsules, PrimaryCapsules, start_for_relus
-from capsella.models.base import register_variant
+from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.forslov2018.parts import CELLS, INIT_CHANNELS, Front, InitNet, grid_behind, init_net
+from capsella.models.forslov2018.parts import CELLS, INIT_CHANNELS, Front, grid_behind, init_net
 from capsella.routing import DynamicRouting, Routing
 
 
-@register_variant("forslov2018_capsnet1_init1", 1)
-@register_variant("forslov2018_capsnet1_init2", 2, "As `forslov2018_capsnet1_init1`, behind INIT-NET 2.")
-def capsnet1(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_capsnet1_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = DynamicRouting(iterations=3), standardise: bool = True, batch_norm: bool = False,
     he_primary: bool = False, class_weight_sd: float = 0.1, reconstruction: bool = False,
 ) -> CapsuleClassifier:  # fmt: skip
@@ -34,14 +33,24 @@ def capsnet1(
         class_weight_sd: of the class capsules' first weights. At 0.1 those of CAPSNET 1 start 0.999 long.
         reconstruction: with DECODER NET.
     """
-    front = Front(init, image_size, channels, standardise, batch_norm)
+    front = Front(1, image_size, channels, standardise, batch_norm)
     return _capsnet(front, classes, routing, he_primary, class_weight_sd, reconstruction)
 
 
-@register_variant("forslov2018_capsnet2_init1", 1)
-@register_variant("forslov2018_capsnet2_init2", 2, "As `forslov2018_capsnet2_init1`, behind INIT-NET 2.")
-def capsnet2(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_capsnet1_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = DynamicRouting(iterations=3), standardise: bool = True, batch_norm: bool = False,
+    he_primary: bool = False, class_weight_sd: float = 0.1, reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """As `forslov2018_capsnet1_init1`, behind INIT-NET 2."""
+    front = Front(2, image_size, channels, standardise, batch_norm)
+    return _capsnet(front, classes, routing, he_primary, class_weight_sd, reconstruction)
+
+
+@register_model
+def forslov2018_capsnet2_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = DynamicRouting(iterations=3), standardise: bool = True, batch_norm: bool = False,
     he_primary: bool = False, conv_weight_sd: float = 0.1, class_weight_sd: float = 0.1, reconstruction: bool = False,
 ) -> CapsuleClassifier:  # fmt: skip
@@ -52,7 +61,18 @@ def capsnet2(
     Args:
         conv_weight_sd: of the first weights of the capsule convolution. At 0.1 class capsules start 0.02 long.
     """
-    front = Front(init, image_size, channels, standardise, batch_norm)
+    front = Front(1, image_size, channels, standardise, batch_norm)
+    return _capsnet(front, classes, routing, he_primary, class_weight_sd, reconstruction, conv_weight_sd)
+
+
+@register_model
+def forslov2018_capsnet2_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = DynamicRouting(iterations=3), standardise: bool = True, batch_norm: bool = False,
+    he_primary: bool = False, conv_weight_sd: float = 0.1, class_weight_sd: float = 0.1, reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """As `forslov2018_capsnet2_init1`, behind INIT-NET 2."""
+    front = Front(2, image_size, channels, standardise, batch_norm)
     return _capsnet(front, classes, routing, he_primary, class_weight_sd, reconstruction, conv_weight_sd)
 
 

@@ -6,9 +6,9 @@ leaves open.
 
 from torch import nn
 
-from capsella.models.base import register_variant
+from capsella.models.base import register_model
 from capsella.models.classifiers import ConvolutionalClassifier
-from capsella.models.forslov2018.parts import CELLS, INIT_CHANNELS, Front, InitNet, convolution, grid_behind, init_net
+from capsella.models.forslov2018.parts import CELLS, INIT_CHANNELS, Front, convolution, grid_behind, init_net
 
 Net = tuple[tuple[tuple[int, int, int], ...], tuple[int, int]]
 """Convolutions behind the INIT-NET as (channels, kernel, stride), and the widths of the two hidden dense layers."""
@@ -17,10 +17,9 @@ NET_2: Net = (((512, 9, 1), (512, 5, 1), (96, 3, 1)), (256, 128))
 NET_3: Net = (((512, 9, 2), (512, 1, 1)), (256, 256))
 
 
-@register_variant("forslov2018_cnnnet1_init1", 1)
-@register_variant("forslov2018_cnnnet1_init2", 2, "As `forslov2018_cnnnet1_init1`, behind INIT-NET 2.")
-def cnnnet1(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_cnnnet1_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     standardise: bool = True, batch_norm: bool = False, dropout: float = 0.5,
 ) -> ConvolutionalClassifier:  # fmt: skip
     """CNN-NET 1 behind INIT-NET 1 (Figure 23): dense layers 50–60; 2,563,000 + 60·|C| weights behind the INIT-NET.
@@ -33,33 +32,58 @@ def cnnnet1(
         standardise, batch_norm: as for `forslov2018_capsnet1_init1`.
         dropout: probability of zeroing an element after each hidden dense layer; the thesis gives no rate.
     """
-    return _cnn(Front(init, image_size, channels, standardise, batch_norm), NET_1, classes, dropout)
+    return _cnn(Front(1, image_size, channels, standardise, batch_norm), NET_1, classes, dropout)
 
 
-@register_variant("forslov2018_cnnnet2_init1", 1)
-@register_variant("forslov2018_cnnnet2_init2", 2, "As `forslov2018_cnnnet2_init1`, behind INIT-NET 2.")
-def cnnnet2(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_cnnnet1_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    standardise: bool = True, batch_norm: bool = False, dropout: float = 0.5,
+) -> ConvolutionalClassifier:  # fmt: skip
+    """As `forslov2018_cnnnet1_init1`, behind INIT-NET 2."""
+    return _cnn(Front(2, image_size, channels, standardise, batch_norm), NET_1, classes, dropout)
+
+
+@register_model
+def forslov2018_cnnnet2_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     standardise: bool = True, batch_norm: bool = False, dropout: float = 0.5,
 ) -> ConvolutionalClassifier:  # fmt: skip
     """CNN-NET 2 behind INIT-NET 1 (Figure 24): convolutions 9×9×512, 5×5×512, 3×3×96, dense layers 256–128.
 
     13,221,888 + 128·|C| weights behind the INIT-NET. Args as for `forslov2018_cnnnet1_init1`.
     """
-    return _cnn(Front(init, image_size, channels, standardise, batch_norm), NET_2, classes, dropout)
+    return _cnn(Front(1, image_size, channels, standardise, batch_norm), NET_2, classes, dropout)
 
 
-@register_variant("forslov2018_cnnnet3_init1", 1)
-@register_variant("forslov2018_cnnnet3_init2", 2, "As `forslov2018_cnnnet3_init1`, behind INIT-NET 2.")
-def cnnnet3(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_cnnnet2_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    standardise: bool = True, batch_norm: bool = False, dropout: float = 0.5,
+) -> ConvolutionalClassifier:  # fmt: skip
+    """As `forslov2018_cnnnet2_init1`, behind INIT-NET 2."""
+    return _cnn(Front(2, image_size, channels, standardise, batch_norm), NET_2, classes, dropout)
+
+
+@register_model
+def forslov2018_cnnnet3_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     standardise: bool = True, batch_norm: bool = False, dropout: float = 0.5,
 ) -> ConvolutionalClassifier:  # fmt: skip
     """CNN-NET 3 behind INIT-NET 1 (Figure 25): convolutions 9×9×512 with stride 2 and 1×1×512, dense layers 256–256.
 
     10,354,688 + 256·|C| weights behind the INIT-NET. Args as for `forslov2018_cnnnet1_init1`.
     """
-    return _cnn(Front(init, image_size, channels, standardise, batch_norm), NET_3, classes, dropout)
+    return _cnn(Front(1, image_size, channels, standardise, batch_norm), NET_3, classes, dropout)
+
+
+@register_model
+def forslov2018_cnnnet3_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    standardise: bool = True, batch_norm: bool = False, dropout: float = 0.5,
+) -> ConvolutionalClassifier:  # fmt: skip
+    """As `forslov2018_cnnnet3_init1`, behind INIT-NET 2."""
+    return _cnn(Front(2, image_size, channels, standardise, batch_norm), NET_3, classes, dropout)
 
 
 def _cnn(front: Front, net: Net, classes: tuple[str, ...], dropout: float) -> ConvolutionalClassifier:

@@ -6,22 +6,34 @@ leaves open.
 
 from torch import nn
 
-from capsella.layers import CapsuleConv2d, ConvolutionalDecoder, DenseCapsules, MatrixPrimaryCapsules
-from capsella.layers.coordinates import coordinate_addition, receptive_field_centres
-from capsella.models.base import register_variant
+from capsella.layers import (
+    CapsuleConv2d,
+    ConvolutionalDecoder,
+    DenseCapsules,
+    MatrixPrimaryCapsules,
+    coordinate_addition,
+    receptive_field_centres,
+)
+from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.forslov2018 import parts
-from capsella.models.forslov2018.parts import CELLS, INIT_CHANNELS, Front, InitNet
+from capsella.models.forslov2018.parts import (
+    CELLS,
+    INIT_CHANNELS,
+    Front,
+    convolution,
+    grid_behind,
+    halved_size,
+    init_net,
+)
 from capsella.routing import EMRouting, Routing
 
 # Algorithm 2: the types at one position compete, their costs are standardised; λ = 1.0, 1.95, 2.85.
 THESIS_EM = EMRouting(iterations=3, competition="types", standardise_costs=True, inverse_temperature=20.0)
 
 
-@register_variant("forslov2018_emnet1_init1", 1)
-@register_variant("forslov2018_emnet1_init2", 2, "As `forslov2018_emnet1_init1`, behind INIT-NET 2.")
-def emnet1(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_emnet1_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:  # fmt: skip
@@ -39,14 +51,24 @@ def emnet1(
         standardise, batch_norm: as for `forslov2018_capsnet1_init1`.
         reconstruction: with DECODER NET.
     """
-    front = Front(init, image_size, channels, standardise, batch_norm)
+    front = Front(1, image_size, channels, standardise, batch_norm)
     return _emnet(front, False, classes, routing, pose_elements, reconstruction)
 
 
-@register_variant("forslov2018_emnet2_init1", 1)
-@register_variant("forslov2018_emnet2_init2", 2, "As `forslov2018_emnet2_init1`, behind INIT-NET 2.")
-def emnet2(
-    init: InitNet, *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+@register_model
+def forslov2018_emnet1_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
+    reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """As `forslov2018_emnet1_init1`, behind INIT-NET 2."""
+    front = Front(2, image_size, channels, standardise, batch_norm)
+    return _emnet(front, False, classes, routing, pose_elements, reconstruction)
+
+
+@register_model
+def forslov2018_emnet2_init1(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
     reconstruction: bool = False,
 ) -> CapsuleClassifier:  # fmt: skip
@@ -54,7 +76,18 @@ def emnet2(
 
     496,640 + 512·|C| weights behind the INIT-NET with 4×4 poses. Args as for `forslov2018_emnet1_init1`.
     """
-    front = Front(init, image_size, channels, standardise, batch_norm)
+    front = Front(1, image_size, channels, standardise, batch_norm)
+    return _emnet(front, True, classes, routing, pose_elements, reconstruction)
+
+
+@register_model
+def forslov2018_emnet2_init2(
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
+    routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
+    reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
+    """As `forslov2018_emnet2_init1`, behind INIT-NET 2."""
+    front = Front(2, image_size, channels, standardise, batch_norm)
     return _emnet(front, True, classes, routing, pose_elements, reconstruction)
 
 
@@ -62,15 +95,13 @@ def _emnet(
     front: Front, with_conv_caps: bool, classes: tuple[str, ...], routing: Routing, p: int, reconstruction: bool
 ) -> CapsuleClassifier:
     """`p`: pose elements."""
-    backbone = parts.init_net(*front)
-    backbone.extend(parts.convolution(INIT_CHANNELS, 32, 9, 2, batch_norm=front.batch_norm))
+    backbone = init_net(*front)
+    backbone.extend(convolution(INIT_CHANNELS, 32, 9, 2, batch_norm=front.batch_norm))
     conv_caps = [CapsuleConv2d(32, p, 32, p, 3, pose="matrix", routing=routing)] if with_conv_caps else []
     convolutions = [(9, 2), *([(3, 1)] if with_conv_caps else [])]
     # The map before the 9×9 convolution stands for the image; padding moves its cells by half of one at most.
-    offset = coordinate_addition(
-        receptive_field_centres(parts.halved_size(front.image_size), [(9, 1), *convolutions]), p
-    )
-    grid = parts.grid_behind(front.image_size, *convolutions)
+    offset = coordinate_addition(receptive_field_centres(halved_size(front.image_size), [(9, 1), *convolutions]), p)
+    grid = grid_behind(front.image_size, *convolutions)
     class_caps = DenseCapsules(
         grid, 32, p, len(classes), p, tied=True, pose="matrix", vote_offset=offset, routing=routing
     )

@@ -13,9 +13,21 @@ InitNet = Literal[1, 2]
 
 # Table 1: basic has the first five classes, medium the first ten, hard all.
 CELLS = (
-    *("Segmented Neutrophil", "Eosinophil", "Basophil", "Lymphocyte", "Monocyte"),
-    *("Erythroblast", "Giant Thrombocyte", "Blast", "Smudge Cell", "Artefact"),
-    *("Thrombocyte Aggregation", "Band Neutrophil", "Myelocyte", "Metamyelocyte", "Plasma Cell"),
+    "Segmented Neutrophil",
+    "Eosinophil",
+    "Basophil",
+    "Lymphocyte",
+    "Monocyte",
+    "Erythroblast",
+    "Giant Thrombocyte",
+    "Blast",
+    "Smudge Cell",
+    "Artefact",
+    "Thrombocyte Aggregation",
+    "Band Neutrophil",
+    "Myelocyte",
+    "Metamyelocyte",
+    "Plasma Cell",
 )
 LEAST_SIZE, PUBLISHED_SIZE = 64, 224
 # Channels that an INIT-NET ends with.

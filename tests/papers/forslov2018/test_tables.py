@@ -30,19 +30,20 @@ QUIET = Console(quiet=True)
 class TestTheGrid:
     def test_small(self):
         grid = runs.ThesisRuns("small", "pbc").grid(("mini", "small", "basic"))
+        images = runs.SMALL.epochs * runs.SMALL.epoch_images
         assert len(grid) == len({run.slug for run in grid}) == 21
         assert [run.slug for run in grid[:2]] == ["mini-capsnet1-init1", "mini-capsnet2-init1"]
         for run in grid:
             recipe, usual = run.recipe, get_recipe(run.recipe_name)
-            assert recipe.epochs * recipe.epoch_images == runs.SMALL.images
+            assert recipe.epochs * recipe.epoch_images == images
             assert recipe.batch_size == runs.SMALL.batch_size
             assert not recipe.model.options.get("reconstruction", False)
             assert run.recipe_name.endswith("-init1-modern")
             assert (recipe.model, recipe.augment, recipe.loss) == (usual.model, usual.augment, usual.loss)
             assert (recipe.data.name, recipe.data.size, recipe.data.channels) == ("pbc", 224, 3)
-            assert recipe.loss.spread_at(runs.SMALL.images, runs.SMALL.images) == pytest.approx(0.9)
+            assert recipe.loss.spread_at(images, images) == pytest.approx(0.9)
             rate = recipe.optimizer.learning_rate
-            steps = runs.SMALL.images // runs.SMALL.batch_size
+            steps = images // runs.SMALL.batch_size
             assert recipe.optimizer.rate_at(steps, steps) == pytest.approx(rate / 10)
         assert [run.recipe.data.per_class for run in grid[::7]] == [100, 300, None]
         assert [run.recipe.data.first_classes for run in grid[::7]] == [None, None, 5]
