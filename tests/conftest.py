@@ -48,7 +48,7 @@ FIRST_STEPS = {
     "explain": ("load_run",),
     "explore": ("check_gradio",),
     "export": ("load_run",),
-    "bench": ("bench_networks",),
+    "bench": ("bench_networks", "execution_times"),
     "compare": ("make_plan",),
     "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
     "robustness": ("load_runs",),
