@@ -160,7 +160,8 @@ def test_a_command_parsed_gives_the_recipe_back(name, network, routing, reconstr
             continue  # pairs are not augmented, and leave one loss for each kind of network
         if path == "data.path":  # only these two sources read one, and `group` means something else to them
             own = {"of": "folder"} if recipe.data.is_paired else {"name": "folder"}
-            data = dataclasses.replace(recipe.data, path=value, group=None, **own)
+            kept = {"group": None, "camera": "left", "viewpoints": "all"}
+            data = dataclasses.replace(recipe.data, path=value, **kept, **own)
             recipe = dataclasses.replace(recipe, data=data)
         elif group:
             recipe = dataclasses.replace(
