@@ -6,3 +6,4 @@ from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_al
 from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
 from capsella.layers.initial_weights import start_for_relus, start_truncated
 from capsella.layers.primary import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
+from capsella.layers.upsized import UpsizedConv2d

@@ -1,5 +1,6 @@
 """Decoders: from class capsules back to an image."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -7,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from capsella.layers.initial_weights import start_for_relus
+from capsella.layers.upsized import UpsizedConv2d
 from capsella.types import Capsules
 
 # Rows and columns of the first map of DECODER NET: its 2,700 numbers are 30·30·3.
@@ -49,7 +51,7 @@ class ConvolutionalDecoder(nn.Module):
 
     2,700 numbers make a map of 3 channels, 30×30. Three 6×6 convolutions with ReLU follow, each before an upsizing: to
     a quarter of the image's sides (never below 30), to half of them, to the image; then a 7×7 convolution and a
-    sigmoid. Zeros around the maps keep their size.
+    sigmoid. Zeros around the maps keep their size. Upsizing and convolving is one layer, see `UpsizedConv2d`.
 
     It is fed with one capsule, the figure's "one capsule at the output layer"; Table 2's 675·CT weights leave room for
     no more. All classes but one being masked, that capsule is the sum over the classes.
@@ -71,22 +73,34 @@ class ConvolutionalDecoder(nn.Module):
 
     def __init__(self, pose: int, image: tuple[int, int, int], hidden: Sequence[int] = (64, 128, 256)) -> None:
         super().__init__()
-        channels, *size = image
-        if min(size) < FIRST_MAP:
-            raise ValueError(f"image: must be at least {FIRST_MAP}×{FIRST_MAP} to decode to, got {size[0]}×{size[1]}")
+        channels, height, width = image
+        if min(height, width) < FIRST_MAP:
+            raise ValueError(f"image: must be at least {FIRST_MAP}×{FIRST_MAP} to decode to, got {height}×{width}")
         if len(hidden) != 3:
             raise ValueError(f"hidden: must be three numbers of channels, got {tuple(hidden)}")
-        layers: list[nn.Module] = [nn.Linear(pose, 675), nn.ReLU(), nn.Linear(675, 3 * FIRST_MAP**2), nn.ReLU()]
-        layers.append(nn.Unflatten(1, (3, FIRST_MAP, FIRST_MAP)))
-        for before, after, part in zip((3, *hidden), hidden, (4, 2, 1), strict=False):
-            larger = tuple(max(FIRST_MAP, -(-n // part)) for n in size)
-            # Five zeros a side, the odd one at the lower right as in TensorFlow.
-            layers += [nn.ZeroPad2d((2, 3, 2, 3)), nn.Conv2d(before, after, 6), nn.ReLU(), nn.Upsample(larger)]
-        layers += [nn.Conv2d(hidden[-1], channels, 7, padding=3), nn.Sigmoid()]
-        self.layers = nn.Sequential(*layers)
+        quarter, half = ((max(FIRST_MAP, -(-height // part)), max(FIRST_MAP, -(-width // part))) for part in (4, 2))
+        few, more, most = hidden
+        zeros = (2, 3, 2, 3)  # the odd one of five at the lower right, as in TensorFlow
+        layers: list[tuple[str, nn.Module]] = [
+            ("0", nn.Linear(pose, 675)),
+            ("1", nn.ReLU()),
+            ("2", nn.Linear(675, 3 * FIRST_MAP**2)),
+            ("3", nn.ReLU()),
+            ("4", nn.Unflatten(1, (3, FIRST_MAP, FIRST_MAP))),
+            ("5", nn.ZeroPad2d(zeros)),
+            ("6", nn.Conv2d(3, few, 6)),
+            ("7", nn.ReLU()),
+            ("10", UpsizedConv2d(few, more, 6, zeros, quarter)),
+            ("11", nn.ReLU()),
+            ("14", UpsizedConv2d(more, most, 6, zeros, half)),
+            ("15", nn.ReLU()),
+            ("17", UpsizedConv2d(most, channels, 7, (3, 3, 3, 3), (height, width))),
+            ("18", nn.Sigmoid()),
+        ]
+        self.layers = nn.Sequential(OrderedDict(layers))  # numbered as when upsizings were layers of their own
         start_for_relus(self.layers)
 
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
         """Masked class poses to images."""
         images: Tensor = self.layers(poses.sum((1, 2, 3)))
-        return images
+        return images.contiguous()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from capsella.layers import ConvolutionalDecoder, DenseDecoder, mask_all_but
+from capsella.layers import ConvolutionalDecoder, DenseDecoder, UpsizedConv2d, mask_all_but
 from capsella.types import Capsules
 
 
@@ -59,11 +59,34 @@ def test_the_convolutional_decoder_makes_images_of_any_size(image: tuple[int, in
 
 
 def test_the_convolutional_decoder_upsizes_between_its_convolutions() -> None:
-    """30×30 → 56 → 112 → 224; a tile of one colour before the last convolution."""
-    upsizings = [
-        layer for layer in ConvolutionalDecoder(5, (3, 224, 224)).layers if isinstance(layer, torch.nn.Upsample)
-    ]
-    assert [(layer.size, layer.mode) for layer in upsizings] == [((size, size), "nearest") for size in (56, 112, 224)]
+    """30×30 → 56 → 112 → 224."""
+    layers = ConvolutionalDecoder(5, (3, 224, 224)).layers
+    assert [layer.size for layer in layers if isinstance(layer, UpsizedConv2d)] == [(56, 56), (112, 112), (224, 224)]
+
+
+def test_weights_keep_the_names_of_older_runs() -> None:
+    names = [f"layers.{place}.{kind}" for place in (0, 2, 6, 10, 14, 17) for kind in ("weight", "bias")]
+    assert list(ConvolutionalDecoder(5, (3, 64, 64), hidden=(2, 3, 4)).state_dict()) == names
+
+
+def with_upsizings_apart(decoder: ConvolutionalDecoder) -> torch.nn.Sequential:
+    """DECODER NET as Figure 30 draws it, with the same weights."""
+    apart: list[torch.nn.Module] = []
+    for layer in decoder.layers:
+        if not isinstance(layer, UpsizedConv2d):
+            apart.append(layer)
+            continue
+        convolution = torch.nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size)
+        convolution.weight, convolution.bias = layer.weight, layer.bias
+        apart += [torch.nn.Upsample(layer.size), torch.nn.ZeroPad2d(layer.zeros), convolution]
+    return torch.nn.Sequential(*apart)
+
+
+@pytest.mark.parametrize("image", [(3, 64, 64), (1, 61, 130)])
+def test_the_convolutional_decoder_is_the_figures(image: tuple[int, int, int]) -> None:
+    decoder = ConvolutionalDecoder(5, image, hidden=(2, 3, 4)).double()
+    poses = torch.randn(2, 1, 1, 4, 5).double()
+    torch.testing.assert_close(decoder(poses), with_upsizings_apart(decoder)(poses.sum((1, 2, 3))))
 
 
 def test_the_convolutional_decoder_sees_the_masked_capsule_alone() -> None:

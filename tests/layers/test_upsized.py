@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsella.layers import UpsizedConv2d
+
+Zeros = tuple[int, int, int, int]
+CENTRED = [(1, (0, 0, 0, 0)), (3, (1, 1, 1, 1)), (6, (2, 3, 2, 3)), (7, (3, 3, 3, 3)), (8, (3, 4, 4, 3))]
+OTHERS = [(2, (0, 1, 1, 0)), (3, (0, 2, 2, 0)), (4, (3, 0, 0, 3)), (6, (5, 0, 3, 2))]
+
+
+def written_out(layer: UpsizedConv2d, maps: Tensor) -> Tensor:
+    return F.conv2d(F.pad(F.interpolate(maps, layer.size), layer.zeros), layer.weight, layer.bias)
+
+
+@pytest.mark.parametrize("size", [(10, 14), (2, 4), (13, 14), (5, 7), (30, 21)])
+@pytest.mark.parametrize(("kernel", "zeros"), CENTRED + OTHERS)
+def test_it_is_the_upsizing_and_the_convolution(kernel: int, zeros: Zeros, size: tuple[int, int]) -> None:
+    small = (1, 2) if size == (2, 4) else (5, 7)
+    layer = UpsizedConv2d(3, 4, kernel, zeros, size).double()
+    maps = torch.randn(2, 3, *small, dtype=torch.float64, requires_grad=True)
+    pull = torch.randn(2, 4, *size, dtype=torch.float64)
+    ours, plain = layer(maps), written_out(layer, maps)
+    assert ours.shape == plain.shape
+    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    inputs = (maps, layer.weight, layer.bias)
+    gradients = zip(torch.autograd.grad(ours, inputs, pull), torch.autograd.grad(plain, inputs, pull), strict=True)
+    for mine, theirs in gradients:
+        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_gradients_by_differences(kernel: int) -> None:
+    zeros = (kernel // 2, (kernel - 1) // 2) * 2
+    layer = UpsizedConv2d(2, 2, kernel, zeros, (6, 4)).double()
+    maps = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+
+    def step(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (maps,))  # type: ignore[no-any-return]
+
+    assert torch.autograd.gradcheck(step, (maps, layer.weight, layer.bias))
+
+
+def test_products_at_twice_the_size() -> None:
+    """A 6×6 kernel: 49 in place of 144; a 7×7 kernel: 64 in place of 196."""
+    for kernel, zeros, products in ((6, (2, 3, 2, 3), 49), (7, (3, 3, 3, 3), 64)):
+        assert UpsizedConv2d(1, 1, kernel, zeros, (8, 8))._sums.shape == (kernel**2, products)
+
+
+def test_the_state_is_the_convolutions() -> None:
+    layer, convolution = UpsizedConv2d(3, 4, 6, (2, 3, 2, 3), (8, 8)), torch.nn.Conv2d(3, 4, 6)
+    assert {name: value.shape for name, value in layer.state_dict().items()} == {
+        name: value.shape for name, value in convolution.state_dict().items()
+    }
+
+
+def test_autocast_gives_its_own_type() -> None:
+    layer, maps = UpsizedConv2d(3, 4, 3, (1, 1, 1, 1), (8, 8)), torch.randn(1, 3, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        large = layer(maps)
+    assert large.dtype == torch.bfloat16
+    torch.testing.assert_close(large.float(), layer(maps), rtol=0.03, atol=0.03)
+
+
+def test_zeros_that_change_the_size_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"zeros: must add up to 5 a row and a column, .* got \(2, 2, 2, 3\)"):
+        UpsizedConv2d(3, 4, 6, (2, 2, 2, 3), (8, 8))
