@@ -13,6 +13,8 @@ constexpr int64_t BYTES_AT_A_TIME = 16 << 20;
 // result does not depend on it; fewer where the parts would need much memory.
 constexpr int64_t PARTS = 16;
 constexpr int64_t BYTES_OF_PARTS = 64 << 20;
+// Windows whose gradients of the weight are added up one after the other, where types compete at each site alone.
+constexpr int64_t TOGETHER = 4;
 
 template <int L, int R, int Q, int E>
 class EM {
@@ -45,15 +47,9 @@ class EM {
       for (int t = 0; t < options_.iterations; ++t) {
         const bool last = t == options_.iterations - 1;
         for_each_window(first, count, [&](Loaded& window, int64_t at) {
-          V* here = &logits[at * carried_size];
-          if (t == 0)
-            start_couplings(window, here);
-          else
-            normalise(window, here, log_normalisers(t));
-          m_step(window, t, here);
+          m_step_everywhere(window, t, &logits[at * carried_size]);
           if (last) return write_parents(window, poses, activations);
-          e_step(window, t, here);
-          log_sum_exp(window, here, &sums[at * conv_.children()]);
+          e_step_everywhere(window, t, &logits[at * carried_size], &sums[at * conv_.children()]);
         });
         if (!last) total_log(first, count, sums.get(), log_normalisers(t + 1));
       }
@@ -68,43 +64,74 @@ class EM {
     std::memset(static_cast<void*>(grad_weight.get()), 0, parts * weight_size * sizeof(V));
     std::memset(static_cast<void*>(grad_beta.get()), 0, 2 * parts * blocks_ * sizeof(V));
     Scratch<float> child_poses(windows * children * P), child_activations(windows * children);
+    std::memset(child_poses.get(), 0, windows * children * P * sizeof(float));
     const int64_t carried_size = Carried<L>::size(options_.iterations, blocks_, children, conv_.d());
     const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : windows;
-    Scratch<V> carried_memory((everywhere_ ? group : threads_) * carried_size);
+    Scratch<V> carried_memory((everywhere_ ? group : threads_ * TOGETHER) * carried_size);
     Scratch<float> sums(everywhere_ ? group * children : 0);
     Scratch<float> totals(everywhere_ ? conv_.grid_children() : 0);
 
     for (int64_t first = 0; first < windows; first += group) {
       const int64_t count = std::min(group, windows - first);
-      auto one = [&](Loaded& window, Carried<L>& carried, int64_t part, int64_t at, int t) {
+      auto carried_at = [&](int64_t place) {
+        return Carried<L>(&carried_memory[place * carried_size], options_.iterations, blocks_, children, conv_.d());
+      };
+      // Backward through iteration t of a window, whose pulls of t are complete.
+      auto iteration = [&](Loaded& window, int t, Carried<L> carried, int64_t part, int64_t at) {
         V *beta_u = &grad_beta[2 * part * blocks_], *beta_a = beta_u + blocks_;
-        if (everywhere_ && t < options_.iterations - 1) {
-          gather(window, totals.get());
-          pull_through_softmax(window, t, carried);
-        }
-        recall(window, t, carried.log_couplings, everywhere_ && t > 0 ? log_normalisers(t) : nullptr);
-        backward_iteration(window, t, carried, grad_poses, grad_activations, beta_u, beta_a);
-        if (t > 0) {
-          if (everywhere_)
-            std::memcpy(&sums[at * children], window.sums.get(), children * sizeof(float));
-          else
-            pull_through_softmax(window, t - 1, carried);
-        } else {
-          input_gradients(window, carried, &grad_weight[part * weight_size], &child_poses[(first + at) * children * P],
-                 &child_activations[(first + at) * children]);
-        }
+        parent_gradients(window, t, carried, grad_poses, grad_activations, beta_u, beta_a);
+        const bool gathered = everywhere_ && t > 0;
+        if (gathered) gather(window, log_normalisers(t), window.of_children.get());
+        for_each_group(window, [&](int64_t child, int64_t many) {
+          couple(window, t, child, many, gathered ? window.of_children.get() : nullptr);
+          take_shares(window, t, child, many, carried);
+        });
+        float* here = everywhere_ ? &sums[at * children] : window.of_children.get();
+        for_each_group(window, [&](int64_t child, int64_t many) {
+          coupling_gradients(window, t, child, many, carried, here + child);
+        });
+        if (t > 0 && !everywhere_) complete_pulls(window, t - 1, carried, here);
+        if (t == 0)
+          std::memcpy(&child_activations[(first + at) * children], carried.grad_activations, children * sizeof(float));
+      };
+      // The gradients of the poses and the weight for some windows: block by block, so that a block's weight and its
+      // gradient stay in the cache. carried_of(at): of the window first + at.
+      auto inputs = [&](Loaded& window, int64_t part, int64_t begin, int64_t end, auto carried_of) {
+        for (int64_t block = 0; block < blocks_; ++block)
+          for (int64_t at = begin; at < end; ++at) {
+            take_children(window, first + at);
+            for (int t = 0; t < options_.iterations; ++t) describe_parents(window, t, block);
+            input_gradients(window, block, carried_of(at), &grad_weight[part * weight_size],
+                            &child_poses[(first + at) * children * P]);
+          }
       };
       if (!everywhere_) {
-        for_each_part(first, count, parts, [&](Loaded& window, int64_t part, int64_t, int thread) {
-          Carried<L> carried(&carried_memory[thread * carried_size], options_.iterations, blocks_, children, conv_.d());
-          for (int t = options_.iterations - 1; t >= 0; --t) one(window, carried, part, window.n - first, t);
+        for_each_part(count, parts, [&](Loaded& window, int64_t part, int64_t begin, int64_t end, int thread) {
+          for (; begin < end; begin += TOGETHER) {
+            const int64_t stop = std::min(begin + TOGETHER, end);
+            auto carried_of = [&](int64_t at) { return carried_at(thread * TOGETHER + at - begin); };
+            for (int64_t at = begin; at < stop; ++at) {
+              load(window, first + at);
+              for (int t = 0; t < options_.iterations; ++t) describe_parents(window, t);
+              for (int t = options_.iterations - 1; t >= 0; --t) iteration(window, t, carried_of(at), part, at);
+            }
+            inputs(window, part, begin, stop, carried_of);
+          }
         });
         continue;
       }
       for (int t = options_.iterations - 1; t >= 0; --t) {
-        for_each_part(first, count, parts, [&](Loaded& window, int64_t part, int64_t at, int) {
-          Carried<L> carried(&carried_memory[at * carried_size], options_.iterations, blocks_, children, conv_.d());
-          one(window, carried, part, at, t);
+        for_each_part(count, parts, [&](Loaded& window, int64_t part, int64_t begin, int64_t end, int) {
+          for (int64_t at = begin; at < end; ++at) {
+            load(window, first + at);
+            for (int known = std::max(t - 1, 0); known <= t; ++known) describe_parents(window, known);
+            if (t < options_.iterations - 1) {
+              gather(window, totals.get(), window.of_children.get());
+              complete_pulls(window, t, carried_at(at), window.of_children.get());
+            }
+            iteration(window, t, carried_at(at), part, at);
+          }
+          if (t == 0) inputs(window, part, begin, end, carried_at);
         });
         if (t > 0) total(first, count, sums.get(), totals.get());
       }
@@ -134,34 +161,65 @@ class EM {
   }
 
   void forward_here(Loaded& window, float* poses, float* activations) {
-    start_couplings(window, window.couplings.get());
-    for (int t = 0; t < options_.iterations; ++t) {
-      m_step(window, t, window.couplings.get());
-      if (t == options_.iterations - 1) break;
-      e_step(window, t, window.couplings.get());
-      normalise(window, window.couplings.get(), nullptr);
-    }
+    for (int t = 0; t < options_.iterations; ++t)
+      m_step(window, t, [&](int64_t first, int64_t count) { couple(window, t, first, count, nullptr); });
     write_parents(window, poses, activations);
+  }
+
+  // logits [blocks i]: of the E-step before, not yet normalised over all parents of each child.
+  void m_step_everywhere(Loaded& window, int t, const V* logits) {
+    if (t > 0) gather(window, log_normalisers(t), window.of_children.get());
+    m_step(window, t, [&](int64_t first, int64_t count) {
+      if (t == 0) return start_couplings(window, first, count);
+      for (int64_t block = 0; block < blocks_; ++block)
+        std::memcpy(&window.couplings[block * GROUP], logits + block * conv_.children() + first, count * sizeof(V));
+      normalise(window, count, &window.of_children[first]);
+    });
+  }
+
+  // logits [blocks i], and the logarithm of each child's sum over the types at this site, sums [i].
+  void e_step_everywhere(Loaded& window, int t, V* logits, float* sums) {
+    for_each_group(window, [&](int64_t first, int64_t count) {
+      e_step(window, t, first, count);
+      log_sum_exp(window, count, sums + first);
+      for (int64_t block = 0; block < blocks_; ++block)
+        std::memcpy(logits + block * conv_.children() + first, &window.couplings[block * GROUP], count * sizeof(V));
+    });
+  }
+
+  // The pulls of iteration t through the softmax over parents, given each child's sum of them [i], and their own sums.
+  void complete_pulls(Loaded& window, int t, Carried<L> carried, const float* sums) {
+    clear_pulls(window, t, carried);
+    for_each_group(window, [&](int64_t first, int64_t count) {
+      pull_through_softmax(window, t, first, count, carried, sums + first);
+      add_pulls(window, t, first, count, carried);
+    });
+  }
+
+  void load(Loaded& window, int64_t n) {
+    take_children(window, n);
+    vote(window);
   }
 
   // body(window, at) for the windows first + at, each loaded.
   template <class Body>
   void for_each_window(int64_t first, int64_t count, Body body) {
-    for_each_part(first, count, count, [&](Loaded& window, int64_t, int64_t at, int) { body(window, at); });
+    for_each_part(count, count, [&](Loaded& window, int64_t, int64_t begin, int64_t end, int) {
+      for (int64_t at = begin; at < end; ++at) {
+        load(window, first + at);
+        body(window, at);
+      }
+    });
   }
 
-  // body(window, part, at, thread) for the windows first + at, in `parts` of consecutive ones, each part in order.
+  // body(window, part, begin, end, thread) for `parts` of `count` consecutive windows, which share one to work with.
   template <class Body>
-  void for_each_part(int64_t first, int64_t count, int64_t parts, Body body) {
+  void for_each_part(int64_t count, int64_t parts, Body body) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads_) if (threads_ > 1)
     for (int64_t part = 0; part < parts; ++part) {
       [[maybe_unused]] const FlushDenormals flush;
       const int thread = omp_get_thread_num();
-      Loaded& window = *windows_[thread];
-      for (int64_t at = count * part / parts; at < count * (part + 1) / parts; ++at) {
-        take_children(window, first + at);
-        body(window, part, at, thread);
-      }
+      body(*windows_[thread], part, count * part / parts, count * (part + 1) / parts, thread);
     }
   }
 

@@ -6,154 +6,211 @@
 namespace capsella::CAPSELLA_ISA {
 
 // What a window carries from one phase of its backward pass to the next: vectors, for t iterations.
-// shares, pulls [t blocks i]; grad_means, grad_variances [t blocks d]; log_couplings [blocks i];
-// grad_activations [i]. pulls holds the gradient of each iteration's logits.
+// shares s_ij = r_ij / sum_i r_ij [t blocks i]; pulls [t blocks i], the gradients of each iteration's logits;
+// grad_means, grad_variances [t blocks d]; couplings R_ij [blocks i], of the iteration last worked on; grad_activations,
+// floats [i].
 template <int L>
 struct Carried {
   using V = Vec<L>;
-  V *shares, *pulls, *grad_means, *grad_variances, *log_couplings, *grad_activations;
+  V *shares, *pulls, *grad_means, *grad_variances, *couplings;
+  float* grad_activations;
 
   static int64_t size(int64_t t, int64_t blocks, int64_t children, int64_t d) {
-    return 2 * t * blocks * (children + d) + blocks * children + children;
+    return 2 * t * blocks * (children + d) + blocks * children + (children + L - 1) / L;
   }
   Carried(V* memory, int64_t t, int64_t blocks, int64_t children, int64_t d) {
     shares = memory;
     pulls = shares + t * blocks * children;
     grad_means = pulls + t * blocks * children;
     grad_variances = grad_means + t * blocks * d;
-    log_couplings = grad_variances + t * blocks * d;
-    grad_activations = log_couplings + blocks * children;
+    couplings = grad_variances + t * blocks * d;
+    grad_activations = reinterpret_cast<float*>(couplings + blocks * children);
   }
 };
 
-// Gradients of this iteration's means, variances and (returned) ln a: from the outputs after the last, else from the
-// E-step.
+// Before the pulls of iteration t are added: no sum yet.
 template <class W>
-VecOf<W> outer_gradients(const W& w, int t, int64_t block, Carried<W::lanes>& carried, const float* grad_poses,
-                         const float* grad_activations) {
+void clear_pulls(W& w, int t, Carried<W::lanes>& carried) {
+  using V = VecOf<W>;
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    w.grad_log_activation[block] = V{};
+    for (int64_t d = 0; d < w.D(); ++d) {
+      carried.grad_means[(t * w.blocks + block) * w.D() + d] = V{};
+      carried.grad_variances[(t * w.blocks + block) * w.D() + d] = V{};
+    }
+  }
+}
+
+// Add the pulls e_ij of a group to sum_i e, and to sum_i e x and sum_i e x^2 in place of the gradients of this
+// iteration's means and variances, which pulled_gradients makes of them. x = V - mu.
+template <class W>
+void add_pulls(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried) {
+  using V = VecOf<W>;
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    const int64_t at = t * w.blocks + block;
+    const V* pull = carried.pulls + at * w.children + first;
+    for (int64_t g = 0; g < count; ++g) w.grad_log_activation[block] += pull[g];
+    for_parts(w, [&](auto part, int64_t from) {
+      const V *mu = &w.means[at * w.D() + from], *votes = w.votes_at(block, first) + from;
+      V *grad_mean = carried.grad_means + at * w.D() + from, *grad_variance = carried.grad_variances + at * w.D() + from;
+      V e_x[part.capacity], e_xx[part.capacity], m[part.capacity];
+      part.each([&](int64_t d) { e_x[d] = grad_mean[d]; e_xx[d] = grad_variance[d]; m[d] = mu[d]; });
+      for (int64_t g = 0; g < count; ++g)
+        part.each([&](int64_t d) {
+          const V x = votes[g * w.D() + d] - m[d], pulled = pull[g] * x;
+          e_x[d] += pulled;
+          e_xx[d] += pulled * x;
+        });
+      part.each([&](int64_t d) { grad_mean[d] = e_x[d]; grad_variance[d] = e_xx[d]; });
+    });
+  }
+}
+
+// From sums over the children's pulls to the gradients of iteration t's means and variances.
+template <class W>
+void pulled_gradients(const W& w, int t, int64_t block, Carried<W::lanes>& carried) {
+  using V = VecOf<W>;
+  const int64_t at = t * w.blocks + block;
+  V *grad_mean = carried.grad_means + at * w.D(), *grad_variance = carried.grad_variances + at * w.D();
+  for (int64_t d = 0; d < w.D(); ++d) {
+    const V precision = w.precisions[at * w.D() + d];
+    grad_mean[d] *= precision;
+    grad_variance[d] = 0.5f * precision * (grad_variance[d] * precision - w.grad_log_activation[block]);
+  }
+}
+
+// The gradients of the last iteration's means, variances and ln a, from those of the outputs.
+template <class W>
+void output_gradients(W& w, int64_t block, Carried<W::lanes>& carried, const float* grad_poses,
+                      const float* grad_activations) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
-  V* gm = carried.grad_means + (t * w.blocks + block) * w.D();
-  V* gv = carried.grad_variances + (t * w.blocks + block) * w.D();
-  if (t == w.options.iterations - 1) {
-    V grad{};
-    for (int64_t d = 0; d < w.D(); ++d) gm[d] = gv[d] = V{};
-    for (int64_t l = 0; l < L && block * L + l < w.conv.c_out; ++l) {
-      const int64_t parent = w.n * w.conv.c_out + block * L + l;
-      grad[l] = grad_activations[parent];
-      for (int64_t d = 0; d < w.D(); ++d) gm[d][l] = grad_poses[parent * w.D() + d];
-    }
-    return grad * vexp<L>(*w.log_activation_at(t, block));
+  const int t = w.options.iterations - 1;
+  V* grad_mean = carried.grad_means + (t * w.blocks + block) * w.D();
+  V* grad_variance = carried.grad_variances + (t * w.blocks + block) * w.D();
+  V grad{};
+  for (int64_t d = 0; d < w.D(); ++d) grad_mean[d] = grad_variance[d] = V{};
+  for (int64_t l = 0; l < L && block * L + l < w.conv.c_out; ++l) {
+    const int64_t parent = w.n * w.conv.c_out + block * L + l;
+    grad[l] = grad_activations[parent];
+    for (int64_t d = 0; d < w.D(); ++d) grad_mean[d][l] = grad_poses[parent * w.D() + d];
   }
-  const V* pull = carried.pulls + (t * w.blocks + block) * w.children;
-  V total{};
-  for (int64_t i = 0; i < w.children; ++i) total += pull[i];
-  // In two halves, for which registers suffice.
-  constexpr int64_t part = W::fixed && W::capacity % 2 == 0 ? W::capacity / 2 : W::capacity;
-  for (int64_t from = 0; from < w.D(); from += part) {
-    const int64_t count = std::min(part, w.D() - from);
-    V mu[part], first[part], second[part];
-    for (int64_t d = 0; d < count; ++d) {
-      mu[d] = *w.mean_at(t, block, from + d);
-      first[d] = second[d] = V{};
-    }
-    for (int64_t i = 0; i < w.children; ++i) {
-      const V* votes = &w.votes[(block * w.children + i) * w.D() + from];
-      for (int64_t d = 0; d < count; ++d) {
-        const V x = votes[d] - mu[d], pulled = pull[i] * x;
-        first[d] += pulled;
-        second[d] += pulled * x;
-      }
-    }
-    for (int64_t d = 0; d < count; ++d) {
-      const V precision = 1.0f / w.floored(*w.variance_at(t, block, from + d));
-      gm[from + d] = first[d] * precision;
-      gv[from + d] = 0.5f * precision * (second[d] * precision - total);
-    }
-  }
-  return total;
+  w.grad_log_activation[block] = grad * vexp<L>(*w.log_activation_at(t, block));
 }
 
-// Through the means, variances and data to ln R, of which all but the first iteration's is kept, and to a.
+// The gradients of iteration t's means, variances and costs, from those of the outputs after the last iteration, and
+// else from the pulls; adds to those of the betas.
 template <class W>
-void share_gradients(W& w, int t, int64_t block, Carried<W::lanes>& carried, VecOf<W> grad_data) {
-  using V = VecOf<W>;
-  const V* s = carried.shares + (t * w.blocks + block) * w.children;
-  const V* log_couplings = carried.log_couplings + block * w.children;
-  V mu[W::capacity], gm[W::capacity], gv[W::capacity];
-  for (int64_t d = 0; d < w.D(); ++d) {
-    mu[d] = *w.mean_at(t, block, d);
-    gm[d] = carried.grad_means[(t * w.blocks + block) * w.D() + d];
-    gv[d] = carried.grad_variances[(t * w.blocks + block) * w.D() + d];
-  }
-  const V* votes = &w.votes[block * w.children * w.D()];
-  V mean{};
-  for (int64_t i = 0; i < w.children; ++i) {
-    V g{};
-    for (int64_t d = 0; d < w.D(); ++d) {
-      const V x = votes[i * w.D() + d] - mu[d];
-      g += x * (gm[d] + gv[d] * x);
-    }
-    w.per_child[i] = g;
-    mean += s[i] * g;
-  }
-  for (int64_t i = 0; i < w.children; ++i) {
-    const V coupling = vexp<W::lanes>(log_couplings[i]);
-    const V grad_share = s[i] * (w.per_child[i] - mean);
-    if (t > 0)
-      carried.pulls[((t - 1) * w.blocks + block) * w.children + i] =
-          grad_share + grad_data * coupling * w.active[i];
-    V ga = grad_data * coupling;
-    if (w.active[i] >= LEAST_ACTIVATION) ga += grad_share / w.active[i];
-    const bool first = t == w.options.iterations - 1 && block == 0;
-    carried.grad_activations[i] = (first ? V{} : carried.grad_activations[i]) + ga;
-  }
-}
-
-// Backward through iteration t, from the gradients of its means, variances and ln a to that of its couplings'
-// logarithms. `carried.pulls` of t holds the gradient of the logits of the E-step after it; that of t - 1 gets the
-// gradient of ln R_t, not yet normalised, and `sums` its sum over the types.
-template <class W>
-void backward_iteration(W& w, int t, Carried<W::lanes>& carried, const float* grad_poses, const float* grad_activations,
-                        VecOf<W>* grad_beta_u, VecOf<W>* grad_beta_a) {
+void parent_gradients(W& w, int t, Carried<W::lanes>& carried, const float* grad_poses, const float* grad_activations,
+                      VecOf<W>* grad_beta_u, VecOf<W>* grad_beta_a) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
   for (int64_t block = 0; block < w.blocks; ++block) {
-    V* s = carried.shares + (t * w.blocks + block) * w.children;
-    w.data[block] = shares(w, carried.log_couplings + block * w.children, s);
-    cost_of(w, t, block, w.data[block]);
-    w.grad_log_activation[block] = outer_gradients(w, t, block, carried, grad_poses, grad_activations);
+    w.expected[block] = V{};
+    if (t == w.options.iterations - 1)
+      output_gradients(w, block, carried, grad_poses, grad_activations);
+    else
+      pulled_gradients(w, t, block, carried);
+    cost_of(w, t, block);
   }
   cost_gradients(w, t, grad_beta_a);
   for (int64_t block = 0; block < w.blocks; ++block) {
-    const V amount = w.data[block] * w.data_scale;
+    const V amount = data_of(w, t, block) * w.data_scale;
     grad_beta_u[block] += w.grad_cost[block] * amount * float(w.D());
-    V* gv = carried.grad_variances + (t * w.blocks + block) * w.D();
+    V* grad_variance = carried.grad_variances + (t * w.blocks + block) * w.D();
     for (int64_t d = 0; d < w.D(); ++d) {
-      const V variance = *w.variance_at(t, block, d);
-      const V g = gv[d] + 0.5f * w.grad_cost[block] * amount / w.floored(variance);
-      gv[d] = variance >= splat<L>(w.options.variance_floor) ? g : V{};
+      const V variance = *w.variance_at(t, block, d), precision = w.precisions[(t * w.blocks + block) * w.D() + d];
+      const V grad = grad_variance[d] + 0.5f * w.grad_cost[block] * amount * precision;
+      grad_variance[d] = variance >= splat<L>(w.options.variance_floor) ? grad : V{};
     }
-    share_gradients(w, t, block, carried, w.grad_cost[block] * w.gain[block] * w.data_scale);
-  }
-  if (t > 0) {
-    const V* pull = carried.pulls + (t - 1) * w.blocks * w.children;
-    for (int64_t i = 0; i < w.children; ++i) {
-      w.per_child[i] = pull[i];
-      for (int64_t block = 1; block < w.blocks; ++block) w.per_child[i] += pull[block * w.children + i];
-    }
-    reduce_rows<Add, L>(w.per_child.get(), w.children, w.sums.get());
   }
 }
 
-// Through the softmax over parents: pulls of t, the gradient of ln R, to that of the logits. `sums` must hold its sum
-// over all parents of each child.
+// The gradients of the shares s_ij of a group, from those of the means and variances of iteration t, into w.grad_shares.
 template <class W>
-void pull_through_softmax(const W& w, int t, Carried<W::lanes>& carried) {
-  auto* pull = carried.pulls + t * w.blocks * w.children;
-  for (int64_t block = 0; block < w.blocks; ++block)
-    for (int64_t i = 0; i < w.children; ++i)
-      pull[block * w.children + i] -= vexp<W::lanes>(carried.log_couplings[block * w.children + i]) * w.sums[i];
+void share_gradients(W& w, int t, int64_t block, int64_t first, int64_t count, Carried<W::lanes>& carried) {
+  using V = VecOf<W>;
+  const int64_t at = t * w.blocks + block;
+  V* out = &w.grad_shares[block * w.children + first];
+  for (int64_t g = 0; g < count; ++g) out[g] = V{};
+  for_parts(w, [&](auto part, int64_t from) {
+    V mu[part.capacity], grad_mean[part.capacity], grad_variance[part.capacity];
+    part.each([&](int64_t d) {
+      mu[d] = w.means[at * w.D() + from + d];
+      grad_mean[d] = carried.grad_means[at * w.D() + from + d];
+      grad_variance[d] = carried.grad_variances[at * w.D() + from + d];
+    });
+    for (int64_t g = 0; g < count; ++g) {
+      const V* votes = w.votes_at(block, first + g) + from;
+      V sums[2] = {out[g], V{}};
+      part.each([&](int64_t d) {
+        const V x = votes[d] - mu[d];
+        sums[d % 2] += x * (grad_mean[d] + grad_variance[d] * x);
+      });
+      out[g] = sums[0] + sums[1];
+    }
+  });
+}
+
+// The couplings of a group in iteration t, whose logarithms are in w.couplings, its shares, the gradients of these, and
+// to w.expected their mean.
+template <class W>
+void take_shares(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried) {
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    share_gradients(w, t, block, first, count, carried);
+    const auto log_data = *w.log_data_at(t, block);
+    auto* shares = carried.shares + (t * w.blocks + block) * w.children + first;
+    auto* couplings = carried.couplings + block * w.children + first;
+    const auto* grad = &w.grad_shares[block * w.children + first];
+    for (int64_t g = 0; g < count; ++g) {
+      couplings[g] = vexp<W::lanes>(w.couplings[block * GROUP + g]);
+      shares[g] = vexp<W::lanes>(w.couplings[block * GROUP + g] + w.log_active[first + g] - log_data);
+      w.expected[block] += shares[g] * grad[g];
+    }
+  }
+}
+
+// Of a group in iteration t: from the shares and the data to ln R, which becomes the pull of t - 1, and to a. out [g]:
+// the sums of the pulls over the types at this site.
+template <class W>
+void coupling_gradients(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried, float* out) {
+  using V = VecOf<W>;
+  constexpr int L = W::lanes;
+  V of_activation[GROUP], pulls[GROUP];
+  for (int64_t g = 0; g < count; ++g) of_activation[g] = pulls[g] = V{};
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    const int64_t at = t * w.blocks + block;
+    const V grad_data = w.grad_cost[block] * w.gain[block] * w.data_scale;
+    for (int64_t g = 0; g < count; ++g) {
+      const int64_t i = first + g;
+      const V share = carried.shares[at * w.children + i];
+      const V coupled = grad_data * carried.couplings[block * w.children + i];
+      const V grad_share = share * (w.grad_shares[block * w.children + i] - w.expected[block]);
+      of_activation[g] += w.active[i] >= LEAST_ACTIVATION ? coupled + grad_share * w.inverse_active[i] : coupled;
+      const V pull = grad_share + coupled * w.active[i];
+      pulls[g] += pull;
+      if (t > 0) carried.pulls[(at - w.blocks) * w.children + i] = pull;
+    }
+  }
+  float sums[GROUP];
+  reduce_rows<Add, L>(of_activation, count, sums);
+  const bool last = t == w.options.iterations - 1;
+  for (int64_t g = 0; g < count; ++g)
+    carried.grad_activations[first + g] = (last ? 0.0f : carried.grad_activations[first + g]) + sums[g];
+  reduce_rows<Add, L>(pulls, count, out);
+}
+
+// Through the softmax over parents: a group's pulls of t, until here the gradients of the next iteration's ln R, to those
+// of the logits.
+// sums [g]: the pulls' sums over all parents of each child.
+template <class W>
+void pull_through_softmax(const W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried,
+                          const float* sums) {
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    auto* pull = carried.pulls + (t * w.blocks + block) * w.children + first;
+    const auto* couplings = carried.couplings + block * w.children + first;
+    for (int64_t g = 0; g < count; ++g) pull[g] -= couplings[g] * sums[g];
+  }
 }
 
 }  // namespace capsella::CAPSELLA_ISA

@@ -18,19 +18,38 @@ VecOf<W> parameter(const W& w, const float* values, int64_t block) {
   return x;
 }
 
-// Sum_d ln sigma^2_d, of the floored variances.
+// What the E-step after iteration t and the costs need of each parent, side by side: means and 1 / sigma^2 [t blocks d],
+// and sum_d ln sigma^2_d [t blocks], of the floored variances.
 template <class W>
-VecOf<W> log_determinant(const W& w, int t, int64_t block) {
-  VecOf<W> sum{};
-  for (int64_t d = 0; d < w.D(); ++d) sum += vlog<W::lanes>(w.floored(*w.variance_at(t, block, d)));
-  return sum;
+void describe_parents(W& w, int t, int64_t block) {
+  using V = VecOf<W>;
+  const int64_t at = t * w.blocks + block;
+  V log_sizes{};
+  for (int64_t d = 0; d < w.D(); ++d) {
+    const V variance = w.floored(*w.variance_at(t, block, d));
+    w.means[at * w.D() + d] = *w.mean_at(t, block, d);
+    w.precisions[at * w.D() + d] = 1.0f / variance;
+    log_sizes += vlog<W::lanes>(variance);
+  }
+  w.log_sizes[at] = log_sizes;
+}
+
+template <class W>
+void describe_parents(W& w, int t) {
+  for (int64_t block = 0; block < w.blocks; ++block) describe_parents(w, t, block);
+}
+
+// The data of iteration t: sum_i R_ij a_i.
+template <class W>
+VecOf<W> data_of(const W& w, int t, int64_t block) {
+  return vexp<W::lanes>(*w.log_data_at(t, block));
 }
 
 // cost_j before it is standardised, and gain, by which it grows with the (scaled) data.
 template <class W>
-void cost_of(W& w, int t, int64_t block, VecOf<W> data) {
-  w.gain[block] = float(w.D()) * parameter(w, w.inputs.beta_u, block) + 0.5f * log_determinant(w, t, block);
-  w.cost[block] = w.gain[block] * data * w.data_scale;
+void cost_of(W& w, int t, int64_t block) {
+  w.gain[block] = float(w.D()) * parameter(w, w.inputs.beta_u, block) + 0.5f * w.log_sizes[t * w.blocks + block];
+  w.cost[block] = w.gain[block] * data_of(w, t, block) * w.data_scale;
 }
 
 // The costs become their standardised values over the real types; returns 1 / standard deviation.

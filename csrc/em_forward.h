@@ -8,114 +8,152 @@ namespace capsella::CAPSELLA_ISA {
 
 constexpr float LOG_2PI = 1.8378770664093453f;
 
-// r_ij / sum_i r_ij into s [i], as a softmax over the children; returns the data sum_i R_ij a_i.
 template <class W>
-VecOf<W> shares(const W& w, const VecOf<W>* log_couplings, VecOf<W>* s) {
-  using V = VecOf<W>;
-  constexpr int L = W::lanes;
-  V most = splat<L>(Max::neutral);
-  for (int64_t i = 0; i < w.children; ++i) most = vmax<L>(most, log_couplings[i] + w.log_active[i]);
-  V sum{}, data{};
-  for (int64_t i = 0; i < w.children; ++i) {
-    s[i] = vexp<L>(log_couplings[i] + w.log_active[i] - most);
-    sum += s[i];
-    data += w.active[i] < LEAST_ACTIVATION ? s[i] * (w.active[i] / LEAST_ACTIVATION) : s[i];
-  }
-  const V inverse = 1.0f / sum;
-  for (int64_t i = 0; i < w.children; ++i) s[i] *= inverse;
-  return data * vexp<L>(most);
-}
-
-// M-step of iteration t: means, variances and log-activations into what is kept.
-template <class W>
-void m_step(W& w, int t, const VecOf<W>* log_couplings) {
+void clear_sums(W& w) {
   using V = VecOf<W>;
   for (int64_t block = 0; block < w.blocks; ++block) {
-    V* s = &w.shares[block * w.children];
-    const V data = shares(w, log_couplings + block * w.children, s);
-    const V *votes = &w.votes[block * w.children * w.D()];
-    V mu[W::capacity], variance[W::capacity];
-    for (int64_t d = 0; d < w.D(); ++d) mu[d] = variance[d] = V{};
-    for (int64_t i = 0; i < w.children; ++i)
-      for (int64_t d = 0; d < w.D(); ++d) mu[d] += s[i] * votes[i * w.D() + d];
-    for (int64_t i = 0; i < w.children; ++i)
-      for (int64_t d = 0; d < w.D(); ++d) {
-        const V x = votes[i * w.D() + d] - mu[d];
-        variance[d] += s[i] * (x * x);
-      }
-    for (int64_t d = 0; d < w.D(); ++d) {
-      *w.mean_at(t, block, d) = mu[d];
-      *w.variance_at(t, block, d) = variance[d];
-    }
-    cost_of(w, t, block, data);
+    w.most[block] = splat<W::lanes>(Max::neutral);
+    w.total[block] = V{};
   }
+  for (int64_t k = 0; k < w.blocks * w.D(); ++k) w.mean[k] = w.square[k] = V{};
+}
+
+// Add a group to the weighted sums over the children of a block of parents. The weights are r_ij = R_ij a_i, all divided
+// by the largest so far, of which `most` is the logarithm; `total` is their sum, `mean` that of the votes, and `square`
+// the weighted sum of squared differences from it. Groups are joined as in Chan, Golub, LeVeque 1983: nothing cancels.
+template <class W>
+void add_children(W& w, int64_t block, int64_t first, int64_t count) {
+  using V = VecOf<W>;
+  constexpr int L = W::lanes;
+  const V* log_couplings = &w.couplings[block * GROUP];
+  V r[GROUP], most = w.most[block];
+  for (int64_t g = 0; g < count; ++g) {
+    r[g] = log_couplings[g] + w.log_active[first + g];
+    most = vmax<L>(most, r[g]);
+  }
+  V sum{};
+  for (int64_t g = 0; g < count; ++g) {
+    r[g] = vexp<L>(r[g] - most);
+    sum += r[g];
+  }
+  const V before = w.total[block] * vexp<L>(w.most[block] - most), total = before + sum;
+  const V inverse = sum > V{} ? 1.0f / sum : V{}, share = sum / total, shrink = vexp<L>(w.most[block] - most);
+  w.most[block] = most;
+  w.total[block] = total;
+  for_parts(w, [&](auto part, int64_t from) {
+    const V* votes = w.votes_at(block, first) + from;
+    V mean[part.capacity], square[part.capacity];
+    part.each([&](int64_t d) { mean[d] = square[d] = V{}; });
+    for (int64_t g = 0; g < count; ++g) part.each([&](int64_t d) { mean[d] += r[g] * votes[g * w.D() + d]; });
+    part.each([&](int64_t d) { mean[d] *= inverse; });
+    for (int64_t g = 0; g < count; ++g)
+      part.each([&](int64_t d) {
+        const V x = votes[g * w.D() + d] - mean[d];
+        square[d] += r[g] * (x * x);
+      });
+    V *all = &w.mean[block * w.D() + from], *squares = &w.square[block * w.D() + from];
+    part.each([&](int64_t d) {
+      const V step = (mean[d] - all[d]) * share;
+      squares[d] = squares[d] * shrink + square[d] + (mean[d] - all[d]) * step * before;
+      all[d] += step;
+    });
+  });
+}
+
+// The end of an M-step: means, variances, data and log-activations of iteration t into what is kept.
+template <class W>
+void finish_m_step(W& w, int t) {
+  using V = VecOf<W>;
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    const V inverse = 1.0f / w.total[block];
+    for (int64_t d = 0; d < w.D(); ++d) {
+      *w.mean_at(t, block, d) = w.mean[block * w.D() + d];
+      *w.variance_at(t, block, d) = w.square[block * w.D() + d] * inverse;
+    }
+    *w.log_data_at(t, block) = w.most[block] + vlog<W::lanes>(w.total[block]);
+  }
+  describe_parents(w, t);
+  for (int64_t block = 0; block < w.blocks; ++block) cost_of(w, t, block);
   logistic(w, t);
 }
 
-// The logits of the E-step after iteration t: ln a_j + ln N(V_ij; mu_j, sigma^2_j), [blocks i].
+// M-step of iteration t. couplings(first, count) must set w.couplings of that group.
+template <class W, class Couplings>
+void m_step(W& w, int t, Couplings couplings) {
+  clear_sums(w);
+  for_each_group(w, [&](int64_t first, int64_t count) {
+    couplings(first, count);
+    for (int64_t block = 0; block < w.blocks; ++block) add_children(w, block, first, count);
+  });
+  finish_m_step(w, t);
+}
+
+// The logits of a group in the E-step after iteration t: ln a_j + ln N(V_ij; mu_j, sigma^2_j), into w.couplings.
 template <class W>
-void e_step(const W& w, int t, VecOf<W>* logits) {
+void e_step(W& w, int t, int64_t first, int64_t count) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
   for (int64_t block = 0; block < w.blocks; ++block) {
-    V mu[W::capacity], precision[W::capacity];
-    V constant = *w.log_activation_at(t, block) - 0.5f * (log_determinant(w, t, block) + splat<L>(LOG_2PI * w.D()));
-    for (int64_t d = 0; d < w.D(); ++d) {
-      mu[d] = *w.mean_at(t, block, d);
-      precision[d] = 1.0f / w.floored(*w.variance_at(t, block, d));
-    }
+    const int64_t at = t * w.blocks + block;
+    V constant = *w.log_activation_at(t, block) - 0.5f * (w.log_sizes[at] + splat<L>(LOG_2PI * w.D()));
     constant = (float(block * L) + w.lane_numbers() < splat<L>(w.conv.c_out)) ? constant : splat<L>(NEVER);
-    const V* votes = &w.votes[block * w.children * w.D()];
-    for (int64_t i = 0; i < w.children; ++i) {
-      V distance{};
-      for (int64_t d = 0; d < w.D(); ++d) {
-        const V x = votes[i * w.D() + d] - mu[d];
-        distance += (x * x) * precision[d];
+    const V *mu = &w.means[at * w.D()], *precision = &w.precisions[at * w.D()];
+    for (int64_t g = 0; g < count; ++g) w.couplings[block * GROUP + g] = constant;
+    for_parts(w, [&](auto part, int64_t from) {
+      V m[part.capacity], p[part.capacity];
+      part.each([&](int64_t d) { m[d] = mu[from + d]; p[d] = -0.5f * precision[from + d]; });
+      for (int64_t g = 0; g < count; ++g) {
+        const V* votes = w.votes_at(block, first + g) + from;
+        V sums[2] = {w.couplings[block * GROUP + g], V{}};
+        part.each([&](int64_t d) {
+          const V x = votes[d] - m[d];
+          sums[d % 2] += (x * x) * p[d];
+        });
+        w.couplings[block * GROUP + g] = sums[0] + sums[1];
       }
-      logits[block * w.children + i] = constant - 0.5f * distance;
-    }
+    });
   }
 }
 
-// ln sum_j exp(logits_ij) over the types at this site, [i].
+// ln sum_j exp(logits_ij) of a group over the types at this site: out [g].
 template <class W>
-void log_sum_exp(W& w, const VecOf<W>* logits, float* out) {
+void log_sum_exp(W& w, int64_t count, float* out) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
-  for (int64_t i = 0; i < w.children; ++i) {
-    V most = logits[i];
-    for (int64_t block = 1; block < w.blocks; ++block) most = vmax<L>(most, logits[block * w.children + i]);
-    w.per_child[i] = most;
+  float largest[GROUP];
+  for (int64_t g = 0; g < count; ++g) {
+    V most = w.couplings[g];
+    for (int64_t block = 1; block < w.blocks; ++block) most = vmax<L>(most, w.couplings[block * GROUP + g]);
+    w.per_child[g] = most;
   }
-  reduce_rows<Max, L>(w.per_child.get(), w.children, w.largest.get());
-  for (int64_t i = 0; i < w.children; ++i) {
+  reduce_rows<Max, L>(w.per_child.get(), count, largest);
+  for (int64_t g = 0; g < count; ++g) {
     V sum{};
-    for (int64_t block = 0; block < w.blocks; ++block) sum += vexp<L>(logits[block * w.children + i] - w.largest[i]);
-    w.per_child[i] = sum;
+    for (int64_t block = 0; block < w.blocks; ++block) sum += vexp<L>(w.couplings[block * GROUP + g] - largest[g]);
+    w.per_child[g] = sum;
   }
-  reduce_rows<Add, L>(w.per_child.get(), w.children, out);
-  log_in_place(w, out);
-  for (int64_t i = 0; i < w.children; ++i) out[i] += w.largest[i];
+  reduce_rows<Add, L>(w.per_child.get(), count, out);
+  log_in_place<L>(out, count);
+  for (int64_t g = 0; g < count; ++g) out[g] += largest[g];
 }
 
-// Logits to log-couplings, in place: over the types at this site, or over all parents of the child (log Z [b h w
-// c_in]).
+// The logits of a group to log-couplings, by the logarithm of each child's sum [g].
 template <class W>
-void normalise(W& w, VecOf<W>* logits, const float* log_normalisers) {
-  if (log_normalisers)
-    gather(w, log_normalisers);
-  else
-    log_sum_exp(w, logits, w.sums.get());
+void normalise(W& w, int64_t count, const float* log_sums) {
   for (int64_t block = 0; block < w.blocks; ++block)
-    for (int64_t i = 0; i < w.children; ++i) logits[block * w.children + i] -= w.sums[i];
+    for (int64_t g = 0; g < count; ++g) w.couplings[block * GROUP + g] -= log_sums[g];
 }
 
-// The couplings of iteration t from what forward kept.
+// The log-couplings of a group in iteration t: over the types at this site, or over all parents of the child, by the
+// logarithms of their sums [i].
 template <class W>
-void recall(W& w, int t, VecOf<W>* log_couplings, const float* log_normalisers) {
-  if (t == 0) return start_couplings(w, log_couplings);
-  e_step(w, t - 1, log_couplings);
-  normalise(w, log_couplings, log_normalisers);
+void couple(W& w, int t, int64_t first, int64_t count, const float* log_normalisers) {
+  if (t == 0) return start_couplings(w, first, count);
+  e_step(w, t - 1, first, count);
+  if (log_normalisers) return normalise(w, count, log_normalisers + first);
+  float log_sums[GROUP];
+  log_sum_exp(w, count, log_sums);
+  normalise(w, count, log_sums);
 }
 
 // The parents at this site: poses [c_out d], activations [c_out].

@@ -15,29 +15,52 @@ float competitors(const W& w, int64_t y, int64_t x) {
   return float((row_end - row) * (column_end - column));
 }
 
-// V_ij = M_i W_ij, for a block of parents.
+// V_ij = M_i W_ij of one child for a block of parents: pose [r q], weight [q e] -> out [r e].
 template <class W>
-void vote(W& w, int64_t block) {
-  using V = VecOf<W>;
-  const int64_t P = w.R() * w.Q();
-  for (int64_t i = 0; i < w.children; ++i) {
-    const V* weight = w.weight_of(block, i);
-    V* out = &w.votes[(block * w.children + i) * w.D()];
-    for (int64_t r = 0; r < w.R(); ++r) {
-      V row[W::row_capacity];
-      for (int64_t e = 0; e < w.E(); ++e) row[e] = V{};
-      for (int64_t q = 0; q < w.Q(); ++q) {
-        const float pose = w.poses[i * P + r * w.Q() + q];
-        for (int64_t e = 0; e < w.E(); ++e) row[e] += pose * weight[q * w.E() + e];
-      }
-      for (int64_t e = 0; e < w.E(); ++e) out[r * w.E() + e] = row[e];
-    }
-    if (w.inputs.vote_offset)
-      for (int64_t d = 0; d < w.D(); ++d) out[d] += w.offsets[i / w.conv.c_in * w.D() + d];
+[[gnu::always_inline]] inline void vote(const W& w, const float* pose, const VecOf<W>* weight, VecOf<W>* out) {
+  for (int64_t r = 0; r < w.R(); ++r) {
+    VecOf<W> row[W::row_capacity];
+    for (int64_t e = 0; e < w.E(); ++e) row[e] = pose[r * w.Q()] * weight[e];
+    for (int64_t q = 1; q < w.Q(); ++q)
+      for (int64_t e = 0; e < w.E(); ++e) row[e] += pose[r * w.Q() + q] * weight[q * w.E() + e];
+    for (int64_t e = 0; e < w.E(); ++e) out[r * w.E() + e] = row[e];
   }
 }
 
-// Take the children of a window and let them vote.
+// The weight as registers hold it where it is small: else every store of a vote would have it read again.
+template <class W>
+[[gnu::always_inline]] inline void vote_once(const W& w, const float* pose, const VecOf<W>* weight, VecOf<W>* out) {
+  if constexpr (W::fixed && W::weight_capacity <= 16) {
+    VecOf<W> held[W::weight_capacity];
+    for (int64_t k = 0; k < W::weight_capacity; ++k) held[k] = weight[k];
+    vote(w, pose, held, out);
+  } else {
+    vote(w, pose, weight, out);
+  }
+}
+
+// The vote of child i with its offset, where votes have one.
+template <class W>
+[[gnu::always_inline]] inline void vote_of(const W& w, int64_t block, int64_t i, VecOf<W>* out) {
+  vote_once(w, &w.poses[i * w.R() * w.Q()], w.weight_of(block, i), out);
+  if (w.inputs.vote_offset)
+    for (int64_t d = 0; d < w.D(); ++d) out[d] += w.offsets[i / w.conv.c_in * w.D() + d];
+}
+
+// The votes of all children for all parents.
+template <class W>
+void vote(W& w) {
+  for (int64_t block = 0; block < w.blocks; ++block)
+    for (int64_t i = 0; i < w.children; ++i) vote_of(w, block, i, w.votes_at(block, i));
+}
+
+// body(first, count) for the children of a window in groups.
+template <class W, class Body>
+void for_each_group(const W& w, Body body) {
+  for (int64_t first = 0; first < w.children; first += GROUP) body(first, std::min(GROUP, w.children - first));
+}
+
+// Take the children of a window.
 template <class W>
 void take_children(W& w, int64_t n) {
   w.n = n;
@@ -55,18 +78,21 @@ void take_children(W& w, int64_t n) {
     if (w.inputs.vote_offset)
       std::memcpy(&w.offsets[k * w.D()], w.inputs.vote_offset + (y * w.conv.width + x) * w.D(), w.D() * sizeof(float));
   }
-  for (int64_t i = 0; i < w.children; ++i) w.log_active[i] = std::max(w.active[i], LEAST_ACTIVATION);
-  log_in_place(w, w.log_active.get());
+  for (int64_t i = 0; i < w.children; ++i) {
+    w.log_active[i] = std::max(w.active[i], LEAST_ACTIVATION);
+    w.inverse_active[i] = 1.0f / w.log_active[i];
+  }
+  log_in_place<W::lanes>(w.log_active.get(), w.children);
   w.data_scale = w.options.cost_scale == 0 ? 1.0f : w.options.cost_scale / even;
-  for (int64_t block = 0; block < w.blocks; ++block) vote(w, block);
 }
 
-// R_ij <- 1/|parents of i|, or the given start: log_couplings [blocks i].
+// ln R_ij of a group <- ln 1/|parents of i|, or the given start.
 template <class W>
-void start_couplings(const W& w, VecOf<W>* log_couplings) {
+void start_couplings(W& w, int64_t first, int64_t count) {
   for (int64_t block = 0; block < w.blocks; ++block)
-    for (int64_t k = 0, i = block * w.children; k < w.slots; ++k)
-      for (int64_t m = 0; m < w.conv.c_in; ++m, ++i) log_couplings[i] = w.log_start[i] - w.log_counts[k];
+    for (int64_t g = 0; g < count; ++g)
+      w.couplings[block * GROUP + g] =
+          w.log_start[block * w.children + first + g] - w.log_counts[(first + g) / w.conv.c_in];
 }
 
 }  // namespace capsella::CAPSELLA_ISA

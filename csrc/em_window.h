@@ -1,9 +1,10 @@
 // EM routing of one window: its children, and their votes, which fill a tile of a few hundred kilobytes that stays in
-// the cache of a core.
+// the second cache of a core. A sweep takes the children in groups, whose votes stay in the first cache while the E-step
+// of one iteration and the sums of the M-step of the next are made of them.
 //
 // Vectors run over the parent types, so every sum over children or pose elements is a plain vertical one. For blocks of
-// L parents: votes V [blocks i d], couplings [blocks i]. Letters as in capsella/routing/README.md, symbols as in
-// capsella/routing/em/eager.py.
+// L parents: votes V [blocks i d], couplings of a group [blocks g]. Letters as in capsella/routing/README.md, g a child's
+// place in its group; symbols as in capsella/routing/em/eager.py.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace capsella::CAPSELLA_ISA {
 
 constexpr float LEAST_ACTIVATION = 1e-12f;  // as in eager.py
 constexpr float NEVER = -1e30f;             // the logarithm of a coupling to a parent that is only padding
+constexpr int64_t GROUP = 16;               // most children of a group
 
 // A window under work, one after the other on one thread. FixedR, FixedQ, FixedE: the pose's factors where they are
 // known at compile time, else 0.
@@ -26,16 +28,18 @@ struct EMWindow {
   static constexpr int64_t capacity = fixed ? FixedR * FixedE : MOST_POSE_ELEMENTS;
   static constexpr int64_t pose_capacity = fixed ? FixedR * FixedQ : MOST_POSE_ELEMENTS;
   static constexpr int64_t row_capacity = fixed ? FixedE : MOST_POSE_ELEMENTS;
+  static constexpr int64_t weight_capacity = fixed ? FixedQ * FixedE : MOST_POSE_ELEMENTS * MOST_POSE_ELEMENTS;
 
   EMWindow(const Conv& conv, const EMOptions& options, const EMInputs& inputs, const EMKept& kept, const V* weight,
            const V* log_start)
       : conv(conv), options(options), inputs(inputs), kept(kept), weight(weight), log_start(log_start),
         children(conv.children()), slots(conv.slots()), blocks((conv.c_out + L - 1) / L), window(conv, 0),
-        votes(blocks * children * D()), couplings(blocks * children), shares(blocks * children), per_child(children),
-        poses(children * conv.p()), offsets(inputs.vote_offset ? slots * D() : 0), cost(blocks), gain(blocks),
-        data(blocks), grad_log_activation(blocks), grad_cost(blocks), means(options.iterations * blocks * D()),
-        precisions(options.iterations * blocks * D()), log_active(children), active(children), log_counts(slots),
-        sums(children), largest(children) {}
+        votes(blocks * children * D()), couplings(blocks * GROUP), per_child(GROUP), most(blocks), total(blocks),
+        mean(blocks * D()), square(blocks * D()), means(options.iterations * blocks * D()),
+        precisions(options.iterations * blocks * D()), log_sizes(options.iterations * blocks), cost(blocks),
+        gain(blocks), grad_log_activation(blocks), grad_cost(blocks), expected(blocks), grad_shares(blocks * children), poses(children * conv.p()),
+        offsets(inputs.vote_offset ? slots * D() : 0), log_active(children), active(children), inverse_active(children), log_counts(slots),
+        of_children(children) {}
 
   int64_t R() const { return fixed ? FixedR : conv.r; }
   int64_t Q() const { return fixed ? FixedQ : conv.q; }
@@ -45,14 +49,15 @@ struct EMWindow {
   // What forward keeps of a block of parents in iteration t.
   V* mean_at(int t, int64_t block, int64_t d) const { return at(kept.means, t, block, d); }
   V* variance_at(int t, int64_t block, int64_t d) const { return at(kept.variances, t, block, d); }
-  V* log_activation_at(int t, int64_t block) const {
-    const int64_t row = n * options.iterations + t;
-    return reinterpret_cast<V*>(kept.log_activations + row * conv.padded() + block * L);
-  }
+  V* log_activation_at(int t, int64_t block) const { return at(kept.log_activations, t, block); }
+  V* log_data_at(int t, int64_t block) const { return at(kept.log_data, t, block); }
   V floored(V variance) const { return vmax<L>(variance, splat<L>(options.variance_floor)); }
   const V* weight_of(int64_t block, int64_t i) const {
     return weight + (block * conv.weights() + (conv.tied ? i % conv.c_in : i)) * Q() * E();
   }
+  // Of child i and those after it, for a block of parents: [i d].
+  V* votes_at(int64_t block, int64_t i) { return &votes[(block * children + i) * D()]; }
+  const V* votes_at(int64_t block, int64_t i) const { return &votes[(block * children + i) * D()]; }
   static V lane_numbers() {
     V x{};
     for (int l = 0; l < L; ++l) x[l] = float(l);
@@ -67,12 +72,17 @@ struct EMWindow {
   int64_t children, slots, blocks, n = 0;
   float data_scale = 1.0f;
   Window window;
-  Scratch<V> votes, couplings, shares, per_child;
-  Scratch<float> poses, offsets;
-  Scratch<V> cost, gain, data, grad_log_activation, grad_cost, means, precisions;
-  Scratch<float> log_active, active, log_counts, sums, largest;
+  Scratch<V> votes;                         // [blocks i d]
+  Scratch<V> couplings, per_child;          // of a group: logarithms [blocks g], [g]
+  Scratch<V> most, total, mean, square;     // of the children so far: see add_children
+  Scratch<V> means, precisions, log_sizes;  // of iterations: see describe_parents
+  Scratch<V> cost, gain, grad_log_activation, grad_cost, expected, grad_shares;
+  Scratch<float> poses, offsets, log_active, active, inverse_active, log_counts, of_children;
 
  private:
+  V* at(float* values, int t, int64_t block) const {
+    return reinterpret_cast<V*>(values + (n * options.iterations + t) * conv.padded() + block * L);
+  }
   V* at(float* values, int t, int64_t block, int64_t d) const {
     const int64_t row = (n * options.iterations + t) * D() + d;
     return reinterpret_cast<V*>(values + row * conv.padded() + block * L);
@@ -82,24 +92,55 @@ struct EMWindow {
 template <class W>
 using VecOf = typename W::V;
 
-// The logarithms of positive values [i].
-template <class W>
-void log_in_place(const W& w, float* values) {
-  constexpr int L = W::lanes;
-  for (int64_t i = 0; i < w.children; i += L) {
-    const size_t bytes = std::min<int64_t>(L, w.children - i) * sizeof(float);
-    VecOf<W> x = splat<L>(1.0f);
+// The logarithms of `count` positive values, in place.
+template <int L>
+void log_in_place(float* values, int64_t count) {
+  for (int64_t i = 0; i < count; i += L) {
+    const size_t bytes = std::min<int64_t>(L, count - i) * sizeof(float);
+    Vec<L> x = splat<L>(1.0f);
     std::memcpy(&x, values + i, bytes);
     x = vlog<L>(x);
     std::memcpy(values + i, &x, bytes);
   }
 }
 
-// values [b h w c_in] of this window's children -> sums.
+// values [b h w c_in] of this window's children -> out [i].
 template <class W>
-void gather(W& w, const float* values) {
+void gather(const W& w, const float* values, float* out) {
   for (int64_t k = 0, i = 0; k < w.slots; ++k, i += w.conv.c_in)
-    std::memcpy(&w.sums[i], values + w.window.position(w.conv, k) * w.conv.c_in, w.conv.c_in * sizeof(float));
+    std::memcpy(out + i, values + w.window.position(w.conv, k) * w.conv.c_in, w.conv.c_in * sizeof(float));
+}
+
+// Some elements of a pose, for which two sums of each stay in registers; of a pose known at compile time.
+template <int64_t Count>
+struct Part {
+  static constexpr int64_t capacity = Count;
+  // body(d) for each, written out: the compiler keeps in registers only what it sees without a loop.
+  template <class Body>
+  [[gnu::always_inline]] void each(Body body) const { each(body, std::make_integer_sequence<int64_t, Count>{}); }
+  template <class Body, int64_t... d>
+  [[gnu::always_inline]] void each(Body body, std::integer_sequence<int64_t, d...>) const { (body(d), ...); }
+};
+
+// A pose of any size.
+struct WholePose {
+  static constexpr int64_t capacity = MOST_POSE_ELEMENTS;
+  int64_t count;
+  template <class Body>
+  void each(Body body) const {
+    for (int64_t d = 0; d < count; ++d) body(d);
+  }
+};
+
+// body(part, from) for all elements of a parent's pose.
+template <class W, class Body>
+[[gnu::always_inline]] inline void for_parts(const W& w, Body body) {
+  if constexpr (W::fixed) {
+    constexpr int64_t size = W::capacity % 8 == 0 ? 8 : W::capacity;
+    for (int64_t from = 0; from < W::capacity; from += size) body(Part<size>{}, from);
+  } else {
+    body(WholePose{w.D()}, 0);
+  }
 }
 
 }  // namespace capsella::CAPSELLA_ISA

@@ -42,10 +42,10 @@ struct EMInputs {
   const float *poses, *activations, *weight, *vote_offset, *beta_u, *beta_a, *start;
 };
 
-// means, variances [n t d padded]; log_activations [n t padded]; log_normalisers [t - 1, b h w c_in], only where
-// parents compete everywhere. Variances are before their floor.
+// means, variances [n t d padded]; log_activations, log_data [n t padded]; log_normalisers [t - 1, b h w c_in], only
+// where parents compete everywhere. Variances are before their floor; a parent's data is sum_i R_ij a_i.
 struct EMKept {
-  float *means, *variances, *log_activations, *log_normalisers;
+  float *means, *variances, *log_activations, *log_data, *log_normalisers;
 };
 
 struct EMGradients {

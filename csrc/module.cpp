@@ -94,13 +94,13 @@ struct EMInputArrays {
 };
 
 struct EMKeptArrays {
-  Output means, variances, log_activations, log_normalisers;
+  Output means, variances, log_activations, log_data, log_normalisers;
 
   EMKept of(const Conv& conv, const EMOptions& options) const {
     const int64_t parents = conv.windows() * options.iterations * conv.padded();
     const bool normalised = options.compete_everywhere && conv.sites() > 1;
     return {checked("means", means, parents * conv.d()), checked("variances", variances, parents * conv.d()),
-            checked("log_activations", log_activations, parents),
+            checked("log_activations", log_activations, parents), checked("log_data", log_data, parents),
             checked("log_normalisers", log_normalisers,
                     normalised ? (options.iterations - 1) * conv.grid_children() : 0)};
   }
@@ -164,8 +164,8 @@ void bind_em(nb::module_& m) {
   bind_struct<EMInputArrays, Input, Input, Input, Array, Input, Input, Array>(
       m, "EMInputs", "poses"_a, "activations"_a, "weight"_a, "vote_offset"_a.none(), "beta_u"_a, "beta_a"_a,
       "start"_a.none());
-  bind_struct<EMKeptArrays, Output, Output, Output, Output>(m, "EMKept", "means"_a, "variances"_a,
-                                                            "log_activations"_a, "log_normalisers"_a);
+  bind_struct<EMKeptArrays, Output, Output, Output, Output, Output>(
+      m, "EMKept", "means"_a, "variances"_a, "log_activations"_a, "log_data"_a, "log_normalisers"_a);
   bind_struct<EMGradientArrays, Output, Output, Output, Output, Output>(m, "EMGradients", "poses"_a, "activations"_a,
                                                                         "weight"_a, "beta_u"_a, "beta_a"_a);
   bind_struct<EMOptionValues, std::vector<float>, float, float, bool, bool>(

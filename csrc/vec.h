@@ -6,7 +6,9 @@
 #include <cstring>
 #include <utility>
 
-#if defined(__SSE__)
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__SSE__)
 #include <xmmintrin.h>
 #endif
 
@@ -47,6 +49,16 @@ inline Vec<L> vmax(Vec<L> a, Vec<L> b) {
   return a > b ? a : b;
 }
 
+// e^r - 1 - r over r^2, for |r| <= ln 2 / 2.
+template <class V>
+inline V exp_tail(V r) {
+  V y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  return y * r + 5.0000001201e-1f;
+}
+
 // e^x within 2 ulp; 0 below -87.3 and capped above 88.
 template <int L>
 inline Vec<L> vexp(Vec<L> x) {
@@ -58,18 +70,24 @@ inline Vec<L> vexp(Vec<L> x) {
   constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction bits
   const V n = (x * 1.44269504088896341f + round) - round;
   const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  V y = splat<L>(1.9875691500e-4f);
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * (r * r) + r + 1.0f;
+  const V y = exp_tail(r) * (r * r) + r + 1.0f;
   const I bits = (__builtin_convertvector(n, I) + 127) << 23;
   V scale;
   std::memcpy(&scale, &bits, sizeof(scale));
   return vanishes ? V{} : y * scale;
 }
+
+#if defined(__AVX512F__)
+// The same, with instructions that round and scale by a power of two.
+template <>
+inline Vec<16> vexp<16>(Vec<16> x) {
+  const __m512 capped = _mm512_min_ps(_mm512_max_ps(__m512(x), _mm512_set1_ps(-100.0f)), _mm512_set1_ps(88.0f));
+  const __m512 n = _mm512_roundscale_ps(capped * _mm512_set1_ps(1.44269504088896341f), 8);  // to the nearest integer
+  const Vec<16> r = Vec<16>(_mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f),
+                                             _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), capped)));
+  return Vec<16>(_mm512_scalef_ps(__m512(exp_tail(r) * (r * r) + r + 1.0f), n));
+}
+#endif
 
 // ln x within 2 ulp, for positive normal x.
 template <int L>

@@ -72,6 +72,7 @@ def _empty_result(call: Call) -> dict[str, Tensor]:
         "means": keep(sizes.n, iterations, sizes.d, padded),
         "variances": keep(sizes.n, iterations, sizes.d, padded),
         "log_activations": keep(sizes.n, iterations, padded),
+        "log_data": keep(sizes.n, iterations, padded),
         "log_normalisers": new(iterations - 1 if normalised else 0, *call.poses.shape[:4]),
     }
 
@@ -82,7 +83,7 @@ _em_capsule_conv = register_kernel(
     Call,
     CALL,
     _empty_result,
-    kept=("means", "variances", "log_activations", "log_normalisers"),
+    kept=("means", "variances", "log_activations", "log_data", "log_normalisers"),
     asking=("poses", "activations", "weight", "beta_u", "beta_a"),
     keep=lambda kept: {"kept": kernels.EMKept(**kept)},
 )
