@@ -39,8 +39,8 @@ class Dynamic {
     Scratch<V> g(windows_ * size());
     clear(g.get(), windows_ * size());
     for (int t = 0; t < options_.iterations; ++t) {
-      for_each_group([&](int thread, int64_t group, int64_t begin, int64_t end, V* sums) {
-        children_.route(thread, t, group, begin, end, g.get(), sums);
+      for_each_part([&](int thread, Chunks groups, int64_t begin, int64_t end, V* sums) {
+        children_.route(thread, t, groups, begin, end, g.get(), sums);
       });
       for_each_window([&](int thread, int64_t n) {
         V *s = total(n), *v = &rows_[thread * size()];
@@ -64,8 +64,9 @@ class Dynamic {
       last_gradient(thread, n, sums, grad_poses, grad_activations, terms.sum_gradient(n, last()));
     });
     for (int t = last(); t > 0; --t) {
-      for_each_group([&](int thread, int64_t group, int64_t begin, int64_t end, V* pulled) {
-        children_.pull(thread, t, group, begin, end, terms, pulled);
+      for_each_part([&](int thread, Chunks groups, int64_t begin, int64_t end, V* pulled) {
+        for (int64_t group = groups.begin; group < groups.end; ++group)
+          children_.pull(thread, t, group, begin, end, terms, pulled);
       });
       for_each_window([&](int thread, int64_t n) {
         V *s = &rows_[thread * size()], *pulled = total(n), *out = terms.sum_gradient(n, t - 1);
@@ -106,18 +107,18 @@ class Dynamic {
     if (count > 0) std::memset(static_cast<void*>(values), 0, count * sizeof(V));
   }
 
-  // body(thread, group, begin, end, sums [n c_out d]) for all groups of children in all windows begin ... end - 1;
+  // body(thread, groups, begin, end, sums [n c_out d]) for each part of the children in all windows begin ... end - 1;
   // `total` then adds the parts of each sum.
   template <class Body>
-  void for_each_group(Body body) {
+  void for_each_part(Body body) {
 #pragma omp parallel for schedule(static) num_threads(threads_) if (threads_ > 1)
     for (int64_t item = 0; item < blocks_ * parts_; ++item) {
       [[maybe_unused]] const FlushDenormals flush;
       const int64_t part = item % parts_, begin = item / parts_ * block_, end = std::min(begin + block_, windows_);
       V* sums = &partial_[part * windows_ * size()];
       clear(sums + begin * size(), (end - begin) * size());
-      for (int64_t group = children_.count() * part / parts_; group < children_.count() * (part + 1) / parts_; ++group)
-        body(omp_get_thread_num(), group, begin, end, sums);
+      const Chunks groups{children_.count() * part / parts_, children_.count() * (part + 1) / parts_};
+      body(omp_get_thread_num(), groups, begin, end, sums);
     }
   }
 

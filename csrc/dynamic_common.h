@@ -11,6 +11,11 @@
 
 namespace capsella::CAPSELLA_ISA {
 
+// Groups of children, begin ... end - 1, whose sums are made together.
+struct Chunks {
+  int64_t begin, end;
+};
+
 template <int L>
 inline Vec<L> load(const float* from) {
   Vec<L> x;

@@ -5,6 +5,7 @@
 // L017). Parents come by twos here: "pairs".
 #pragma once
 
+#include "dynamic_lanes.h"
 #include "dynamic_untied.h"
 
 namespace capsella::CAPSELLA_ISA {
@@ -22,11 +23,25 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   OctetChildren(const Conv& conv, const DynamicOptions& options, const float* poses, const float* weight,
                 const V* vote_offset, int threads)
       : Base(conv, options, poses, weight, vote_offset, threads), pairs_(conv.c_out / 2),
-        plain_(conv.c_out % 2 == 0 && vote_offset == nullptr && !stored_), pair_softmax_(conv, options.leaky),
+        plain_(conv.c_out % 2 == 0 && vote_offset == nullptr && !stored_), pair_softmax_(conv, options.leaky), lanes_(conv, options, plain_ ? threads : 0),
         pair_factors_(plain_ ? threads * terms_ * MOST_WINDOWS * pairs_ : 0) {}
 
-  void route(int thread, int t, int64_t chunk, int64_t begin, int64_t end, const V* g, V* sums) {
-    if (!plain_) return Base::route(thread, t, chunk, begin, end, g, sums);
+  void route(int thread, int t, Chunks chunks, int64_t begin, int64_t end, const V* g, V* sums) {
+    if (!plain_) return Base::route(thread, t, chunks, begin, end, g, sums);
+    for (; begin + MOST_WINDOWS <= end; begin += MOST_WINDOWS)
+      route_lanes(thread, t, chunks, begin, g + begin * parents(), sums + begin * parents());
+    for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) route_rest(thread, t, chunk, begin, end, g, sums);
+  }
+
+  void route_lanes(int thread, int t, Chunks chunks, int64_t n, const V* g, V* sums) {
+    lanes_.begin(thread, reinterpret_cast<const float*>(g));
+    for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk)
+      for (int64_t i = first(chunk); i < first(chunk) + here(chunk); ++i)
+        lanes_.add(thread, t == 0, weight_ + i * weight_size(), [&](int64_t w) { return pose(n + w, i); });
+    lanes_.end(thread, reinterpret_cast<float*>(sums));
+  }
+
+  void route_rest(int thread, int t, int64_t chunk, int64_t begin, int64_t end, const V* g, V* sums) {
     for (int64_t n = begin; n < end; n += MOST_WINDOWS) {
       const Group group(*this, chunk, n, std::min(MOST_WINDOWS, end - n));
       X* couplings = factors(thread, 0);
@@ -248,6 +263,7 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   int64_t pairs_;
   bool plain_;
   Softmax<16, 2> pair_softmax_;
+  WindowLanes lanes_;
   Scratch<X> pair_factors_;
 };
 

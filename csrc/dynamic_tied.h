@@ -30,14 +30,15 @@ class TiedChildren {
   int64_t count() const { return conv_.c_in; }
   int64_t weights() const { return conv_.c_in; }
 
-  // sums [n c_out d] += the votes of one type in the windows begin ... end - 1, times their couplings.
-  void route(int thread, int t, int64_t m, int64_t begin, int64_t end, const V* g, V* sums) {
-    for (int64_t n = begin; n < end; ++n) {
-      load_poses(thread, n, m);
-      couple(thread, t, m, g + n * size(), couplings(thread, 0), dual(thread, 0));
-      mean_poses(thread, couplings(thread, 0), mean(thread, 0));
-      add(m, mean(thread, 0), sums + n * size());
-    }
+  // sums [n c_out d] += the votes of some types in the windows begin ... end - 1, times their couplings.
+  void route(int thread, int t, Chunks types, int64_t begin, int64_t end, const V* g, V* sums) {
+    for (int64_t m = types.begin; m < types.end; ++m)
+      for (int64_t n = begin; n < end; ++n) {
+        load_poses(thread, n, m);
+        couple(thread, t, m, g + n * size(), couplings(thread, 0), dual(thread, 0));
+        mean_poses(thread, couplings(thread, 0), mean(thread, 0));
+        add(m, mean(thread, 0), sums + n * size());
+      }
   }
 
   // sums [n c_out d] += these votes, times the gradients of their logits in iteration t.

@@ -31,13 +31,14 @@ class UntiedChildren {
   int64_t count() const { return (conv_.children() + L - 1) / L; }
   int64_t weights() const { return conv_.children(); }
 
-  // sums [n c_out d] += the votes of a chunk in the windows begin ... end - 1, times their couplings.
-  void route(int thread, int t, int64_t chunk, int64_t begin, int64_t end, const V* g, V* sums) {
-    with_votes(thread, t == 0, chunk, begin, end, [&](int64_t n, const V* votes) {
-      V* couplings = factor(thread, 0);
-      couple(t, votes, g + n * parents(), couplings);
-      add(couplings, votes, sums + n * parents());
-    });
+  // sums [n c_out d] += the votes of some chunks in the windows begin ... end - 1, times their couplings.
+  void route(int thread, int t, Chunks chunks, int64_t begin, int64_t end, const V* g, V* sums) {
+    for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk)
+      with_votes(thread, t == 0, chunk, begin, end, [&](int64_t n, const V* votes) {
+        V* couplings = factor(thread, 0);
+        couple(t, votes, g + n * parents(), couplings);
+        add(couplings, votes, sums + n * parents());
+      });
   }
 
   // sums [n c_out d] += these votes, times the gradients of their logits in iteration t.

@@ -22,10 +22,12 @@ from capsella.export.parity import TOLERANCES, Activations
 from capsella.export.reduced import write_int8
 from capsella.export.ship import CALIBRATION_IMAGES, spread_over
 from capsella.models import ImageClassifier
+from capsella.models.packed import packed
 
 BACKENDS = {
     "eager": "PyTorch eager",
     "native": "PyTorch, native kernels",
+    "packed": "PyTorch, as capsella predict",
     "compile": "torch.compile",
     "onnxruntime": "ONNX Runtime",
     "onnxruntime-int8": "ONNX Runtime, int8",
@@ -176,6 +178,10 @@ def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> A
     return _run_torch(Exportable(with_backend(model, "native")))
 
 
+def _packed(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    return _run_torch(Exportable(packed(with_backend(model, "auto"))))
+
+
 def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     run = _run_torch(torch.compile(Exportable(model)))
 
@@ -226,6 +232,7 @@ def _require(*packages: str) -> None:
 MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
     "eager": lambda model, images, folder: _run_torch(Exportable(model)),
     "native": _native_kernels,
+    "packed": _packed,
     "compile": _compiled,
     "onnxruntime": _onnxruntime,
     "onnxruntime-int8": _onnxruntime_int8,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from capsella.models import ImageClassifier
+from capsella.models.inference import without_decoder
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.routing.backends import Backend
 from capsella.version import __version__
@@ -28,10 +29,7 @@ class Exportable(nn.Module):
         super().__init__()
         if reconstruction and not model.has_decoder:
             raise ValueError(f"reconstruction: must be False for a model without a decoder, got True for {model.name}")
-        self.model, self.reconstruction = model, reconstruction
-        if not reconstruction and model.has_decoder:
-            self.model = copy.copy(model)  # shares the weights, but not the list of parts
-            self.model._modules = {**model._modules, "decoder": None}
+        self.model, self.reconstruction = model if reconstruction else without_decoder(model), reconstruction
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Activations [b classes], and images [b channels height width] where asked for."""

@@ -1,5 +1,6 @@
 """How a trained model is asked: in evaluation mode, without gradients, and left as it was."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,15 @@ def inference(model: ImageClassifier) -> Iterator[torch.device]:
     """Run `model` in evaluation mode and without gradients; yields its device and restores each module's mode."""
     with evaluation_mode(model), torch.inference_mode():
         yield next(model.parameters()).device
+
+
+def without_decoder(model: ImageClassifier) -> ImageClassifier:
+    """`model` for its activations alone: it shares the weights with `model`, but draws nothing."""
+    if not model.has_decoder:
+        return model
+    model = copy.copy(model)  # shares the weights, but not the list of parts
+    model._modules = {**model._modules, "decoder": None}
+    return model
 
 
 def check_decoder(model: ImageClassifier, purpose: str) -> None:

@@ -65,17 +65,18 @@ def register_kernel(
         return list(filled.values())
 
     results = ", ".join(["Tensor"] * (2 + len(kept)))
-    operator = torch.library.custom_op(
-        f"capsella::{name}_capsule_conv", forward, mutates_args=(), schema=f"({schema}) -> ({results})"
+    operator = _operator(
+        f"{name}_capsule_conv",
+        f"({schema}) -> ({results})",
+        forward,
+        lambda *values: tuple(empty_result(call(*values)).values()),
     )
-    operator.register_fake(lambda *values: tuple(empty_result(call(*values)).values()))
-    backward_operator = torch.library.custom_op(
-        f"capsella::{name}_capsule_conv_backward",
+    backward_operator = _operator(
+        f"{name}_capsule_conv_backward",
+        f"(Tensor grad_poses, Tensor grad_activations, Tensor[] kept, {schema}) -> Tensor[]",
         backward,
-        mutates_args=(),
-        schema=f"(Tensor grad_poses, Tensor grad_activations, Tensor[] kept, {schema}) -> Tensor[]",
+        lambda *values: list(empty_gradients(*values[3:]).values()),
     )
-    backward_operator.register_fake(lambda *values: list(empty_gradients(*values[3:]).values()))
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs[:tensors], *output[2:])
@@ -87,8 +88,20 @@ def register_kernel(
         named = dict(zip(asking, found, strict=True))
         return tuple(None if x is None else named.get(part) for part, x in zip(call._fields, values, strict=True))
 
-    operator.register_autograd(differentiate, setup_context=save)
+    torch.library.register_autograd(f"capsella::{name}_capsule_conv", differentiate, setup_context=save)
     return operator
+
+
+def _operator(name: str, schema: str, run: Callable[..., Any], empty: Callable[..., Any]) -> Any:
+    """The operator `capsella::NAME` on the CPU; `empty` makes its results for shapes alone.
+
+    Not by `torch.library.custom_op`, whose first call imports PyTorch's compiler, for more than a second.
+    """
+    one_line = " ".join(schema.split())
+    torch.library.define(f"capsella::{name}", one_line, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(f"capsella::{name}", "cpu", run)
+    torch.library.register_fake(f"capsella::{name}", empty)
+    return getattr(torch.ops.capsella, name).default
 
 
 def _arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:

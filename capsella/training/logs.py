@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from capsella.files import write_csv
 from capsella.training.checkpoint import Row
+
+if TYPE_CHECKING:  # a tenth of a second to import: only where a training starts
+    from torch.utils.tensorboard import SummaryWriter
 
 
 def write_metrics(path: Path, history: list[Row]) -> None:
@@ -18,7 +21,14 @@ def write_metrics(path: Path, history: list[Row]) -> None:
     write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
 
 
-def write_events(writer: SummaryWriter, row: Row) -> None:
+def open_events(folder: Path, step: int) -> "SummaryWriter":
+    """TensorBoard's events from `step` on; those of later steps, which a kill left behind, no longer count."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=step)
+
+
+def write_events(writer: "SummaryWriter", row: Row) -> None:
     """One epoch's metrics to TensorBoard, at its step."""
     for key, value in row.items():
         if key not in ("epoch", "step"):

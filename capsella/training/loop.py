@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 import torch
 from rich.console import Console
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from capsella.data import LabelledImages, batches, epoch_order, load_data
 from capsella.errors import CapsellaError
@@ -23,7 +22,7 @@ from capsella.training.average import average_of
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.gradients import gradient_norms
-from capsella.training.logs import StepBar, epoch_line, progress_bar, write_events, write_metrics
+from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
@@ -101,7 +100,7 @@ class Trainer:
         if self._is_first:
             self._begin()
         step = self.progress.step
-        writer = SummaryWriter(str(self.files.events), purge_step=step) if self._is_first else None
+        writer = open_events(self.files.events, step) if self._is_first else None
         with progress_bar(self.console, self.name, self.total_steps, step) as bar:
             while not self._is_trained:
                 self._train_epoch(bar)

@@ -57,6 +57,20 @@ def test_nothing_that_can_be_read(cli, trained, broken):
     assert "none of the 1 images could be read" in answer.err
 
 
+def test_what_a_first_answer_need_not_wait_for(trained, images):
+    """PyTorch's compiler, TensorBoard and the readers of MATLAB's files take two seconds to import."""
+    slow = ("torch._dynamo", "torch.utils.tensorboard", "scipy.io", "lightning_fabric")
+    program = (
+        "import sys; from capsella.cli import main\n"
+        "main(['predict', *sys.argv[1:]])\n"
+        f"sys.exit(', '.join(name for name in {slow} if name in sys.modules) or 0)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, trained, images / "rows"], capture_output=True, text=True, check=False
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
 def test_a_path_that_is_not_there(cli, trained, tmp_path):
     assert f"{tmp_path / 'x.png'}: there is no such file or folder" in cli("predict", trained, tmp_path / "x.png").err
 

@@ -12,7 +12,8 @@ from capsella.data.decoding import Chunk, decode_files
 from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.listing import image_files
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference
+from capsella.models.inference import inference, without_decoder
+from capsella.models.packed import packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,8 @@ def predict_batches(
     most = len(model.classes)
     require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
     chunks = decode_files(files, model.image_size, model.channels, chunk=batch_size, workers=workers)
-    return (_predict(model, chunk, classes) for chunk in chunks)
+    quick = packed(without_decoder(model))
+    return (_predict(quick, chunk, classes) for chunk in chunks)
 
 
 def check_speed(batch_size: int, workers: int | None) -> None:

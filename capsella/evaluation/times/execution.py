@@ -14,6 +14,7 @@ from capsella.errors import at_least, require, unknown_name
 from capsella.evaluation.times.latency import timed
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
+from capsella.models.packed import packed
 from capsella.training.environment import environment
 
 MOST_ROUNDS = 1000
@@ -134,8 +135,8 @@ def execution_times(
     """Time networks in turn on random images: forward, and forward with loss and backward, at each batch size.
 
     Forslöv 2018, Table 5, has batch 5 and both passes together; an instrument has batch 1 and the forward pass alone.
-    Forward is timed in evaluation mode without gradients; a decoder, where there is one, is part of it. Backward
-    follows the margin loss, or cross-entropy for a network with logits; the optimizer's step is not timed.
+    Forward is timed as predictions run, `packed`, without gradients; a decoder, where there is one, is part of it.
+    Backward follows the margin loss, or cross-entropy for a network with logits; the optimizer's step is not timed.
 
     Args:
         networks: by the name they are shown under; they are moved to the device, and get gradients.
@@ -174,10 +175,11 @@ def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: tor
     images = torch.rand(batch, network.channels, *network.image_size, generator=generator).to(device)
     labels = torch.randint(len(network.classes), (batch,), generator=generator).to(device)
 
+    quick = network if backward else packed(network)
+
     def forward() -> object:
-        network.eval()
         with torch.inference_mode():
-            return network(images)
+            return quick(images)
 
     def forward_backward() -> None:
         network.train()

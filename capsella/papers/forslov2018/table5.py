@@ -24,9 +24,9 @@ OVERALL = ("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN"
 NOTE = (
     "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares with "
     "the CNN-NET of the same shape: CNN-NET 3 for CAPSNET 1 and EM-NET 1, CNN-NET 2 for CAPSNET 2 and EM-NET 2; the "
-    "last × is of one image, forward. Both: forward and backward. INIT-NET 1, 15 classes; medians of random images, "
-    "without the optimizer's step. Networks with the decoder, which empty the processor's caches, are timed after the "
-    "others. An instrument needs less than 50 ms an image at batch 1."
+    "last × is of one image, forward, with packed weights. Both: forward and backward. INIT-NET 1, 15 classes; medians "
+    "of random images, without the optimizer's step. Networks with the decoder, which empty the processor's caches, "
+    "are timed after the others. An instrument needs less than 50 ms an image at batch 1."
 )
 
 

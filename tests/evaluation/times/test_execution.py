@@ -18,12 +18,12 @@ class Noting(ImageClassifier):
 
     def __init__(self, name, calls):
         super().__init__((4, 5), 2, ("a", "b"))
-        self.name, self.calls = name, calls
+        self.name, self.note = name, calls.append  # a method of the list, which copies of this share
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, images, labels=None):
         gradients = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        self.calls.append((self.name, tuple(images.shape), self.training, gradients, labels is not None))
+        self.note((self.name, tuple(images.shape), self.training, gradients, labels is not None))
         return Output((self.scale * images.mean((1, 2, 3)))[:, None].expand(-1, 2).clamp(0, 1))
 
 
