@@ -42,7 +42,7 @@ GROUPS = {
     },
     "data and machine": {
         "data": "list the image sources, show what one holds, or write a split",
-        "info": "versions, hardware, and which routing backend runs",
+        "info": "versions, hardware, which routing backend and precision run",
     },
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
