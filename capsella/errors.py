@@ -1,12 +1,27 @@
-"""Errors that a user can act on."""
+"""Errors and warnings that a user can act on."""
 
 import difflib
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class CapsellaError(Exception):
     """Something outside the program is not as it must be: a file, a download, a run folder, a disk."""
+
+
+class CapsellaWarning(UserWarning):
+    """What works, but not as well as it could; the text says what to do. The command line prints it as one line."""
+
+
+_warned: set[str] = set()
+
+
+def warn_once(reason: str, text: str) -> None:
+    """A `CapsellaWarning` with this text, unless this process has warned for the same reason before."""
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(text, CapsellaWarning, stacklevel=2)
 
 
 @contextmanager

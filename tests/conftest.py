@@ -27,6 +27,15 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _precision_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """`--precision auto` is float32 on every machine, and the user's cache folder stays as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.training.precision.measure_ratio", lambda: 1.0)
+        patch.setattr("capsella.training.precision.MEMORY", tmp_path_factory.mktemp("cache") / "precision.json")
+        yield
+
+
 @pytest.fixture
 def as_users_call() -> Iterator[None]:
     """Without the annotation checks, so that a wrong shape reaches the package's own error message."""

@@ -40,6 +40,8 @@ def _print_plan(plan: Plan) -> None:
         f"{plan.epochs} epochs in batches of {plan.batch_size}, {len(given.seeds)} seed(s); {curve} more runs for the "
         f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}."
     )
+    if given.precision == "auto":
+        print(f"precision auto → {plan.precision}")
     _advise(plan)
 
 

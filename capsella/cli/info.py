@@ -10,11 +10,12 @@ from capsella.cli.screen import show
 from capsella.data import data_root
 from capsella.routing import ROUTINGS
 from capsella.training.environment import environment
+from capsella.training.precision import choose_precision
 
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, hardware, and which routing backend runs, and why."""
+    """Print versions, hardware, which routing backend and precision run, and why."""
 
 
 def run(arguments: list[str]) -> None:
@@ -25,6 +26,7 @@ def run(arguments: list[str]) -> None:
         table.add_row(key, str(value))
     table.add_row("routings", ", ".join(sorted(ROUTINGS)))
     table.add_row("backend", _backend())
+    table.add_row("precision", str(choose_precision("auto")))
     show(table)
 
 

@@ -4,12 +4,15 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TextIO
 
+from rich.console import Console
 from rich.markup import escape
 
 from capsella.cli.screen import console
-from capsella.errors import CapsellaError, unknown_name
+from capsella.errors import CapsellaError, CapsellaWarning, unknown_name
 from capsella.version import __version__
 
 # Group → verb → what it does, short enough for 80 columns. Each verb lives in the module of its name under
@@ -39,7 +42,7 @@ GROUPS = {
     },
     "data and machine": {
         "data": "list the image sources, show what one holds, or write a split",
-        "info": "versions, hardware, and which routing backend runs",
+        "info": "versions, hardware, which routing backend and precision run",
     },
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
@@ -55,16 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when PyTorch is imported, by a verb
     words = list(sys.argv[1:] if arguments is None else arguments)
-    errors = console(stderr=True)
-    # Advice of the training framework to its own users; ours have other flags.
-    warnings.filterwarnings("ignore", module="lightning_fabric")
     if not words or words[0] in ("-h", "--help"):
         _print_help()
     elif words[0] == "--version":
         print(__version__)
     else:
+        errors = console(stderr=True)
         try:
-            _run(words[0], words[1:])
+            with warnings.catch_warnings():
+                # Advice of the training framework to its own users; ours have other flags.
+                warnings.filterwarnings("ignore", module="lightning_fabric")
+                warnings.showwarning = partial(_show_warning, errors, warnings.showwarning)
+                _run(words[0], words[1:])
             sys.stdout.flush()
         except BrokenPipeError:  # whoever read our output, as `head` does, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,6 +85,23 @@ def _run(verb: str, arguments: list[str]) -> None:
     if verb not in VERBS:
         raise unknown_name("command", verb, VERBS)
     importlib.import_module(f"capsella.cli.{verb}").run(arguments)
+
+
+def _show_warning(
+    errors: Console,
+    usual: Callable[..., None],
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Ours in one line, without the line of code that they come from; others as usual."""
+    if issubclass(category, CapsellaWarning):
+        errors.print(f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+    else:
+        usual(message, category, filename, lineno, file, line)
 
 
 def _print_help() -> None:

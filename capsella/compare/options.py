@@ -9,6 +9,7 @@ import tyro
 
 from capsella.data import DataOptions
 from capsella.training import AugmentOptions
+from capsella.training.precision import Precision
 
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
 """Learning rates tried for each network, as factors of its recipe's."""
@@ -62,8 +63,9 @@ class ComparisonOptions:
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
     latency_limit: float = 50.0
     """Milliseconds that one image may take on this machine's processor."""
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Of the training: float32, or convolutions and dense layers in bfloat16."""
+    precision: Precision = "32-true"
+    """Of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 where this machine is
+    clearly faster with it; the comparison keeps what that was when it began."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to train; latency is measured on the processor."""
     out: Path | None = None

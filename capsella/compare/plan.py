@@ -18,6 +18,7 @@ from capsella.evaluation import execution_times
 from capsella.files import write_json
 from capsella.grid import rate_at
 from capsella.training import Recipe
+from capsella.training.precision import Exact, choose_precision
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Cost:
 class Plan:
     """What is trained, on what, how long.
 
-    table: which image is in which split. costs: by network. epochs, batch_size: the same for every network.
+    table: which image is in which split. costs: by network. epochs, batch_size, precision: the same for every network.
     """
 
     options: ComparisonOptions
@@ -42,6 +43,7 @@ class Plan:
     costs: dict[str, Cost]
     epochs: int
     batch_size: int
+    precision: Exact
 
     @property
     def folder(self) -> Path:
@@ -96,7 +98,7 @@ class Plan:
             epoch_images=None if share == 1 else len(self.splits.train),
             batch_size=self.batch_size,
             patience=None,
-            precision=given.precision,
+            precision=self.precision,
         )
 
     def rates(self, one: Candidate) -> list[float]:
@@ -122,8 +124,11 @@ def make_plan(options: ComparisonOptions) -> Plan:
     batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
     if begun is not None:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
-        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size)
-    plan = Plan(options, splits, table, tuple(chosen), _costs(chosen, splits, batch_size), options.epochs, batch_size)
+        precision = begun.get("precision", options.precision)  # not in plans from before there was "auto"
+        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size, precision)
+    costs = _costs(chosen, splits, batch_size)
+    precision = choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
+    plan = Plan(options, splits, table, tuple(chosen), costs, options.epochs, batch_size, precision)
     return plan if options.minutes is None else replace(plan, epochs=_affordable(plan, 60 * options.minutes))
 
 
@@ -148,6 +153,7 @@ def begin(plan: Plan) -> None:
             "costs": {name: asdict(cost) for name, cost in plan.costs.items()},
             "epochs": plan.epochs,
             "batch_size": plan.batch_size,
+            "precision": plan.precision,
         },
     )
 

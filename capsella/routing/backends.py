@@ -8,6 +8,7 @@ from typing import Literal, cast
 import torch
 
 from capsella import _native
+from capsella.errors import warn_once
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.recording import is_recording
 
@@ -35,16 +36,22 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
 
 
 def choose_conv_backend(
-    backend: str, available: Collection[str], conv: CapsuleConv, no_native: str | None = None
+    backend: str, available: Collection[str], conv: CapsuleConv, slower: str, no_native: str | None = None
 ) -> Backend:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
-    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone. `no_native`: why
-    this routing has no native kernel for such a layer, where it has none.
+    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone. Where "auto" has
+    to take eager on a CPU, it says so, once for each reason.
+
+    Args:
+        slower: what eager means for such a layer, as in "EM routing runs in PyTorch, twice as slowly".
+        no_native: why this routing has no native kernel for such a layer, where it has none.
 
     Raises:
         ValueError: `backend` is not one of `available`, or cannot run here (says why).
     """
+    if backend == "auto" and no_native is None:
+        _warn_of_eager(conv, slower)
     no_native = no_native or native_obstacle(conv)
     chosen = cast(Backend, choose_backend(backend, available, auto="native" if no_native is None else "eager"))
     if chosen not in FUSED:
@@ -53,6 +60,19 @@ def choose_conv_backend(
     if obstacle is not None:
         raise ValueError(f"backend: {chosen!r} cannot run here: {obstacle}")
     return "eager" if is_recording() else chosen
+
+
+def _warn_of_eager(conv: CapsuleConv, slower: str) -> None:
+    """Say, once for each reason, why a layer on a CPU goes without the native kernels, and what to do.
+
+    Not while couplings are recorded, nor in a graph that is being traced: eager is meant there.
+    """
+    # A graph first: torch.compile would trace what follows.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recording() or conv.poses.device.type != "cpu":
+        return
+    if (obstacle := native_obstacle(conv)) is not None:
+        remedy = "" if obstacle == _native.UNAVAILABLE else '; backend="eager" does the same without this warning'
+        warn_once(obstacle, f'{slower}: backend "native" cannot run here: {obstacle}{remedy}')
 
 
 def triton_obstacle(conv: CapsuleConv) -> str | None:

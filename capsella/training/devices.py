@@ -3,30 +3,43 @@
 import os
 import resource
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from capsella.training.options import Machine
+from capsella.training.precision import Choice, choose_precision
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
     from lightning_fabric import Fabric
 
 
+def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None]:
+    """The recipe with the precision that "auto" is on this machine, and why; any other recipe as it is."""
+    if recipe.precision != "auto":
+        return recipe, None
+    _set_threads(machine)
+    choice = choose_precision(machine.accelerator)
+    return replace(recipe, precision=choice.precision), choice
+
+
 def launch(recipe: Recipe, machine: Machine) -> "Fabric":
-    """Devices, threads and precision; with several devices, the processes for them.
+    """Devices, threads and precision, which is settled; with several devices, the processes for them.
 
     Raises:
-        ValueError: this machine does not have the devices, or a batch cannot be shared out evenly among them.
+        ValueError: this machine does not have the devices, or a batch cannot be shared out evenly among them; processes
+            that come with different precisions.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
+    if recipe.precision == "auto":
+        raise ValueError("precision: must be settled before a launch, by settle_precision, got 'auto'")
     if recipe.batch_size % machine.devices:
         raise ValueError(f"batch_size: must be a multiple of devices = {machine.devices}, got {recipe.batch_size}")
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
+    _set_threads(machine)
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
@@ -41,7 +54,23 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
         wanted = f"{machine.devices} of {machine.accelerator!r}"
         raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
     fabric.launch()
+    _check_same_precision(fabric, recipe)
     return fabric
+
+
+def _set_threads(machine: Machine) -> None:
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
+
+
+def _check_same_precision(fabric: "Fabric", recipe: Recipe) -> None:
+    """ValueError: "auto" is not the same for all processes, on machines of different kinds."""
+    reduced = torch.tensor(float(recipe.precision == "bf16-mixed"), device=fabric.device)
+    if fabric.all_reduce(reduced, reduce_op="mean") not in (0, 1):
+        raise ValueError(
+            "precision: must be 32-true or bf16-mixed where machines train together of which only some multiply "
+            "bfloat16 faster, got 'auto'"
+        )
 
 
 def is_first_process() -> bool:

@@ -17,7 +17,7 @@ def environment() -> dict[str, str | int]:
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cpu": _processor(),
+        "cpu": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
@@ -27,7 +27,7 @@ def environment() -> dict[str, str | int]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name; Linux tells it in /proc/cpuinfo only."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -9,6 +9,7 @@ from capsella.data import DataOptions
 from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.training.options import AugmentOptions, ModelOptions, OptimizerOptions
+from capsella.training.precision import Precision
 
 SEED_BITS = 22  # what the step number and the purpose of a random number leave of torch's 64 bits
 OF_THE_MACHINE = ("accelerator", "devices", "checkpoint_seconds")
@@ -55,8 +56,9 @@ class Recipe:
     """Seed of the weights, the order of the images, augmentation and dropout."""
     deterministic: bool = False
     """Refuse operations whose result may differ from run to run."""
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """float32, or convolutions and dense layers in bfloat16; routing always runs in float32."""
+    precision: Precision = "32-true"
+    """float32, or convolutions and dense layers in bfloat16; routing always runs in float32. `auto`: bfloat16 where
+    this machine is clearly faster with it (`capsella info` tells). The run keeps what that was when it began."""
     channels_last: bool = False
     """Store feature maps with the channels last, which convolutions of many channels may run faster with."""
 

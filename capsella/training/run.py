@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,10 @@ class Run:
 class RunFolder:
     """What a run's folder holds, by name. Beside these: model.json and model.safetensors.
 
-    config.json: name, recipe, machine, environment. metrics.csv: a row an epoch. summary.json: the epoch that was kept,
-    seconds, memory; it is there when training is complete. last.ckpt: what a resumed training starts from. test.json:
-    the evaluation of the test images. result.json: all of it for results/; it is there when the run is tested.
-    diverged.json: why a training among several learning rates has no result.
+    config.json: name, recipe (with the precision that "auto" was), machine, environment. metrics.csv: a row an epoch.
+    summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a
+    resumed training starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it
+    is there when the run is tested. diverged.json: why a training among several learning rates has no result.
     """
 
     path: Path
@@ -80,10 +80,17 @@ class RunFolder:
             raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raises:
-        CapsellaError: a run of another recipe is there.
+        """A run there is of this recipe; whatever precision it began with will do for "auto".
+
+        Raises:
+            CapsellaError: a run of another recipe is there.
         """
-        if (self.path / "config.json").exists() and self.read_config()[1].complete() != recipe.complete():
+        if not (self.path / "config.json").exists():
+            return
+        begun = self.read_config()[1]
+        if recipe.precision == "auto":
+            recipe = replace(recipe, precision=begun.precision)
+        if begun.complete() != recipe.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
             )

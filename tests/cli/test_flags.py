@@ -124,7 +124,7 @@ overrides = st.fixed_dictionaries(
         "patience": st.none() | st.integers(1, 9),
         "seed": st.integers(0, 2**22 - 1),
         "deterministic": st.booleans(),
-        "precision": st.sampled_from(["32-true", "bf16-mixed"]),
+        "precision": st.sampled_from(["auto", "32-true", "bf16-mixed"]),
         "loss.name": st.sampled_from(["margin", "spread", "cross_entropy"]),
         "loss.reconstruction": st.sampled_from(["sum", "mean"]),
         "optimizer.learning_rate": st.floats(1e-9, 1e9),

@@ -2,12 +2,13 @@ import errno
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from capsella.cli import info, main
 from capsella.cli.main import GROUPS, VERBS
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, warn_once
 
 
 @pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
@@ -139,6 +140,23 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
     answer = cli("info")
     assert answer.code == code
     assert text in answer.err
+
+
+def test_our_warnings_are_one_line_and_others_are_as_usual(cli, monkeypatch):
+    monkeypatch.setattr("capsella.errors._warned", set())
+
+    def warn(arguments):
+        for _ in range(2):
+            warn_once("a reason", "routing [red]runs[/] in PyTorch: " + "do this. " * 30)
+        warnings.warn("of another package", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr(info, "run", warn)
+    before = warnings.showwarning
+    with pytest.warns(UserWarning, match="of another package") as others:
+        answer = cli("info")
+    assert answer.err == "warning: routing [red]runs[/] in PyTorch: " + "do this. " * 30 + "\n"
+    assert [str(other.message) for other in others] == ["of another package"]
+    assert warnings.showwarning is before
 
 
 def test_a_bug_shows_its_stack_trace(monkeypatch):

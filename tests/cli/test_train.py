@@ -142,7 +142,8 @@ def test_resuming_a_finished_run_does_no_harm(cli, trained):
 
 def test_two_processes_compute_what_one_does(cli, images, tmp_path):
     """Without augmentation the gradient of a batch is the mean over its two halves, so the runs agree to rounding."""
-    words = ["--path", images, *SHORT, "--shift", 0]
+    # The other processes would ask the machine what "auto" is, and this one the tests.
+    words = ["--path", images, *SHORT, "--shift", 0, "--precision", "32-true"]
     process = spawn("train", "images-capsnet", *words, "--devices", 2, "--out", tmp_path / "two")
     out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err

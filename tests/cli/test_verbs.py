@@ -202,6 +202,8 @@ def test_models_lists_and_shows(cli):
 
 def test_info_names_versions_and_the_backend(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
+    monkeypatch.setattr("capsella.training.precision.measure_ratio", lambda: 2.1)
+    monkeypatch.setattr("capsella.training.precision.MEMORY", tmp_path / "precision.json")
     answer = cli("info")
     assert answer.code == 0
     assert __version__ in answer.out
@@ -209,6 +211,7 @@ def test_info_names_versions_and_the_backend(cli, monkeypatch, tmp_path):
     assert str(tmp_path) in answer.out
     assert all(name in answer.out for name in ROUTINGS)
     assert "eager" in answer.out
+    assert "auto → bf16-mixed: bfloat16 is 2.1 times as fast as float32 here" in " ".join(answer.out.split())
 
 
 class TestRobustness:

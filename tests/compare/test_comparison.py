@@ -16,6 +16,7 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, make_plan, trained
 from capsella.compare.networks import GROUPS, names_of, suited
+from capsella.compare.plan import begin
 from capsella.data.split.table import read_split_file
 from capsella.errors import CapsellaError
 from capsella.grid import grid
@@ -23,6 +24,7 @@ from capsella.models import create_model
 from capsella.papers import list_recipes
 from capsella.papers.own_images import recipe_for
 from capsella.training import TrainingDivergedError
+from capsella.training.precision import Choice
 
 NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
 SIZE = 17
@@ -217,6 +219,15 @@ class TestPlan:
         short = make_plan(ComparisonOptions(images, models=NETWORKS, epochs=1000, minutes=minutes, out=tmp_path))
         assert 1 <= short.epochs < 100
         assert short.total_seconds() <= 60 * minutes
+
+    def test_a_comparison_keeps_what_auto_was_when_it_began(self, images, tmp_path, monkeypatch):
+        options = ComparisonOptions(images, models=NETWORKS, precision="auto", out=tmp_path)
+        for now in ("bf16-mixed", "32-true"):  # the second as on another machine
+            choice = Choice(now, "as the test says")
+            monkeypatch.setattr("capsella.compare.plan.choose_precision", lambda accelerator, choice=choice: choice)
+            plan = make_plan(options)
+            assert {plan.recipe(one).precision for one in plan.candidates} == {"bf16-mixed"}
+            begin(plan)
 
     def test_every_network_gets_the_same(self, images, tmp_path):
         plan = make_plan(ComparisonOptions(images, models=NETWORKS, flip=False, out=tmp_path))

@@ -53,6 +53,13 @@ def test_the_network_of_a_recipe_can_be_made(name):
     assert model.name == recipe.model.name
 
 
+def test_only_recipes_that_three_seeds_have_shown_take_what_the_machine_is_fast_with():
+    """LOG.md, L041; the papers' own are in float32."""
+    by_precision = {name: get_recipe(name).precision for name in list_recipes()}
+    assert {name for name, precision in by_precision.items() if precision == "auto"} == {"images-capsnet"}
+    assert set(by_precision.values()) == {"auto", "32-true"}
+
+
 def test_an_unknown_recipe_suggests_the_nearest():
     with pytest.raises(ValueError, match=r"recipe: must be a registered name, got 'dmo'; did you mean demo\?"):
         get_recipe("dmo")

@@ -17,6 +17,9 @@ from capsella.routing.dynamic.tied import dynamic_capsule_conv_tied
 from capsella.types import Capsules
 
 BACKENDS = {"eager": dynamic_routing_eager, "reference": dynamic_routing_reference}
+SLOWER = "dynamic routing runs in PyTorch, 3 to 10 times slower"
+SLOWER_TIED = "dynamic routing with tied weights runs in PyTorch, 1.5 to 3 times slower"
+"""What layers without kernels are told; the times are in docs/reference/speed.md."""
 
 
 @check_names("argument of dynamic_routing")
@@ -93,7 +96,8 @@ class DynamicRouting(Routing):
         """
         offset_of_tied = conv.geometry.tied and conv.vote_offset is not None
         no_native = "its tied layers take no vote_offset" if offset_of_tied else None
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, no_native)
+        slower = SLOWER_TIED if conv.geometry.tied else SLOWER
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, slower, no_native)
         if (bias := parameters.get("bias")) is not None:
             check_shape("bias", bias, (conv.sizes.c_out, conv.sizes.d), "[j d]")
         if backend == "reference" or (backend == "eager" and not conv.geometry.tied):

@@ -19,6 +19,8 @@ from capsella.routing.em.settings import EMSettings
 from capsella.types import Capsules
 
 BACKENDS = {"eager": em_routing_eager, "reference": em_routing_reference}
+SLOWER = "EM routing runs in PyTorch, 10 to 20 times slower"
+"""What a layer without kernels is told; the times are in docs/reference/speed.md."""
 
 
 @check_names("argument of em_routing")
@@ -123,7 +125,7 @@ class EMRouting(EMSettings, Routing):
         for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
             check_shape(argument, beta, (conv.sizes.c_out,), "[j]")
         everywhere = self.competition == "all"
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 
