@@ -41,4 +41,5 @@ def capsnet_mnist_best() -> Recipe:
         epochs=20,
         batch_size=32,
         keep="last",
+        precision="auto",
     )
