@@ -15,7 +15,7 @@ from rich.markup import escape
 from benchmarks.cases import cases_of, select
 from benchmarks.contenders import Contender, contenders_of
 from benchmarks.flops import peak_flops
-from benchmarks.report import document, print_measured, print_parity
+from benchmarks.report import document, print_measured, print_parity, print_summary
 from benchmarks.runner import Known, Options, Result, run_case, verify_case
 from capsella.errors import CapsellaError
 from capsella.files import write_json
@@ -100,6 +100,7 @@ def _measure(asked: Measure, contenders: tuple[Contender, ...] | None, console: 
         print_measured(results[-1], peak, console)
         if asked.json is not None:  # after every case, so that an interrupted run leaves what it measured
             write_json(asked.json, document(results, peak, options))
+    print_summary(results, peak, console)
     return int(any(result.refused for result in results))
 
 

@@ -72,6 +72,27 @@ def print_measured(result: Result, peak: float, console: Console) -> None:
         console.print(f"  {name}: a batch of {images} images fits")
 
 
+def print_summary(results: Sequence[Result], peak: float, console: Console) -> None:
+    """One row a case: times in milliseconds, the ratio to plain PyTorch, and the share of the machine's peak."""
+    table = Table(title="summary, ms", title_justify="left")
+    table.add_column("")
+    for heading in ("ours", "plain", "compile", "bare", "× plain", "% of peak"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        ours = next((name for name in result.parity if name in result.timings), None)
+        times = [result.timings.get(name) for name in (ours, "plain", "compile", "bare") if name is not None]
+        if ours is None:
+            times.insert(0, None)
+        ratio = None if ours is None else result.ratio(ours, "plain")
+        table.add_row(
+            result.case.name,
+            *("" if timing is None else f"{1e3 * timing.median:.3g}" for timing in times),
+            "" if ratio is None else f"{ratio:.1f}",
+            "" if ours is None else f"{100 * result.flops / result.timings[ours].median / peak:.0f}",
+        )
+    console.print(table)
+
+
 def document(results: Sequence[Result], peak: float, options: Options) -> dict[str, Any]:
     """All of it, JSON-ready, with what it was measured on. Times are seconds."""
     runtimes = {info["filepath"].rpartition("/")[2] for info in threadpoolctl.threadpool_info()}

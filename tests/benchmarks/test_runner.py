@@ -49,7 +49,9 @@ def test_exit_codes(words, case, good, broken, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "cases_of", lambda device: (case,))
     quick = [] if words[0] == "verify" else ["--repeats", "1", "--seconds", "0", "--no-memory"]
     assert command.main([*words, *quick], (EAGER, good)) == 0
-    assert "refused" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "refused" not in out
+    assert ("% of peak" in out) == (words[0] != "verify")
     assert command.main([*words, *quick], (EAGER, broken)) == 1
     out = capsys.readouterr().out
     assert "tiny-em/b2/training: broken refused" in out

@@ -38,7 +38,8 @@ def test_a_row_for_every_case(tmp_path: Path) -> None:
 
 def _case(op: str, batch: int, training: bool, **seconds: float) -> dict[str, Any]:
     return {
-        "case": f"{op}/b{batch}", "op": op, "batch": batch, "training": training, "bars": {}, "memory_mib": {},
+        "case": f"{op}/b{batch}", "op": op, "batch": batch, "training": training, "flops": 2e6,
+        "bars": {}, "memory_mib": {},
         "timings": {name: {"median": median} for name, median in seconds.items()},
     }  # fmt: skip
 
@@ -58,8 +59,8 @@ def test_the_summary_has_the_largest_batch_of_each_op_and_direction(tmp_path: Pa
     (tmp_path / "here.json").write_text(json.dumps(values))
     summary = markdown(tmp_path).partition("## Summary")[2].partition("## here")[0]
     assert [line for line in summary.splitlines() if line.startswith("| ")][1:] == [
-        "| EM routing, class capsules | forward | 32 | 20 | 800 | 40 | [here](#here) |",
-        "| EM routing, class capsules | forward, backward | 32 | 100 | 3,000 | 30 | [here](#here) |",
+        "| EM routing, class capsules | forward | 32 | 20 | 800 | 40 | 0.002 | 10 | [here](#here) |",
+        "| EM routing, class capsules | forward, backward | 32 | 100 | 3,000 | 30 | 0.002 | 2 | [here](#here) |",
     ]
 
 
