@@ -57,7 +57,7 @@ def test_the_summary_has_the_largest_batch_of_each_op_and_direction(tmp_path: Pa
         ],
     }
     (tmp_path / "here.json").write_text(json.dumps(values))
-    summary = markdown(tmp_path).partition("## Summary")[2].partition("## here")[0]
+    summary = markdown(tmp_path).partition("## Summary")[2].partition("## Where")[0]
     assert [line for line in summary.splitlines() if line.startswith("| ")][1:] == [
         "| EM routing, class capsules | forward | 32 | 20 | 800 | 40 | 0.002 | 10 | [here](#here) |",
         "| EM routing, class capsules | forward, backward | 32 | 100 | 3,000 | 30 | 0.002 | 2 | [here](#here) |",
