@@ -13,8 +13,6 @@ constexpr int64_t BYTES_AT_A_TIME = 16 << 20;
 // result does not depend on it; fewer where the parts would need much memory.
 constexpr int64_t PARTS = 16;
 constexpr int64_t BYTES_OF_PARTS = 64 << 20;
-// Windows whose gradients of the weight are added up one after the other, where types compete at each site alone.
-constexpr int64_t TOGETHER = 4;
 
 template <int L, int R, int Q, int E>
 class EM {
@@ -67,7 +65,7 @@ class EM {
     std::memset(child_poses.get(), 0, windows * children * P * sizeof(float));
     const int64_t carried_size = Carried<L>::size(options_.iterations, blocks_, children, conv_.d());
     const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : windows;
-    Scratch<V> carried_memory((everywhere_ ? group : threads_ * TOGETHER) * carried_size);
+    Scratch<V> carried_memory((everywhere_ ? group : threads_) * carried_size);
     Scratch<float> sums(everywhere_ ? group * children : 0);
     Scratch<float> totals(everywhere_ ? conv_.grid_children() : 0);
 
@@ -107,15 +105,12 @@ class EM {
       };
       if (!everywhere_) {
         for_each_part(count, parts, [&](Loaded& window, int64_t part, int64_t begin, int64_t end, int thread) {
-          for (; begin < end; begin += TOGETHER) {
-            const int64_t stop = std::min(begin + TOGETHER, end);
-            auto carried_of = [&](int64_t at) { return carried_at(thread * TOGETHER + at - begin); };
-            for (int64_t at = begin; at < stop; ++at) {
-              load(window, first + at);
-              for (int t = 0; t < options_.iterations; ++t) describe_parents(window, t);
-              for (int t = options_.iterations - 1; t >= 0; --t) iteration(window, t, carried_of(at), part, at);
-            }
-            inputs(window, part, begin, stop, carried_of);
+          for (int64_t at = begin; at < end; ++at) {
+            const Carried<L> carried = carried_at(thread);
+            load(window, first + at);
+            for (int t = 0; t < options_.iterations; ++t) describe_parents(window, t);
+            for (int t = options_.iterations - 1; t >= 0; --t) iteration(window, t, carried, part, at);
+            inputs(window, part, at, at + 1, [&](int64_t) { return carried; });
           }
         });
         continue;
