@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "cnn-thesis": ("forslov2018_cnnnet3_init1", "he2016_resnet10"),
 }
 """For small images the founding papers' networks and Efficient-CapsNet, and of the CNNs the second paper's (the first
-one's costs fifty times as much) and a small residual network. Of the thesis's, which enlarge images to 224×224, the
+one's costs eight times as much) and a small residual network. Of the thesis's, which enlarge images to 224×224, the
 best (Forslöv 2018, Table 3: EM-NET 1 and CAPSNET 1; CNN-NET 3), and the residual network: capsules must beat a CNN of
 today too."""
 GROUPS["thesis"] = GROUPS["capsules-thesis"] + GROUPS["cnn-thesis"]
