@@ -62,7 +62,7 @@ class EM {
     std::memset(static_cast<void*>(grad_weight.get()), 0, parts * weight_size * sizeof(V));
     std::memset(static_cast<void*>(grad_beta.get()), 0, 2 * parts * blocks_ * sizeof(V));
     Scratch<float> child_poses(windows * children * P), child_activations(windows * children);
-    std::memset(child_poses.get(), 0, windows * children * P * sizeof(float));
+    std::fill_n(child_poses.get(), windows * children * P, 0.0f);
     const int64_t carried_size = Carried<L>::size(options_.iterations, blocks_, children, conv_.d());
     const int64_t group = everywhere_ ? images_at_a_time(carried_size) * conv_.sites() : windows;
     Scratch<V> carried_memory((everywhere_ ? group : threads_) * carried_size);
