@@ -80,9 +80,7 @@ def print_summary(results: Sequence[Result], peak: float, console: Console) -> N
         table.add_column(heading, justify="right")
     for result in results:
         ours = next((name for name in result.parity if name in result.timings), None)
-        times = [result.timings.get(name) for name in (ours, "plain", "compile", "bare") if name is not None]
-        if ours is None:
-            times.insert(0, None)
+        times = [result.timings.get(name) for name in (ours or "", "plain", "compile", "bare")]
         ratio = None if ours is None else result.ratio(ours, "plain")
         table.add_row(
             result.case.name,

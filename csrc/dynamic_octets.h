@@ -23,7 +23,8 @@ class OctetChildren : public UntiedChildren<8, 8, 1> {
   OctetChildren(const Conv& conv, const DynamicOptions& options, const float* poses, const float* weight,
                 const V* vote_offset, int threads)
       : Base(conv, options, poses, weight, vote_offset, threads), pairs_(conv.c_out / 2),
-        plain_(conv.c_out % 2 == 0 && vote_offset == nullptr && !stored_), pair_softmax_(conv, options.leaky), lanes_(conv, options, plain_ ? threads : 0),
+        plain_(conv.c_out % 2 == 0 && vote_offset == nullptr && !stored_), pair_softmax_(conv, options.leaky),
+        lanes_(conv, options, plain_ ? threads : 0),
         pair_factors_(plain_ ? threads * terms_ * MOST_WINDOWS * pairs_ : 0) {}
 
   void route(int thread, int t, Chunks chunks, int64_t begin, int64_t end, const V* g, V* sums) {

@@ -92,8 +92,8 @@ class EM {
         if (t == 0)
           std::memcpy(&child_activations[(first + at) * children], carried.grad_activations, children * sizeof(float));
       };
-      // The gradients of the poses and the weight for some windows: block by block, so that a block's weight and its
-      // gradient stay in the cache. carried_of(at): of the window first + at.
+      // The gradients of the poses and the weight for some windows, block by block. carried_of(at): of the window
+      // first + at.
       auto inputs = [&](Loaded& window, int64_t part, int64_t begin, int64_t end, auto carried_of) {
         for (int64_t block = 0; block < blocks_; ++block)
           for (int64_t at = begin; at < end; ++at) {

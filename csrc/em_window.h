@@ -37,9 +37,9 @@ struct EMWindow {
         votes(blocks * children * D()), couplings(blocks * GROUP), per_child(GROUP), most(blocks), total(blocks),
         mean(blocks * D()), square(blocks * D()), means(options.iterations * blocks * D()),
         precisions(options.iterations * blocks * D()), log_sizes(options.iterations * blocks), cost(blocks),
-        gain(blocks), grad_log_activation(blocks), grad_cost(blocks), expected(blocks), grad_shares(blocks * children), poses(children * conv.p()),
-        offsets(inputs.vote_offset ? slots * D() : 0), log_active(children), active(children), inverse_active(children), log_counts(slots),
-        of_children(children) {}
+        gain(blocks), grad_log_activation(blocks), grad_cost(blocks), expected(blocks), grad_shares(blocks * children),
+        poses(children * conv.p()), offsets(inputs.vote_offset ? slots * D() : 0), log_active(children),
+        active(children), inverse_active(children), log_counts(slots), of_children(children) {}
 
   int64_t R() const { return fixed ? FixedR : conv.r; }
   int64_t Q() const { return fixed ? FixedQ : conv.q; }
