@@ -13,16 +13,22 @@ from rich.markup import escape
 from capsella.cli import screen
 from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
+from capsella.data.survey import survey
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Spread
 from capsella.explain import write_report
 from capsella.files import write_json
 from capsella.grid import finish_run
-from capsella.papers import get_recipe
+from capsella.papers import get_recipe, list_recipes, recipe_function
+from capsella.papers.own_images import DEFAULT, fitted
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, new_run_folder, resume, train
 
-USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALUE …]
+USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
+       capsella train RECIPE [IMAGES] [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train --resume RUN
+
+IMAGES is a folder with one sub-folder a class. Size, batch and epochs are
+chosen for it, unless flags set them. Without a RECIPE it is images-efficient.
 
 Trains a recipe and keeps the epoch with the lowest validation error (with
 --keep last, the last). Tests that once, and writes report.html.
@@ -30,9 +36,6 @@ Trains a recipe and keeps the epoch with the lowest validation error (with
 Every field of a recipe is a flag: `capsella train RECIPE --help` lists them.
 --model NAME takes another network. If both networks have the same options, it
 keeps the recipe's, or else takes its own defaults (`capsella models NAME`).
-
-Images of your own, one sub-folder a class:
-  capsella train images-capsnet --data.path FOLDER
 
 Recipes by paper; `capsella recipes` says what each is:
 """
@@ -66,14 +69,42 @@ def run(arguments: list[str]) -> None:
             raise ValueError(f"--resume: must stand alone, as in `capsella train --resume RUN`, got `{got}`")
         _finish(resume(Path(arguments[1]), console=console), console)
     else:
-        name, words = arguments[0], arguments[1:]
-        recipe, words = prepare(get_recipe(name), words)
+        name, images, words = _named(arguments)
+        recipe = get_recipe(name) if images is None else _fit(name, images, words, console)
+        recipe, words = prepare(recipe, words)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
         folder = options.out or new_run_folder(Path("runs"), name)
         if options.seeds == 1:
             _finish(train(options.recipe, folder, name=name, machine=options.machine, console=console), console)
         else:
             _train_seeds(options, folder, name, console)
+
+
+def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
+    """The recipe's name, the folder of images if one is given, and the flags."""
+    first, *words = arguments
+    if first not in list_recipes():
+        if not Path(first).is_dir():
+            recipe_function(first)  # raises, with the nearest name
+        return DEFAULT, Path(first), words
+    if words and not words[0].startswith("-"):
+        return first, Path(words[0]), words[1:]
+    return first, None, words
+
+
+def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
+    """The recipe for this folder; says what was chosen and why, but for what the flags set."""
+    found = survey(images)
+    recipe, reasons = fitted(get_recipe(name), found)
+    if not set(words) & {"-h", "--help"}:
+        console.print(f"{images}: {found}\nrecipe {name}; chosen for these images:", markup=False, soft_wrap=True)
+        given = {word.partition("=")[0].rpartition(".")[2].lstrip("-").replace("_", "-") for word in words}
+        for flag, reason in reasons.items():
+            if flag.split()[0].lstrip("-") not in given:
+                console.print(f"  {flag:<16} {reason}", markup=False, soft_wrap=True)
+        changes = f"mirrored, and shifted by up to {recipe.augment.shift} pixels"
+        console.print(f"  training images are {changes} (--no-flip, --shift 0)", markup=False, soft_wrap=True)
+    return recipe
 
 
 def _train_seeds(options: Train, folder: Path, name: str, console: Console) -> None:

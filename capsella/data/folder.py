@@ -30,7 +30,9 @@ _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "valida
 
 
 @dataclass(frozen=True)
-class _File:
+class ClassFile:
+    """An image file of a folder, with its class and, where the folder is split already, its split."""
+
     path: str
     """Relative to the folder, with forward slashes."""
     label: str
@@ -52,7 +54,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
             skip_broken), mixed channels or sizes where the options keep them.
     """
     root = Path(options.path or "")
-    listed = _list_files(root)
+    listed = list_files(root)
     if table is not None:
         listed = [file for file in listed if file.path not in table.unused]
         if not listed:
@@ -82,16 +84,16 @@ def _read(root: Path, file: str, options: DataOptions) -> Tensor:
     return decode(root / file, str(root / file), options.height_width, options.channels)
 
 
-def _list_files(root: Path) -> list[_File]:
+def list_files(root: Path) -> list[ClassFile]:
     """Every image file with its class, and its split where the folder is split already, sorted."""
     folders = _sub_folders(root)
     if folders and all(folder in _SPLITS for folder in folders) and "train" in folders:
         return [
-            _File(path, path.split("/")[1], _SPLITS[folder])
+            ClassFile(path, path.split("/")[1], _SPLITS[folder])
             for folder in folders
             for path in _files_by_class(root, folder)
         ]
-    return [_File(path, path.split("/")[0], None) for path in _files_by_class(root, "")]
+    return [ClassFile(path, path.split("/")[0], None) for path in _files_by_class(root, "")]
 
 
 def _files_by_class(root: Path, within: str) -> list[str]:
@@ -141,7 +143,9 @@ def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str
     )
 
 
-def _class_names(root: Path, listed: Sequence[_File], read: Sequence[_File], broken: Sequence[str]) -> tuple[str, ...]:
+def _class_names(
+    root: Path, listed: Sequence[ClassFile], read: Sequence[ClassFile], broken: Sequence[str]
+) -> tuple[str, ...]:
     classes = sorted({file.label for file in listed})
     for name in classes:
         if not any(file.label == name for file in read):

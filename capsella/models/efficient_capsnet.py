@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from capsella.errors import at_least
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
 from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
@@ -25,6 +26,7 @@ def mazzia2021_efficient_capsnet(
     routing: Routing = SelfAttentionRouting(),
     class_weight_sd: float | None = None,
     reconstruction: bool = True,
+    halve_from: int | None = None,
 ) -> CapsuleClassifier:
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
 
@@ -37,8 +39,16 @@ def mazzia2021_efficient_capsnet(
         routing: of the class capsules.
         class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.
+        halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels. Images
+            of twice the size then cost what the paper's do. None never does; the paper has 28×28 alone.
+
+    Raises:
+        ValueError: `halve_from` below 1, or an image too small for the convolutions.
     """
-    kernels = [(kernel, stride) for _, kernel, stride in CONVOLUTIONS]
+    at_least(1, halve_from=halve_from)
+    first_stride = 1 if halve_from is None or min(image_size) < halve_from else 2
+    strides = (first_stride, *(stride for _, _, stride in CONVOLUTIONS[1:]))
+    kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
     # The last maps have 2×2 numbers at least: a batch of one image can then be normalised in training.
     grid_after(image_size, [*kernels, (2, 1)])
     grid = grid_after(image_size, kernels)
@@ -46,7 +56,7 @@ def mazzia2021_efficient_capsnet(
         # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
         class_weight_sd = math.sqrt(2 / (len(classes) * TYPES * POSE))
     return CapsuleClassifier(
-        backbone=_backbone(channels),
+        backbone=_backbone(channels, strides),
         primary=DepthwisePrimaryCapsules(TYPES, POSE, grid),
         capsule_layers=nn.Sequential(
             DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=class_weight_sd)
@@ -64,13 +74,13 @@ def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
     return decoder
 
 
-def _backbone(channels: int) -> nn.Sequential:
+def _backbone(channels: int, strides: tuple[int, ...]) -> nn.Sequential:
     """Unpadded convolutions, each with ReLU, then batch norm with Keras's ε.
 
     Keras's running statistics cover 100 batches; here they cover 10, for small sets change faster (LOG.md, L018).
     """
     layers: list[nn.Module] = []
-    for width, kernel, stride in CONVOLUTIONS:
+    for (width, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True):
         layers += [nn.Conv2d(channels, width, kernel, stride), nn.ReLU(), nn.BatchNorm2d(width, eps=1e-3)]
         channels = width
     backbone = nn.Sequential(*layers)

@@ -1,14 +1,18 @@
-"""The recipes for images of one's own: which recipe trains which network on a folder, by name."""
+"""The recipes for images of one's own: which recipe trains which network on a folder, and how it is fitted to one."""
 
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 from capsella.data import DataOptions
-from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS
+from capsella.data.survey import Survey
+from capsella.losses import LossOptions
+from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
 from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnorb_small
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
-from capsella.training import AugmentOptions, OptimizerOptions, Recipe
+from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import get_recipe, register_recipe
 
 FOLDER = DataOptions(name="folder", path=Path("images"), size=32)
@@ -19,11 +23,61 @@ RECIPE_OF = {
     "hinton2018_matrix_capsnet": "images-matrix-capsnet",
     "hinton2018_matrix_capsnet_small": "images-matrix-capsnet",
     "hinton2018_cnn": "hinton2018-smallnorb-cnn",
-    "mazzia2021_efficient_capsnet": "mazzia2021-mnist",
-    "he2016_resnet10": "he2016-cells",
+    "mazzia2021_efficient_capsnet": "images-efficient",
+    "he2016_resnet10": "images-resnet",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
 """The recipe by which `capsella compare` trains a network; any other takes that of images-capsnet."""
+
+DEFAULT = "images-efficient"
+"""The recipe of `capsella train FOLDER`."""
+SIDES = (32, 48, 64, 96, 128, 224)
+"""Sizes that a folder's images are resized to: the largest that they have and the recipe allows."""
+CHOSEN_ON = 1_503
+"""Training images that the epochs of these recipes were chosen on; on others, a fitted recipe sees as many in all."""
+FEWEST_EPOCHS, MOST_EPOCHS = 20, 100
+FEW_IMAGES = 640
+"""A folder of fewer training images takes batches of 16, for more steps."""
+
+
+@register_recipe
+def images_efficient() -> Recipe:
+    """Efficient-CapsNet on a folder of images: light, and the default.
+
+    Images of 48 pixels or more are halved by the first convolution. Rate, average and epochs were chosen by the
+    validation images of 1,503 cells (LOG.md, L043).
+    """
+    return Recipe(
+        model=ModelOptions("mazzia2021_efficient_capsnet", {"reconstruction": False, "halve_from": 48}),
+        data=replace(FOLDER, size=64),
+        augment=AugmentOptions(shift=4, flip=True),
+        optimizer=OptimizerOptions(learning_rate=4e-3, schedule="cosine", warmup_steps=50, ema=0.98),
+        epochs=30,
+        batch_size=32,
+        channels_last=True,
+    )
+
+
+@register_recipe
+def images_resnet() -> Recipe:
+    """A residual network of ten layers on a folder of images: the CNN that capsules must beat.
+
+    The weights are averaged over the steps, as those of images-efficient: without it, the running statistics of batch
+    normalisation lag behind the weights, and the validation error jumps (LOG.md, L043).
+    """
+    return replace(
+        images_efficient(),
+        model=ModelOptions("he2016_resnet10"),
+        loss=LossOptions(name="cross_entropy"),
+        optimizer=OptimizerOptions(learning_rate=2e-3, schedule="cosine", warmup_steps=50, ema=0.98),
+        channels_last=False,
+    )
+
+
+@register_recipe
+def images_emnet() -> Recipe:
+    """EM-NET 1 of Forslöv's thesis on a folder of images, at 224×224; some 25 images a second on two cores."""
+    return replace(emnet_modern("forslov2018_emnet1_init1"), data=replace(FOLDER, size=224, channels=3))
 
 
 @register_recipe
@@ -54,6 +108,43 @@ def images_matrix_capsnet() -> Recipe:
         epochs=30,
         batch_size=32,
     )
+
+
+class Fitted(NamedTuple):
+    """A recipe for a folder, and why it is as it is: a flag and a reason each."""
+
+    recipe: Recipe
+    reasons: dict[str, str]
+
+
+def fitted(recipe: Recipe, images: Survey) -> Fitted:
+    """A recipe of this module with its size, colours, batch and epochs for the images of a folder.
+
+    Raises:
+        ValueError: the recipe is not for a folder.
+    """
+    if recipe.data.name != "folder":
+        raise ValueError(f"folder: only for a recipe that trains on one, got one for {recipe.data.name!r}")
+    side, most = min(images.height, images.width), recipe.data.size or max(SIDES)
+    size = max((one for one in SIDES if one <= min(side, most)), default=SIDES[0])
+    learned_from = images.images * (1 - recipe.data.test) if images.train is None else images.train
+    train = max(1, round(learned_from * (1 - recipe.data.validation)))
+    batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
+    epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(recipe.epochs * CHOSEN_ON / train)))
+    data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
+    reasons = {
+        f"--size {size}": _why_size(size, side, most),
+        f"--channels {data.channels}": "the images are in colour" if data.channels == 3 else "the images are grey",
+        f"--batch-size {batch}": f"there are about {train:,} training images",
+        f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
+    }
+    return Fitted(replace(recipe, data=data, batch_size=batch, epochs=epochs), reasons)
+
+
+def _why_size(size: int, side: int, most: int) -> str:
+    if size > side:
+        return f"the least that is useful; the images have {side} pixels"
+    return "what this recipe is meant for" if size == most else f"near the images' {side} pixels"
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:

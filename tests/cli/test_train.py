@@ -212,3 +212,28 @@ class TestBadImages:
         for number in range(1, 6):
             (folder / "b" / f"b{number}.png").unlink()
         assert "the class 'b' has 1 image(s) to part" in refused(folder)
+
+
+def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = cli("train", images, "--epochs", 1, "--accelerator", "cpu")
+    assert answer.code == 0
+    assert "33 images in 3 classes, 17×17 pixels as a rule, grey" in answer.out
+    assert "recipe images-efficient; chosen for these images:" in answer.out
+    assert "--size 32" in answer.out
+    assert "--batch-size 16" in answer.out
+    assert "--epochs" not in answer.out  # it was given
+    recipe = RunFolder(Path("runs/images-efficient")).read_config()[1]
+    assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
+
+
+def test_a_recipe_before_the_folder_is_fitted_to_it(cli, images, tmp_path):
+    answer = cli("train", "images-resnet", images, "--epochs", 1, "--accelerator", "cpu", "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert RunFolder(tmp_path / "run").read_config()[1].model.name == "he2016_resnet10"
+
+
+def test_neither_recipe_nor_folder(cli, tmp_path):
+    assert "recipe: must be a registered name, got 'imagse-cnn'; did you mean" in cli("train", "imagse-cnn").err
+    answer = cli("train", "images-efficient", tmp_path / "missing")
+    assert (answer.code, "no such folder" in answer.err) == (1, True)
