@@ -11,7 +11,7 @@ from capsella.compare.report import Findings, protocol, write_comparison
 from capsella.compare.trained import Trained, train_all
 from capsella.compare.verdict import Side, judge
 from capsella.data import single_images
-from capsella.files import write_json
+from capsella.files import alone_in, write_json
 from capsella.training.environment import environment
 
 
@@ -22,8 +22,14 @@ def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
         What was found, and the path of the report.
 
     Raises:
-        CapsellaError: every network of a kind diverged; a run of another recipe is in the way; no space left.
+        CapsellaError: every network of a kind diverged; a run of another recipe is in the way; another process is at
+            work in the folder; no space left.
     """
+    with alone_in(plan.folder):
+        return _compare(plan, console)
+
+
+def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     begin(plan)
     networks, champions = train_all(plan, console)
     console.print("testing: accuracy, changed images, latency", markup=False)

@@ -6,6 +6,7 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +21,7 @@ from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import launch, peak_memory_mib, settle_precision
+from capsella.training.devices import launch, peak_memory_mib, settle_precision, starts_training
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.options import Machine
@@ -42,21 +43,25 @@ def train(
     """Train a new run into `folder` and return it with the weights that the recipe keeps.
 
     Raises:
-        CapsellaError: a run is in `folder` already; data is missing or broken; the disk is full.
+        CapsellaError: a run is in `folder` already, or another process trains there; data is missing or broken; the
+            disk is full.
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
     files = RunFolder(folder)
     files.check_unused()
-    recipe, chosen = settle_precision(recipe, machine)
-    fabric = launch(recipe, machine)
-    trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
-    if chosen is not None:
-        trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
-    if fabric.is_global_zero:
-        files.write_config(name, recipe, machine)
-    trainer.run()
-    return load_run(folder)
+    with _alone(files, machine):
+        if starts_training(machine):
+            files.check_unused()  # another training may have ended there since
+        recipe, chosen = settle_precision(recipe, machine)
+        fabric = launch(recipe, machine)
+        trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
+        if chosen is not None:
+            trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
+        if fabric.is_global_zero:
+            files.write_config(name, recipe, machine)
+        trainer.run()
+        return load_run(folder)
 
 
 def resume(folder: Path, *, console: Console | None = None) -> Run:
@@ -67,11 +72,17 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
     """
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
-    trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
-    trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
-    if not trainer.is_finished:
-        trainer.run()
-    return load_run(folder)
+    with _alone(files, machine):
+        trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
+        trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
+        if not trainer.is_finished:
+            trainer.run()
+        return load_run(folder)
+
+
+def _alone(files: RunFolder, machine: Machine) -> AbstractContextManager[None]:
+    """The first of the processes that train together keeps others away."""
+    return files.alone() if starts_training(machine) else nullcontext()
 
 
 class Trainer:
