@@ -94,15 +94,15 @@ def lock(file: IO[Any], busy: str) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Be the only process that works in a folder, which is made where it is not there.
 
-    The file .lock in it holds the process's number, and is removed at the end. One that a killed process left behind
-    is taken over.
+    The file .lock in it holds the process's number, and is removed at the end, and so is the folder where nothing else
+    came into it. A lock that a killed process left behind is taken over.
 
     Raises:
         CapsellaError: another process works there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".lock"
+    was_there, path = folder.exists(), folder / ".lock"
     while True:
+        folder.mkdir(parents=True, exist_ok=True)
         with open(path, "a+", encoding="utf-8") as file:
             file.seek(0)
             lock(file, f"{folder}: capsella is at work there already ({file.read() or 'another process'}); {_WAIT}")
@@ -115,6 +115,8 @@ def alone_in(folder: Path) -> Iterator[None]:
                 yield
             finally:
                 path.unlink(missing_ok=True)
+                if not was_there and not any(folder.iterdir()):
+                    folder.rmdir()
             return
 
 

@@ -55,12 +55,18 @@ def test_an_error_frees_the_folder(tmp_path):
         pass  # a second time at once, in the same process
 
 
+def test_nothing_is_left_where_nothing_came_of_it(tmp_path):
+    with pytest.raises(RuntimeError), alone_in(tmp_path / "run"):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
     def refuse(file, how):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("capsella.files.fcntl.flock", refuse)
     monkeypatch.setattr("capsella.errors._warned", set())
-    with pytest.warns(UserWarning, match="this file system has no locks; see that no two processes write there"):
-        with alone_in(tmp_path):
-            pass
+    text = "this file system has no locks; see that no two processes write there"
+    with pytest.warns(UserWarning, match=text), alone_in(tmp_path):
+        pass

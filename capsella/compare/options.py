@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from capsella.data import DataOptions
+from capsella.data.options import Duplicates
 from capsella.training import AugmentOptions
 from capsella.training.precision import Precision
 
@@ -61,6 +62,9 @@ class ComparisonOptions:
     """A regular expression whose capture group names the patient in a file's path: none is on two sides of a split."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+    duplicates: Duplicates = "error"
+    """The same image in two classes, or in two parts of your own split, is an error, or with `keep` a warning. Copies
+    stay on one side of a split that is drawn. `ignore` does not look for copies."""
     latency_limit: float = 50.0
     """Milliseconds that one image may take on this machine's processor."""
     precision: Precision = "32-true"
@@ -108,6 +112,7 @@ class ComparisonOptions:
             split_file=self.split_file,
             group=self.group,
             skip_broken=self.skip_broken,
+            duplicates=self.duplicates,
         )
 
     @property

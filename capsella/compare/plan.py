@@ -81,6 +81,7 @@ class Plan:
             split_file=file,
             group=given.group,
             skip_broken=given.skip_broken,
+            duplicates="ignore",  # they were looked for when the split was drawn
         )
 
     def recipe(self, one: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:
@@ -116,7 +117,9 @@ def make_plan(options: ComparisonOptions) -> Plan:
         CapsellaError: images that cannot be read or split; a comparison with other options is in the folder.
     """
     begun = _begun(options)
-    data = options.data if begun is None else replace(options.data, split_file=options.output / "split.csv")
+    data = options.data
+    if begun is not None:
+        data = replace(data, split_file=options.output / "split.csv", duplicates="ignore")
     splits, table = load_split(data)
     _check_subsets(options, splits)
     names = names_of(options.models) or suited(splits.image_size)

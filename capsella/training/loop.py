@@ -6,7 +6,6 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +20,7 @@ from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import launch, peak_memory_mib, settle_precision, starts_training
+from capsella.training.devices import launch, peak_memory_mib, settle_precision
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.options import Machine
@@ -49,10 +48,8 @@ def train(
         ValueError: the images do not fit the network.
     """
     files = RunFolder(folder)
-    files.check_unused()
-    with _alone(files, machine):
-        if starts_training(machine):
-            files.check_unused()  # another training may have ended there since
+    with files.alone(machine):
+        files.check_unused()
         recipe, chosen = settle_precision(recipe, machine)
         fabric = launch(recipe, machine)
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
@@ -72,17 +69,12 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
     """
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
-    with _alone(files, machine):
+    with files.alone(machine):
         trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         if not trainer.is_finished:
             trainer.run()
         return load_run(folder)
-
-
-def _alone(files: RunFolder, machine: Machine) -> AbstractContextManager[None]:
-    """The first of the processes that train together keeps others away."""
-    return files.alone() if starts_training(machine) else nullcontext()
 
 
 class Trainer:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
+from capsella.training.devices import starts_training
 from capsella.training.environment import environment
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
@@ -72,13 +73,13 @@ class RunFolder:
         """Whether the training was given up."""
         return (self.path / "diverged.json").exists()
 
-    def alone(self) -> AbstractContextManager[None]:
-        """No other process trains into this folder meanwhile; on several devices the first process asks for all.
+    def alone(self, machine: Machine) -> AbstractContextManager[None]:
+        """No other process trains into this folder meanwhile; of those that train together the first asks for all.
 
         Raises:
             CapsellaError: one does.
         """
-        return alone_in(self.path)
+        return alone_in(self.path) if starts_training(machine) else nullcontext()
 
     def check_unused(self) -> None:
         """No run is lost.
