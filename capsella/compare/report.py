@@ -150,7 +150,7 @@ def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
         for one in found.champions
     }
     if not found.plan.options.shares:
-        return Section(name, title, "The data-size curve was left out (--sizes 1).")
+        return Section(name, title, "There is none: --sizes 1, or a class is too rare for a share of it.")
     text = (
         "The best network of each kind, trained on shares of the training images with as many steps. A curve that "
         "still rises says that more images would help."
