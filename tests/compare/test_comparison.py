@@ -124,6 +124,12 @@ class TestDone:
         assert values["verdict"]["difference"]["estimate"] == pytest.approx(one - other)
         assert (values["verdict"]["capsules"], values["verdict"]["cnn"]) == NETWORKS
         assert values["options"]["seeds"] == [0, 1]
+        useful = values["verdict"]["better_than_chance"]
+        assert values["verdict"]["ship"] in (None, *useful)
+        assert set(values["verdict"]["kept_under_changes"]) == (
+            {"rotation", "translation", "colour", "noise"} if len(useful) == 2 else set()
+        )
+        assert values["verdict"]["not_trained_to_the_end"] == []  # of one epoch nothing is said
 
     def test_only_chosen_runs_are_tested_and_none_by_training(self, done):
         runs = sorted(path.name for path in (done / "runs").iterdir())
