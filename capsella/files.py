@@ -1,4 +1,4 @@
-"""Files written whole or not at all: to a temporary name beside the target, then renamed over it."""
+"""Files written whole or not at all, by a temporary name beside the target; and locks: one process at a time."""
 
 import contextlib
 import csv
@@ -6,11 +6,18 @@ import errno
 import io
 import json
 import os
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, warn_once
+
+if sys.platform != "win32":
+    import fcntl
+
+_WAIT = "wait for its end, or choose another folder"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -61,3 +68,60 @@ def is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def lock(file: IO[Any], busy: str) -> None:
+    """Keep an open file to this process until it is closed; the system unlocks it however the process ends.
+
+    On Windows, and on a file system that has no locks (a warning says so), nothing is locked.
+
+    Raises:
+        CapsellaError: another process has it; with the text `busy`.
+    """
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise CapsellaError(busy) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        warn_once("no locks", f"{file.name}: this file system has no locks; see that no two processes write there")
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Be the only process that works in a folder, which is made where it is not there.
+
+    The file .lock in it holds the process's number, and is removed at the end, and so is the folder where nothing else
+    came into it. A lock that a killed process left behind is taken over.
+
+    Raises:
+        CapsellaError: another process works there.
+    """
+    was_there, path = folder.exists(), folder / ".lock"
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+", encoding="utf-8") as file:
+            file.seek(0)
+            lock(file, f"{folder}: capsella is at work there already ({file.read() or 'another process'}); {_WAIT}")
+            if not _is_at(file, path):  # its last owner removed it before this lock held
+                continue
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+                if not was_there and not any(folder.iterdir()):
+                    folder.rmdir()
+            return
+
+
+def _is_at(file: IO[Any], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,7 +1,9 @@
 """`capsella attack`."""
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +26,7 @@ class Attack:
 
     With several runs, each also meets the images that fool the others.
 
-    All runs must have been trained on the same images.
+    All runs must have been tested on the same images.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
@@ -67,14 +69,37 @@ def run(arguments: list[str]) -> None:
 
 
 def _test_images(runs: dict[str, Run], per_class: int | None) -> tuple[str, ImageSet]:
-    """The name of the first run's images, and its test images, at most so many a class."""
-    first = next(iter(runs.values()))
-    for name, run in runs.items():
-        if run.recipe.data != first.recipe.data:
-            raise CapsellaError(
-                f"{name}: must have been trained on the images of {first.folder.name}, with the same options of data, "
-                "so that the test images are new to both"
-            )
-    splits = load_data(first.recipe.data)
+    """The name of the first run's images, and its test images, at most so many a class.
+
+    The others' must be the same, whatever flags or split file they come from, so that they are new to every run.
+    """
+    first, *others = runs
+    splits = load_data(runs[first].recipe.data)
     test = single_images(splits.test, "attacks")
+    for name in others:
+        if runs[name].recipe.data == runs[first].recipe.data:
+            continue
+        theirs = single_images(load_data(runs[name].recipe.data).test, "attacks")
+        if difference := _difference(test, theirs):
+            raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
     return splits.name, test if per_class is None else first_per_class(test, per_class, 0)
+
+
+def _difference(first: ImageSet, other: ImageSet) -> str:
+    """What tells two sets apart, in words; "" where they hold the same images of the same classes, in any order."""
+    if first.classes != other.classes:
+        return f"but the classes are {', '.join(first.classes)} there and {', '.join(other.classes)} here"
+    if first.images.shape[1:] != other.images.shape[1:]:
+        there, here = ("×".join(map(str, (*one.image_size, one.channels))) for one in (first, other))
+        return f"but they are {there} there and {here} here"
+    known = _digests(first)
+    shared = (known & _digests(other)).total()
+    if shared == known.total() == len(other):
+        return ""
+    return f"but of {len(first)} there and {len(other)} here {shared} are the same"
+
+
+def _digests(images: ImageSet) -> Counter[tuple[bytes, int]]:
+    """Pixels and label of each image, counted."""
+    pixels = (blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in images.images)
+    return Counter(zip(pixels, images.labels.tolist(), strict=True))

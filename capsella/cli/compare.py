@@ -38,7 +38,8 @@ def _print_plan(plan: Plan) -> None:
     curve = 2 * len(given.shares) * len(given.seeds)
     print(
         f"{plan.epochs} epochs in batches of {plan.batch_size}, {len(given.seeds)} seed(s); {curve} more runs for the "
-        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}."
+        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())},"
+        f" from a few images through each network here."
     )
     if given.precision == "auto":
         print(f"precision auto → {plan.precision}")

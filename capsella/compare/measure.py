@@ -1,7 +1,7 @@
 """What the trained networks are worth on the test images, which are looked at here for the first time."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from capsella.compare.trained import Trained
 from capsella.data import ImageSet
 from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
 from capsella.evaluation.intervals import Interval, accuracy_interval
+from capsella.evaluation.robustness.kept import Changed
 from capsella.evaluation.times.latency import Latency, latencies
 from capsella.files import write_csv
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -27,15 +28,14 @@ MOST_CHANGED = 300
 class Measured:
     """A network of the comparison, tested: an evaluation by seed, and those of the runs on a share of the images.
 
-    changed: mean accuracy in per cent over the strengths of each change of the test images, by seed; empty where the
-    network is not the best of its kind.
+    changed: what it makes of changed test images; None where the network is not the best of its kind.
     """
 
     trained: Trained
     evaluations: dict[int, Evaluation]
     by_share: dict[float, dict[int, Evaluation]]
     latency: Latency
-    changed: dict[str, dict[int, float]] = field(default_factory=dict)
+    changed: Changed | None = None
 
     @property
     def name(self) -> str:
@@ -96,7 +96,15 @@ class Measured:
                 }
                 for share, evaluations in self.by_share.items()
             },
-            "accuracy_on_changed_images_percent": self.changed,
+            "accuracy_on_changed_images_percent": self._changed_accuracy(),
+        }
+
+    def _changed_accuracy(self) -> dict[str, dict[int, float]]:
+        """Mean over the strengths of each change, by seed."""
+        by_change = {} if self.changed is None else self.changed.by_change
+        return {
+            change: {seed: 100 * float(row.mean()) for seed, row in zip(self.evaluations, hits, strict=True)}
+            for change, hits in by_change.items()
         }
 
 
@@ -122,7 +130,7 @@ def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: I
                 for share, runs in one.by_share.items()
             },
             times[one.candidate.network],
-            _changed(one, images) if one in champions else {},
+            _changed(one, images) if one in champions else None,
         )
         for one in whole
     ]
@@ -150,16 +158,17 @@ def _evaluate(folder: Path, images: ImageSet) -> Evaluation:
     return evaluate(load_run(folder).model, images, batch_size=32)
 
 
-def _changed(one: Trained, images: ImageSet) -> dict[str, dict[int, float]]:
+def _changed(one: Trained, images: ImageSet) -> Changed:
     models = {str(seed): load_run(run.folder).model for seed, run in one.by_seed.items()}
     result = measure_robustness(models, _spread(images), batch_size=32)
-    return {
-        change: {
-            int(seed): float(np.mean([point.accuracy for point in result.curve(seed, change) if point.strength > 0]))
-            for seed in models
-        }
-        for change in result.perturbations
-    }
+    curves = {change: [result.curve(seed, change) for seed in models] for change in result.perturbations}
+    return Changed(
+        np.stack([points[0].hits for points in next(iter(curves.values()))]),
+        {
+            change: np.stack([np.mean([point.hits for point in points if point.strength > 0], 0) for points in seeds])
+            for change, seeds in curves.items()
+        },
+    )
 
 
 def _spread(images: ImageSet) -> ImageSet:

@@ -8,9 +8,12 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from capsella.data import DataOptions
+from capsella.data.options import Duplicates
 from capsella.training import AugmentOptions
 from capsella.training.precision import Precision
 
+SIZES = (0.25, 0.5, 1.0)
+"""Shares of the training images for the data-size curve, where every class has enough of them."""
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
 """Learning rates tried for each network, as factors of its recipe's."""
 
@@ -43,8 +46,9 @@ class ComparisonOptions:
     """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
-    sizes: tuple[float, ...] = (0.25, 0.5, 1.0)
-    """Shares of the training images for the data-size curve of the best capsule network and the best CNN."""
+    sizes: tuple[float, ...] | None = None
+    """Shares of the training images for the data-size curve of the best capsule network and the best CNN. Default:
+    0.25, 0.5 and 1, less those that would leave a class without an image."""
     batch_size: int | None = None
     """Images a step; default: 32, or 8 from 64 pixels a side on."""
     flip: bool = True
@@ -61,6 +65,9 @@ class ComparisonOptions:
     """A regular expression whose capture group names the patient in a file's path: none is on two sides of a split."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+    duplicates: Duplicates = "error"
+    """The same image in two classes, or in two parts of your own split, is an error, or with `keep` a warning. Copies
+    stay on one side of a split that is drawn. `ignore` does not look for copies."""
     latency_limit: float = 50.0
     """Milliseconds that one image may take on this machine's processor."""
     precision: Precision = "32-true"
@@ -78,8 +85,9 @@ class ComparisonOptions:
             raise ValueError(f"seeds: must be at least one, and each only once, got {self.seeds}")
         if self.rates not in RATES:
             raise ValueError(f"rates: must be 1 or 3, got {self.rates}")
-        if not self.sizes or max(self.sizes) != 1 or min(self.sizes) <= 0 or len(set(self.sizes)) < len(self.sizes):
-            raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {self.sizes}")
+        sizes = SIZES if self.sizes is None else self.sizes
+        if not sizes or max(sizes) != 1 or min(sizes) <= 0 or len(set(sizes)) < len(sizes):
+            raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {sizes}")
         for name in ("epochs", "batch_size"):
             number = getattr(self, name)
             if number is not None and number < 1:
@@ -108,6 +116,7 @@ class ComparisonOptions:
             split_file=self.split_file,
             group=self.group,
             skip_broken=self.skip_broken,
+            duplicates=self.duplicates,
         )
 
     @property
@@ -118,7 +127,7 @@ class ComparisonOptions:
     @property
     def shares(self) -> tuple[float, ...]:
         """The shares below 1, rising."""
-        return tuple(sorted(share for share in self.sizes if share < 1))
+        return tuple(sorted(share for share in self.sizes or SIZES if share < 1))
 
     def to_dict(self) -> dict[str, Any]:
         """What decides the numbers, JSON-ready."""

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from capsella.compare.networks import LARGE, Candidate, candidates, names_of, suited
-from capsella.compare.options import RATES, ComparisonOptions
+from capsella.compare.options import RATES, SIZES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, warn_once
 from capsella.evaluation import execution_times
 from capsella.files import write_json
 from capsella.grid import rate_at
@@ -81,6 +81,7 @@ class Plan:
             split_file=file,
             group=given.group,
             skip_broken=given.skip_broken,
+            duplicates="ignore",  # they were looked for when the split was drawn
         )
 
     def recipe(self, one: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:
@@ -116,9 +117,11 @@ def make_plan(options: ComparisonOptions) -> Plan:
         CapsellaError: images that cannot be read or split; a comparison with other options is in the folder.
     """
     begun = _begun(options)
-    data = options.data if begun is None else replace(options.data, split_file=options.output / "split.csv")
+    data = options.data
+    if begun is not None:
+        data = replace(data, split_file=options.output / "split.csv", duplicates="ignore")
     splits, table = load_split(data)
-    _check_subsets(options, splits)
+    options = _with_sizes(options, splits, begun)
     names = names_of(options.models) or suited(splits.image_size)
     chosen = candidates(names if begun is None else begun["networks"], splits)
     batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
@@ -169,7 +172,8 @@ def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
     for name, value in options.to_dict().items():
-        if older.get(name) != value:
+        is_default = name == "sizes" and value is None
+        if not is_default and older.get(name, value) != value:  # an older plan has fewer options
             raise CapsellaError(
                 f"{options.output} holds a comparison with {name} = {older.get(name)}, not {value}; "
                 "call it with the same options to go on, or choose another --out"
@@ -177,27 +181,38 @@ def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
     return plan
 
 
-def _check_subsets(options: ComparisonOptions, splits: Splits) -> None:
-    """Every class must have an image even in the smallest share, and the test more than one to be compared by."""
+def _with_sizes(options: ComparisonOptions, splits: Splits, begun: dict[str, Any] | None) -> ComparisonOptions:
+    """Shares that leave an image of every class: the default ones that do, or those asked for, or an error.
+
+    The test must have more than one image to be compared by.
+    """
     if len(splits.test) < 2:
         raise CapsellaError(f"{splits.name}: must have at least 2 test images, got {len(splits.test)}")
-    least = min(options.sizes)
-    for name, count in splits.train.counts().items():
-        if least < 1 and count * least < 1:
-            raise CapsellaError(
-                f"sizes: {least:g} of the {count} training images of the class {name!r} is less than one; "
-                "leave out the data-size curve with --sizes 1, or add images"
-            )
+    if options.sizes is None and begun is not None:
+        return replace(options, sizes=tuple(begun["options"]["sizes"]))
+    asked = SIZES if options.sizes is None else options.sizes
+    rare, count = min(splits.train.counts().items(), key=lambda one: one[1])
+    kept = tuple(share for share in asked if share == 1 or count * share >= 1)
+    if kept != asked:
+        left_out = " and ".join(f"{share:g}" for share in asked if share not in kept)
+        why = f"sizes: {left_out} of the {count} training images of the class {rare!r} is less than one"
+        if options.sizes is not None:
+            raise CapsellaError(f"{why}; leave out the data-size curve with --sizes 1, or add images")
+        warn_once(why, f"{why}: not in the data-size curve")
+    return replace(options, sizes=kept)
 
 
 def _costs(chosen: list[Candidate], splits: Splits, batch_size: int) -> dict[str, Cost]:
-    """A step of each network, timed alone: together they might not fit into memory."""
-    costs = {}
+    """A quarter of a step of each network, timed alone: together they might not fit into memory.
+
+    An image costs a little more in a small batch than in a large one; the finished runs correct the estimate.
+    """
+    costs, few = {}, max(2, batch_size // 4)
     for one in chosen:
         torch.manual_seed(0)
         model = one.recipe.model.create(splits.image_size, splits.channels, splits.classes)
-        times = execution_times({one.network: model}, (batch_size,), repeats=1, seconds=0)
-        forward, backward = (row.timing.median / batch_size for row in times.rows)
+        times = execution_times({one.network: model}, (few,), repeats=1, seconds=0)
+        forward, backward = (row.timing.median / few for row in times.rows)
         costs[one.network] = Cost(backward, forward)
     return costs
 

@@ -121,10 +121,11 @@ def _sections(found: Findings) -> list[Section]:
         "training did not show them; shaded: 95 % interval over these images alone.",
         robustness_figure(found.robustness),
     )
-    return [accuracy, _learning(measured, colours), _sizes(found, colours), robust, *_confusions(found), *_drawn(found)]
+    learning = _learning(measured, colours, found.verdict.unfinished)
+    return [accuracy, learning, _sizes(found, colours), robust, *_confusions(found), *_drawn(found)]
 
 
-def _learning(measured: Sequence[Measured], colours: Mapping[str, str]) -> Section:
+def _learning(measured: Sequence[Measured], colours: Mapping[str, str], unfinished: Sequence[str]) -> Section:
     tables = {
         one.name: [read_metrics(run.folder / "metrics.csv") for run in one.trained.by_seed.values()] for one in measured
     }
@@ -134,7 +135,10 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str]) -> Secti
     )
     text = (
         "Mean over seeds, shaded from the best seed to the worst. A curve that still falls at its end would gain from "
-        "more epochs; training images are changed at random, validation images are not."
+        "more epochs; training images are changed at random, validation images are not. "
+    )
+    text += (
+        f"Not trained to the end: {', '.join(unfinished)}." if unfinished else "Every network was trained to the end."
     )
     return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
 
@@ -150,7 +154,7 @@ def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
         for one in found.champions
     }
     if not found.plan.options.shares:
-        return Section(name, title, "The data-size curve was left out (--sizes 1).")
+        return Section(name, title, "There is none: --sizes 1, or a class is too rare for a share of it.")
     text = (
         "The best network of each kind, trained on shares of the training images with as many steps. A curve that "
         "still rises says that more images would help."

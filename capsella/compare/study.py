@@ -8,10 +8,12 @@ from rich.console import Console
 from capsella.compare.measure import Measured, hits, measure, shipped_robustness, write_predictions
 from capsella.compare.plan import Plan, begin
 from capsella.compare.report import Findings, protocol, write_comparison
+from capsella.compare.sides import Judged, Side
 from capsella.compare.trained import Trained, train_all
-from capsella.compare.verdict import Side, judge
+from capsella.compare.unfinished import is_unfinished
+from capsella.compare.verdict import judge
 from capsella.data import single_images
-from capsella.files import write_json
+from capsella.files import alone_in, write_json
 from capsella.training.environment import environment
 
 
@@ -22,8 +24,14 @@ def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
         What was found, and the path of the report.
 
     Raises:
-        CapsellaError: every network of a kind diverged; a run of another recipe is in the way; no space left.
+        CapsellaError: every network of a kind diverged; a run of another recipe is in the way; another process is at
+            work in the folder; no space left.
     """
+    with alone_in(plan.folder):
+        return _compare(plan, console)
+
+
+def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     begin(plan)
     networks, champions = train_all(plan, console)
     console.print("testing: accuracy, changed images, latency", markup=False)
@@ -31,7 +39,9 @@ def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     best = [champions["capsules"], champions["CNN"]]
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])
-    verdict = judge(_side(pair[0]), _side(pair[1]), plan.options.latency_limit)
+    names = [one.name for one in measured if is_unfinished(one.trained)]
+    judged = Judged(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, names)
+    verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     curves = shipped_robustness(pair, images, plan.splits.name)
     found = Findings(plan, measured, pair, verdict, curves, environment())
     write_predictions(plan.folder / "test_predictions.csv", measured, images)
@@ -59,6 +69,9 @@ def values(found: Findings) -> dict[str, Any]:
             "cnn": found.champions[1].name,
             "difference": verdict.difference.to_dict(),
             "detectable_difference": verdict.difference.detectable,
+            "better_than_chance": list(verdict.useful),
+            "not_trained_to_the_end": list(verdict.unfinished),
+            "kept_under_changes": {change: one.to_dict() for change, one in verdict.kept.items()},
             "mcnemar_of_the_shipped": verdict.shipped_pair._asdict(),
         },
         "networks": [one.to_dict() for one in found.measured],
@@ -79,6 +92,6 @@ def _side(one: Measured) -> Side:
         shipped=list(one.evaluations).index(one.trained.best_seed),
         latency=(one.latency.p50, one.latency.p95),
         parameters=one.trained.candidate.parameters,
-        changed={change: tuple(seeds.values()) for change, seeds in one.changed.items()},
+        changed=one.changed,
         smaller=None if share is None else (share, hits(one.by_share[share])),
     )

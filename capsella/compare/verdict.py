@@ -1,77 +1,85 @@
 """The verdict of a comparison in plain words, from what the best network of each kind got right."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool
 
-from capsella.evaluation.intervals import Interval, McNemar, difference_interval, mcnemar
+from capsella.compare.sides import Judged, Side
+from capsella.evaluation.intervals import Interval, McNemar, balanced_interval, difference_interval, mcnemar
+from capsella.evaluation.robustness.kept import Kept, kept
 
 Winner = Literal["capsules", "CNN"]
 MOST_IMAGES = 1_000_000
 """More test images than that are no advice."""
 
 
-@dataclass(frozen=True, eq=False)
-class Side:
-    """The best network of a kind.
-
-    hits: which test images each seed has right. shipped: the row of the seed that would be shipped. latency: the 50th
-    and 95th percentile of the milliseconds an image takes. changed: accuracy in per cent on changed test images, by
-    change, a number a seed. smaller: the largest share of the training images below 1, and the hits of training on it.
-    """
-
-    network: str
-    hits: Bool[np.ndarray, "seeds images"]
-    shipped: int
-    latency: tuple[float, float]
-    parameters: int
-    changed: Mapping[str, tuple[float, ...]]
-    smaller: tuple[float, Bool[np.ndarray, "seeds images"]] | None = None
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """winner: None where the difference is within noise. ship: the network to take, None where none is fast enough.
+    """winner: None where the difference is within noise. ship: the network to take, None where none is fit.
 
-    difference: capsules less CNN. headline: one sentence. sentences: the rest, by what they are about.
+    difference: capsules less CNN. useful: the networks that are better than chance. unfinished: those that still
+    learned. kept: by change, what capsules and CNN keep. headline: one sentence. sentences: the rest, by what they are
+    about.
     """
 
     winner: Winner | None
     ship: str | None
     difference: Interval
     shipped_pair: McNemar
+    useful: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    kept: Mapping[str, Kept]
     headline: str
     sentences: dict[str, str]
 
 
-def judge(capsules: Side, cnn: Side, limit: float) -> Verdict:
-    """Who wins, by how much, and what to do next.
+def judge(capsules: Side, cnn: Side, by: Judged) -> Verdict:
+    """Who wins, by how much, whether it is worth shipping, and what to do next.
 
     The best network of each kind must have been chosen on other images than these.
 
-    Args:
-        capsules, cnn: the two.
-        limit: milliseconds that an image may take.
-
     Raises:
-        ValueError: hits of different images, a limit that is not above 0.
+        ValueError: hits of different images, or labels of others.
     """
-    if not limit > 0:
-        raise ValueError(f"limit: must be above 0 milliseconds, got {limit}")
     difference = difference_interval(capsules.hits, cnn.hits)
     pair = mcnemar(capsules.hits[capsules.shipped], cnn.hits[cnn.shipped])
     winner: Winner | None = "capsules" if difference.low > 0 else "CNN" if difference.high < 0 else None
-    ship, speed = _speed(capsules, cnn, winner, limit)
+    useful = [one for one in (capsules, cnn) if better_than_chance(one.hits, by)]
+    left = {}
+    if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
+        left = kept(capsules.changed, cnn.changed, by.chance)
+    ship, speed = _speed(capsules, cnn, winner, useful, by.limit)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference, pair),
+        "better than chance": " ".join(_chance(one, by) for one in (capsules, cnn)),
+        "training": _training(by),
         "speed and size": speed,
-        "changed images": _changed(capsules, cnn),
-        "what to do next": _next(capsules, cnn, winner, difference),
+        "changed images": _changed(capsules, cnn, left, by),
+        "what to do next": _next(capsules, cnn, winner, difference, useful, by),
     }
-    return Verdict(winner, ship, difference, pair, _headline(capsules, cnn, winner, difference), sentences)
+    return Verdict(
+        winner,
+        ship,
+        difference,
+        pair,
+        tuple(one.network for one in useful),
+        tuple(by.unfinished),
+        left,
+        _headline(capsules, cnn, winner, difference, useful, by),
+        sentences,
+    )
+
+
+def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Judged) -> bool:
+    """Whether a network is right more often than always saying the largest class, and finds more of each than guessing.
+
+    Both with 95 % confidence: the interval of the difference, image by image, and that of the balanced accuracy.
+    """
+    ahead = difference_interval(hits, by.labels[None] == by.largest)
+    return ahead.low > 0 and balanced_interval(hits, by.labels).low > 1 / len(np.unique(by.labels))
 
 
 def points(share: float) -> str:
@@ -79,7 +87,20 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", "−")
 
 
-def _headline(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
+def _headline(
+    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Judged
+) -> str:
+    if not useful:
+        return (
+            f"Neither is to be shipped yet: these test images do not show that {capsules.network} or {cnn.network} is "
+            f"better than always saying {by.classes[by.largest]} ({100 * by.chance:.1f} %)."
+        )
+    early = [one.network for one in (capsules, cnn) if one.network in by.unfinished]
+    more = f" But {' and '.join(early)} still learned when the training ended." if early else ""
+    return _winner(capsules, cnn, winner, difference) + more
+
+
+def _winner(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
     seeds, images = capsules.hits.shape
     if winner is None:
         s = "" if seeds == 1 else "s"
@@ -110,51 +131,91 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) ->
     )
 
 
-def _speed(capsules: Side, cnn: Side, winner: Winner | None, limit: float) -> tuple[str | None, str]:
-    """Which network to ship, and why: the winner if it is fast enough, of equals the faster."""
-    sides = (capsules, cnn)
+def _chance(one: Side, by: Judged) -> str:
+    ahead = difference_interval(one.hits, by.labels[None] == by.largest)
+    found = balanced_interval(one.hits, by.labels)
+    shown = "is" if better_than_chance(one.hits, by) else "is not shown to be"
+    return (
+        f"{one.network} {shown} better than chance: it is right {points(ahead.estimate)} points "
+        f"({points(ahead.low)} to {points(ahead.high)}) more often than always saying {by.classes[by.largest]}, and "
+        f"finds {100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}) of a class on average, "
+        f"where guessing finds {100 / len(np.unique(by.labels)):.1f} %."
+    )
+
+
+def _training(by: Judged) -> str:
+    if not by.unfinished:
+        return f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
+    return (
+        f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
+        f"last third of {by.epochs} epochs; longer training may change the result."
+    )
+
+
+def _speed(
+    capsules: Side, cnn: Side, winner: Winner | None, useful: Sequence[Side], limit: float
+) -> tuple[str | None, str]:
+    """Which network to ship, and why: the winner if it is fast enough, of equals the faster; none that guesses."""
     facts = "; ".join(
         f"{one.network} takes {one.latency[0]:.1f} ms an image (95 % of calls within {one.latency[1]:.1f} ms) and has "
         f"{one.parameters:,} parameters"
-        for one in sides
+        for one in (capsules, cnn)
     )
-    fast = [one for one in sides if one.latency[1] <= limit]
+    fast = [one for one in useful if one.latency[1] <= limit]
     best = None if winner is None else capsules if winner == "capsules" else cnn
+    if not useful:
+        return None, f"{facts}. Ship neither: fast or not, they are not shown to be better than chance."
     if not fast:
+        none = "Neither stays" if len(useful) == 2 else f"{useful[0].network}, which alone beats chance, does not stay"
         return None, (
-            f"{facts}. Neither stays within {limit:g} ms on this machine; `capsella bench` tells whether "
+            f"{facts}. {none} within {limit:g} ms on this machine; `capsella bench` tells whether "
             "ONNX Runtime or int8 does."
         )
     ship = best if best is not None and best in fast else min(fast, key=lambda one: one.latency[0])
-    if best is None:
-        why = "of two that cannot be told apart, the faster" if len(fast) == 2 else "the only one within the limit"
-    elif ship is best:
+    if ship is best:
         why = "the more accurate, and fast enough"
+    elif len(useful) == 1:
+        why = "the only one that is better than chance"
+    elif best is None:
+        why = "of two that cannot be told apart, the faster" if len(fast) == 2 else "the only one within the limit"
     else:
         why = "the winner is too slow as it is; see `capsella bench` before giving it up"
     return ship.network, f"{facts}. Within {limit:g} ms, ship {ship.network}: {why}."
 
 
-def _changed(capsules: Side, cnn: Side) -> str:
-    """A network holds better only where each of its seeds beats each of the other's."""
+def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Judged) -> str:
+    """A network holds better only where the interval of the difference of what is kept excludes 0."""
+    if not left:
+        measured = capsules.changed is not None and cnn.changed is not None
+        return "A network that is not better than chance has nothing to keep." if measured else "Not measured."
     better: dict[str, list[str]] = {capsules.network: [], cnn.network: [], "": []}
-    for change, ours in capsules.changed.items():
-        theirs = cnn.changed[change]
-        holds = capsules.network if min(ours) > max(theirs) else cnn.network if min(theirs) > max(ours) else ""
-        better[holds].append(f"{change} ({np.mean(ours):.1f} and {np.mean(theirs):.1f} %)")
-    if not capsules.changed:
-        return "Not measured."
+    for change, one in left.items():
+        apart = one.difference
+        holds = capsules.network if apart.low > 0 else cnn.network if apart.high < 0 else ""
+        better[holds].append(
+            f"{change} ({100 * one.first.estimate:.0f} and {100 * one.second.estimate:.0f} %, difference "
+            f"{points(apart.low)} to {points(apart.high)} points)"
+        )
     parts = [f"{name} holds better under {', '.join(changes)}" for name, changes in better.items() if name and changes]
-    if better[""]:
-        parts.append(f"seeds do not agree on {', '.join(better[''])}")
+    parts += [f"no difference is shown under {', '.join(better[''])}"] if better[""] else []
     return (
-        "Mean accuracy over the strengths of each change, capsules and CNN; one holds better where each of its seeds "
-        f"beats each of the other's: {'; '.join(parts)}."
+        f"What capsules and CNN keep of the accuracy that they have above {100 * by.chance:.1f} % on unchanged images, "
+        f"a mean over the strengths of each change: {'; '.join(parts)}."
     )
 
 
-def _next(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
+def _next(
+    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Judged
+) -> str:
     advice = [_slope(one, *one.smaller) for one in (capsules, cnn) if one.smaller is not None]
+    if by.unfinished:
+        advice.append(f"Train longer: --epochs {2 * by.epochs}, with another --out.")
+    if not useful:
+        advice.append(
+            "Look at the learning curves, at the labels, and at the images at the size that the networks see; train "
+            "longer or collect more images, and compare again."
+        )
+        return " ".join(advice)
     images = capsules.hits.shape[1]
     needed = difference.images_needed(images)
     if winner is None and needed is not None and images < needed <= MOST_IMAGES:

@@ -22,7 +22,9 @@ def _read_pbc(options: DataOptions) -> Parts:
 def _read_bccd(options: DataOptions) -> Parts:
     """Its images are turned and shifted copies of 348 photographs, so copies of one must stay on one side."""
     path = find(_BCCD, _GET_BCCD)
-    return replace(read_npz(path, replace(options, name="npz", path=path, group="photo")), name="bccd")
+    return replace(
+        read_npz(path, replace(options, name="npz", path=path, group="photo", duplicates="ignore")), name="bccd"
+    )
 
 
 def _read_segmentation(options: DataOptions) -> Parts:

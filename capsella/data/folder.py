@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
-from capsella.data.reading import ENDINGS, decode, read_all, stack
+from capsella.data.reading import ENDINGS, Look, decode, read_all, stack
 from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
 from capsella.data.split.table import SplitTable
@@ -60,7 +61,8 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
         if not listed:
             raise CapsellaError(f"{table.path}: must put images of {root} in train and test, but all are unused")
     groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
-    readers = [partial(_read, root, file.path, options) for file in listed]
+    seen = Fingerprints(wanted=options.duplicates != "ignore")
+    readers = [partial(_read, root, file.path, options, seen.of(row)) for row, file in enumerate(listed)]
     images, positions, errors = read_all(readers, options.skip_broken)
     files = [listed[position] for position in positions]
     paths = tuple(file.path for file in files)
@@ -71,7 +73,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
         labels=torch.tensor([classes.index(file.label) for file in files]),
         classes=classes,
         files=paths,
-        metadata={} if groups is None else {"group": groups[positions]},
+        metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
     )
     name = root.resolve().name
     if files[0].split is not None and table is None:
@@ -80,8 +82,8 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
     return Parts(name, everything, broken=broken)
 
 
-def _read(root: Path, file: str, options: DataOptions) -> Tensor:
-    return decode(root / file, str(root / file), options.height_width, options.channels)
+def _read(root: Path, file: str, options: DataOptions, look: Look | None) -> Tensor:
+    return decode(root / file, str(root / file), options.height_width, options.channels, look)
 
 
 def list_files(root: Path) -> list[ClassFile]:

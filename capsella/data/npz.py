@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import decode, read_all, resize_array, stack
@@ -103,17 +104,20 @@ def image_set(
     names = _class_names(arrays, labels) if classes is None else classes
     rows = np.arange(len(labels)) if rows is None else rows
     broken: tuple[str, ...] = ()
+    seen = Fingerprints(wanted=options.name == "npz" and options.duplicates != "ignore")
     if "image_offset" in arrays:
-        images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels))
+        images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels), seen)
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.height_width, options.channels)
+        seen.add_arrays(pixels, rows)
     files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
     metadata = _metadata(path, arrays, options.group, len(labels))
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
-        return ImageSet(images, torch.from_numpy(labels[rows]), names, files, chosen), broken
+        metadata = seen.metadata(rows.tolist()) | chosen
+        return ImageSet(images, torch.from_numpy(labels[rows]), names, files, metadata), broken
 
 
 def _read_prefixed(
@@ -188,7 +192,7 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 
 
 def _decode_joined(
-    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, "k"], labels: int
+    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, "k"], labels: int, seen: Fingerprints
 ) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, "n"], tuple[str, ...]]:
     """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
@@ -198,7 +202,7 @@ def _decode_joined(
 
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
-        return decode(content, f"{path}, image {row}", options.height_width, options.channels)
+        return decode(content, f"{path}, image {row}", options.height_width, options.channels, seen.of(row))
 
     images, positions, errors = read_all([partial(reader, row) for row in rows.tolist()], options.skip_broken)
     read = rows[positions]

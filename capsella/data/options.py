@@ -10,6 +10,7 @@ from capsella.errors import at_least, not_negative, require
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")
 PAIRED = ("multimnist", "multi")
+Duplicates = Literal["error", "keep", "ignore"]
 PAIR_FIELDS = ("pair_shift", "pair_invert", "train_pairs", "validation_pairs", "test_pairs")
 
 
@@ -68,6 +69,11 @@ class DataOptions:
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
 
+    duplicates: Duplicates = "error"
+    """Only for images of your own: the same image in two classes, or in two parts of a split of your own, is an error,
+    or with `keep` a warning. Copies of an image, resized or saved anew too, stay on one side of the splits that are
+    drawn. `ignore` does not look for copies."""
+
     per_class: int | None = None
     """Keep at most this many training images a class; a smaller number keeps a part of what a larger one keeps."""
 
@@ -112,6 +118,7 @@ class DataOptions:
         not_negative(split_seed=self.split_seed)
         self._check_belongs("path", ("folder", "npz"), self.path)
         self._check_belongs("group", ("folder", "npz", *VIEWED), self.group)
+        self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))
         self._check_belongs("camera", STEREO, repr(self.camera))
         self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
         if self.name in ("folder", "npz") and self.path is None:

@@ -27,6 +27,7 @@ MOST_PIXELS = 80_000_000
 MOST_BYTES = 400_000_000
 """A larger file is refused: `MOST_PIXELS` of four bytes are 320,000,000, and what else a file holds is read as well."""
 
+Look = Callable[[Image.Image], object]
 _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
 _SHOW_PROGRESS_FROM = 2_000
 
@@ -57,16 +58,26 @@ def read_image(path: Path, size: tuple[int, int] | None = None, channels: int | 
 
 
 def decode(
-    file: Path | BytesIO, name: str, size: tuple[int, int] | None, channels: int | None
+    file: Path | BytesIO,
+    name: str,
+    size: tuple[int, int] | None,
+    channels: int | None,
+    look: Look | None = None,
 ) -> UInt8[Tensor, "c h w"]:
-    """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it."""
+    """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it.
+
+    `look` is called with the upright image, before it is converted and resized.
+    """
     try:
         if isinstance(file, Path):
             _check_file(file)
         with Image.open(file, formats=FORMATS) as image:
             _check_header(image)
             image.load()
-            return to_tensor(ImageOps.exif_transpose(image), size, channels)
+            upright = ImageOps.exif_transpose(image)
+            if look is not None:
+                look(upright)
+            return to_tensor(upright, size, channels)
     except FileNotFoundError:
         raise CapsellaError(f"{name}: no such file") from None
     except MemoryError:

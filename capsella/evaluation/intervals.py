@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 CONFIDENCE, POWER = 0.95, 0.8
 
@@ -110,6 +110,27 @@ def accuracy_interval(hits: Bool[np.ndarray, "seeds images"]) -> Interval:
     _check("hits", hits)
     mean, image_variance = _padded(hits.mean(0), added=4, total=2, squares=2)
     return _interval(float(hits.mean()), mean, image_variance, hits.shape[1], [_seed_variance(hits)], [len(hits)], 0, 1)
+
+
+def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.ndarray, "images"]) -> Interval:
+    """The mean over classes of the share of each that is found, as a mean over seeds, with its 95 % interval.
+
+    Guessing has one over the number of classes, however uneven they are. Classes without images do not count.
+
+    Raises:
+        ValueError: not a table of hits, or another number of labels.
+    """
+    _check("hits", hits)
+    if labels.shape != hits.shape[1:]:
+        raise ValueError(f"labels: must be one for each of the {hits.shape[1]} images, got {labels.shape}")
+    classes = [hits[:, labels == label] for label in np.unique(labels)]
+    by_seed = np.mean([one.mean(1) for one in classes], 0)
+    # The pseudo images widen the interval, but must not move it: a rare class would be half right by them alone.
+    variances = [_padded(one.mean(0), added=4, total=2, squares=2)[1] for one in classes]
+    images = hits.shape[1] - len(classes) + 1
+    seed_variance = float(by_seed.var(ddof=1)) / len(hits) if len(hits) > 1 else 0.0
+    mean, variance = float(by_seed.mean()), sum(variances) / len(classes) ** 2
+    return _interval(mean, mean, variance, images, [seed_variance], [len(hits)], 0, 1)
 
 
 def difference_interval(

@@ -211,8 +211,8 @@ def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
 
 
 def _verdict(axes: Axes, true: str, predicted: str, after: str) -> None:
-    """Head an image with its class in green, or with what it was taken for and what it is in red."""
+    """Head an image with its class in green, or with its class and what it was taken for in red."""
     text = shorten(predicted, 16) + after
     if true != predicted:
-        text = f"{text}\nis {shorten(true, 19)}"
+        text = f"{shorten(true, 21)},\ntaken for\n{text}"
     axes.set_title(text, color=RIGHT if true == predicted else WRONG, fontsize=8, parse_math=False)

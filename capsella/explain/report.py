@@ -179,8 +179,8 @@ def _training(metrics_csv: Path | None) -> Section:
 
 def _samples(evaluation: Evaluation, images: LabelledImages) -> Section:
     text = (
-        "Test images at even distances through the set. Green: right. Red: wrong, with the true class below. The "
-        "number is the activation of the predicted class."
+        "Test images at even distances through the set. Green: right. Red: wrong: the true class, and what it was "
+        "taken for. The number is the activation of the predicted class."
     )
     return Section("samples", "Sample predictions", text, _predictions(evaluation, images, _spread(images, SAMPLES)))
 
@@ -191,8 +191,8 @@ def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section:
     if len(picked) == 0:
         return Section(name, title, "There are none: every test image was classified right.")
     text = (
-        f"{len(picked)} of {evaluation.errors} mistakes, the one the model was surest of first: the predicted class "
-        "with its activation, and the true class below it. Wrong labels in the data show up here first."
+        f"{len(picked)} of {evaluation.errors} mistakes, the one the model was surest of first: the true class, and "
+        "the class that it was taken for with its activation. Wrong labels in the data show up here first."
     )
     if images.files is not None:
         text += " Files: " + ", ".join(images.files[k] for k in picked) + "."

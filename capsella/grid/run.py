@@ -75,7 +75,8 @@ def trained_run(recipe: Recipe, folder: Path, name: str, console: Console, machi
         return load_run(folder)
     if files.checkpoint.exists():
         return resume(folder, console=console)
-    files.forget_start()
+    with files.alone(machine):
+        files.forget_start()
     return train(recipe, folder, name=name, machine=machine, console=console)
 
 

@@ -73,6 +73,12 @@ def _check_same_precision(fabric: "Fabric", recipe: Recipe) -> None:
         )
 
 
+def starts_training(machine: Machine) -> bool:
+    """Whether this process is the first of those that a training is to have; known before they are launched."""
+    ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return machine.devices == 1 or next((int(rank) for rank in ranks if rank), 0) == 0
+
+
 def is_first_process() -> bool:
     """Whether this is the one process that writes and reports, of all that train together."""
     together = torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -42,21 +42,23 @@ def train(
     """Train a new run into `folder` and return it with the weights that the recipe keeps.
 
     Raises:
-        CapsellaError: a run is in `folder` already; data is missing or broken; the disk is full.
+        CapsellaError: a run is in `folder` already, or another process trains there; data is missing or broken; the
+            disk is full.
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
     files = RunFolder(folder)
-    files.check_unused()
-    recipe, chosen = settle_precision(recipe, machine)
-    fabric = launch(recipe, machine)
-    trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
-    if chosen is not None:
-        trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
-    if fabric.is_global_zero:
-        files.write_config(name, recipe, machine)
-    trainer.run()
-    return load_run(folder)
+    with files.alone(machine):
+        files.check_unused()
+        recipe, chosen = settle_precision(recipe, machine)
+        fabric = launch(recipe, machine)
+        trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
+        if chosen is not None:
+            trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
+        if fabric.is_global_zero:
+            files.write_config(name, recipe, machine)
+        trainer.run()
+        return load_run(folder)
 
 
 def resume(folder: Path, *, console: Console | None = None) -> Run:
@@ -67,11 +69,12 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
     """
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
-    trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
-    trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
-    if not trainer.is_finished:
-        trainer.run()
-    return load_run(folder)
+    with files.alone(machine):
+        trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
+        trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
+        if not trainer.is_finished:
+            trainer.run()
+        return load_run(folder)
 
 
 class Trainer:

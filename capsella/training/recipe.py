@@ -125,6 +125,10 @@ class Recipe:
             data = dict(values["data"])
             for key in ("path", "split_file"):
                 data[key] = None if data[key] is None else Path(data[key])
+            if data["name"] in ("folder", "npz") or data.get("of") in ("folder", "npz"):
+                data.setdefault(
+                    "duplicates", "ignore"
+                )  # a run of a time when no copies were looked for keeps its split
             groups = {
                 "model": ModelOptions.from_dict(values["model"]),
                 "data": DataOptions(**data),

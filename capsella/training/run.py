@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.files import write_json
+from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
+from capsella.training.devices import starts_training
 from capsella.training.environment import environment
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
@@ -35,7 +37,8 @@ class RunFolder:
     config.json: name, recipe (with the precision that "auto" was), machine, environment. metrics.csv: a row an epoch.
     summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a
     resumed training starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it
-    is there when the run is tested. diverged.json: why a training among several learning rates has no result.
+    is there when the run is tested. diverged.json: why a training among several learning rates has no result. .lock:
+    the process that trains now.
     """
 
     path: Path
@@ -69,6 +72,14 @@ class RunFolder:
     def has_diverged(self) -> bool:
         """Whether the training was given up."""
         return (self.path / "diverged.json").exists()
+
+    def alone(self, machine: Machine) -> AbstractContextManager[None]:
+        """No other process trains into this folder meanwhile; of those that train together the first asks for all.
+
+        Raises:
+            CapsellaError: one does.
+        """
+        return alone_in(self.path) if starts_training(machine) else nullcontext()
 
     def check_unused(self) -> None:
         """No run is lost.

@@ -179,7 +179,9 @@ class TestBadImages:
         for kind in ("a", "b"):
             (tmp_path / "own" / kind).mkdir(parents=True)
             for number in range(6):
-                Image.new("L", (17, 17), 40 * number).save(tmp_path / "own" / kind / f"{kind}{number}.png")
+                Image.new("L", (17, 17), 40 * number + ord(kind) - 97).save(
+                    tmp_path / "own" / kind / f"{kind}{number}.png"
+                )
         return tmp_path / "own"
 
     def test_a_truncated_image_is_named_or_left_out(self, refused, folder, cli, tmp_path):

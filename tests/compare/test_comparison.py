@@ -14,11 +14,13 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.cli import main
-from capsella.compare import ComparisonOptions, make_plan, trained
+from capsella.compare import ComparisonOptions, compare, make_plan, trained
 from capsella.compare.networks import GROUPS, names_of, suited
 from capsella.compare.plan import begin
 from capsella.data.split.table import read_split_file
 from capsella.errors import CapsellaError
+from capsella.evaluation import execution_times
+from capsella.files import alone_in
 from capsella.grid import grid
 from capsella.models import create_model
 from capsella.papers import list_recipes
@@ -122,6 +124,12 @@ class TestDone:
         assert values["verdict"]["difference"]["estimate"] == pytest.approx(one - other)
         assert (values["verdict"]["capsules"], values["verdict"]["cnn"]) == NETWORKS
         assert values["options"]["seeds"] == [0, 1]
+        useful = values["verdict"]["better_than_chance"]
+        assert values["verdict"]["ship"] in (None, *useful)
+        assert set(values["verdict"]["kept_under_changes"]) == (
+            {"rotation", "translation", "colour", "noise"} if len(useful) == 2 else set()
+        )
+        assert values["verdict"]["not_trained_to_the_end"] == []  # of one epoch nothing is said
 
     def test_only_chosen_runs_are_tested_and_none_by_training(self, done):
         runs = sorted(path.name for path in (done / "runs").iterdir())
@@ -211,6 +219,50 @@ def test_a_rate_that_diverges_is_not_chosen(images, tmp_path, monkeypatch):
 
 
 class TestPlan:
+    def test_a_few_images_are_timed(self, images, tmp_path, monkeypatch):
+        timed = []
+        usual = execution_times
+
+        def spy(networks, batch_sizes, **options):
+            timed.append(batch_sizes)
+            return usual(networks, batch_sizes, **options)
+
+        monkeypatch.setattr("capsella.compare.plan.execution_times", spy)
+        assert make_plan(ComparisonOptions(images, models=NETWORKS, out=tmp_path)).batch_size == 32
+        assert timed == [(8,), (8,)]
+
+    def test_sizes_suit_the_rarest_class(self, images, tmp_path, monkeypatch):
+        monkeypatch.setattr("capsella.errors._warned", set())
+        shutil.copytree(images, tmp_path / "own")
+        for number in range(4, 12):
+            (tmp_path / "own" / "red" / f"{number}.png").unlink()
+        given = {"models": NETWORKS, "out": tmp_path / "c"}
+        with pytest.warns(
+            UserWarning, match=r"^sizes: 0\.25 of the 2 training images of the class 'red' is less than one"
+        ):
+            plan = make_plan(ComparisonOptions(tmp_path / "own", **given))
+        assert plan.options.sizes == (0.5, 1.0)
+        begin(plan)
+        assert make_plan(ComparisonOptions(tmp_path / "own", **given)).options.sizes == (0.5, 1.0)
+        with pytest.raises(
+            CapsellaError, match=r"^sizes: 0\.25 of the 2 .*; leave out the data-size curve with --sizes 1"
+        ):
+            make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, sizes=(0.25, 1.0), out=tmp_path / "d"))
+
+    def test_copies_are_looked_for_once(self, images, tmp_path):
+        shutil.copytree(images, tmp_path / "own")
+        shutil.copy(images / "red" / "0.png", tmp_path / "own" / "blue" / "wrong.png")
+        with pytest.raises(CapsellaError, match=r"the same image is in two classes: blue/wrong\.png and red/0\.png"):
+            make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, out=tmp_path / "c"))
+        plan = make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, duplicates="keep", out=tmp_path / "c"))
+        assert plan.data().duplicates == "ignore"
+
+    def test_a_folder_in_use(self, images, tmp_path):
+        plan = make_plan(ComparisonOptions(images, models=NETWORKS, out=tmp_path / "c"))
+        with alone_in(tmp_path / "c"), pytest.raises(CapsellaError, match=r"c: capsella is at work there already"):
+            compare(plan, Console(quiet=True))
+        assert not (tmp_path / "c").exists()
+
     def test_minutes_take_epochs_from_all(self, images, tmp_path):
         options = ComparisonOptions(images, models=NETWORKS, epochs=1000, minutes=10_000, out=tmp_path)
         free = make_plan(options)

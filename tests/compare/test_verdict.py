@@ -5,9 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from capsella.compare.verdict import Side, judge
+from capsella.compare.sides import Judged, Side
+from capsella.compare.unfinished import still_falls
+from capsella.compare.verdict import judge as judge_by
+from capsella.evaluation.robustness.kept import Changed, kept
 
 IMAGES = 200
+EVEN = np.arange(IMAGES) % 5
+CLASSES = ("basophil", "eosinophil", "lymphocyte", "monocyte", "neutrophil")
+
+
+def judge(capsules, cnn, limit, labels=EVEN, unfinished=()):
+    return judge_by(capsules, cnn, Judged(labels, CLASSES, limit, 30, unfinished))
 
 
 def right(*counts, first=0):
@@ -19,7 +28,7 @@ def right(*counts, first=0):
 
 
 def side(network, hits, **changes):
-    given = {"shipped": 0, "latency": (5.0, 6.0), "parameters": 1000, "changed": {}}
+    given = {"shipped": 0, "latency": (5.0, 6.0), "parameters": 1000}
     return Side(network, hits, **{**given, **changes})
 
 
@@ -93,14 +102,142 @@ class TestWhatToShip:
         assert found.sentences["speed and size"].endswith("ship net: the only one within the limit.")
 
 
-def test_changed_images_need_every_seed():
-    capsules = side("caps", right(150, 150), changed={"noise": (90, 85), "colour": (80, 70), "rotation": (50, 60)})
-    cnn = side("net", right(150, 150), changed={"noise": (60, 84), "colour": (75, 85), "rotation": (70, 61)})
-    text = judge(capsules, cnn, 50).sentences["changed images"]
-    assert "caps holds better under noise (87.5 and 72.0 %)" in text
-    assert "net holds better under rotation (55.0 and 65.5 %)" in text
-    assert "seeds do not agree on colour (75.0 and 80.0 %)" in text
-    assert judge(side("caps", right(9)), side("net", right(9)), 50).sentences["changed images"] == "Not measured."
+class TestChance:
+    """35 % of the test images are neutrophils."""
+
+    LABELS = np.where(np.arange(IMAGES) < 70, 4, np.arange(IMAGES) % 4)
+
+    def test_a_network_at_chance_is_not_shipped(self):
+        """37.5 % right against 20 %: it wins, and is no use."""
+        found = judge(side("caps", right(40, 41, 39)), side("net", right(75, 76, 74)), 50, self.LABELS)
+        assert (found.winner, found.ship, found.useful) == ("CNN", None, ())
+        assert found.headline == (
+            "Neither is to be shipped yet: these test images do not show that caps or net is better than always saying "
+            "neutrophil (35.0 %)."
+        )
+        assert (
+            "net is not shown to be better than chance: it is right +2.5 points ("
+            in (found.sentences["better than chance"])
+        )
+        assert "Ship neither" in found.sentences["speed and size"]
+        assert "train longer or collect more images, and compare again." in found.sentences["what to do next"]
+        assert "choose by speed" not in found.sentences["what to do next"]
+
+    def test_always_the_largest_class_is_no_use_however_often_it_is_right(self):
+        labels = np.where(np.arange(IMAGES) < 180, 4, np.arange(IMAGES) % 4)
+        found = judge(side("caps", right(180)), side("net", right(180)), 50, labels)
+        assert found.ship is None
+        assert "finds 20.0 % (" in found.sentences["better than chance"]
+
+    def test_of_rare_classes_some_must_be_found(self):
+        """All of the largest class and hardly any other: more right than by saying that class, and no better."""
+        labels = np.where(np.arange(IMAGES) < 192, 4, np.arange(IMAGES) % 4)
+        hits = right(192, 192, 192)
+        hits[:, 192:194] = True
+        assert judge(side("caps", hits), side("net", hits), 50, labels).useful == ()
+
+    def test_the_only_one_that_is_better_is_shipped_though_slower(self):
+        capsules = side("caps", right(90, 91, 92), latency=(9, 10))
+        found = judge(capsules, side("net", right(75, 76, 120)), 50, self.LABELS)
+        assert (found.winner, found.ship, found.useful) == (None, "caps", ("caps",))
+        assert found.sentences["speed and size"].endswith("ship caps: the only one that is better than chance.")
+        slow = judge(side("caps", right(90, 91, 92), latency=(70, 80)), side("net", right(75)), 50, self.LABELS)
+        assert slow.ship is None
+        assert "caps, which alone beats chance, does not stay within 50 ms" in slow.sentences["speed and size"]
+
+
+class TestUnfinished:
+    def test_it_is_named(self):
+        given = side("caps", right(140, 141, 139)), side("net", right(180, 182, 181)), 50
+        found = judge(*given, unfinished=("caps", "other"))
+        assert found.headline.endswith(" But caps still learned when the training ended.")
+        assert found.sentences["training"].startswith("Not trained to the end: caps, other. The training loss or error")
+        assert "Train longer: --epochs 60, with another --out." in found.sentences["what to do next"]
+        done = judge(*given)
+        assert "still learned" not in done.headline
+        assert done.sentences["training"].startswith("No network's training loss or error still fell")
+
+    @pytest.mark.parametrize(
+        ("curve", "falls"),
+        [
+            (lambda e: 1.6 - 0.01 * e, True),  # a line: it had hardly begun
+            (lambda e: np.exp(-e / 30), True),
+            (lambda e: np.exp(-e / 5), False),
+            (lambda e: 0.5 + 0 * e, False),
+            (lambda e: np.where(e < 20, 1 - 0.045 * e, 0.1), False),
+            (lambda e: 0.2 + 0.02 * e, False),  # a loss whose margin widens
+        ],
+    )
+    def test_curves(self, curve, falls):
+        epochs, random = np.arange(30), np.random.default_rng(0)
+        seeds = [curve(epochs) + random.normal(0, 0.002, 30) for _ in range(3)]
+        assert still_falls(seeds) is falls
+
+    def test_noise_does_not_fall(self):
+        random = np.random.default_rng(0)
+        falls = [still_falls([1 + random.normal(0, 0.1, 30)]) for _ in range(300)]
+        assert np.mean(falls) < 0.08
+
+    def test_of_two_epochs_nothing_is_said(self):
+        assert not still_falls([np.array([2.0, 1.0])])
+        assert still_falls([np.array([3.0, 2.0, 1.01])])
+
+
+def changed(clean, images=300, seeds=3, **left):
+    """So many right of the unchanged images, and of them so many under a change; strengths make no difference."""
+    tables = {name: np.arange(images) < number for name, number in {"clean": clean, **left}.items()}
+    tables = {name: np.tile(row, (seeds, 1)) for name, row in tables.items()}
+    return Changed(tables.pop("clean"), {name: table.astype(float) for name, table in tables.items()})
+
+
+class TestChangedImages:
+    def test_better_to_begin_with_is_not_holding_better(self):
+        """Of 70 and 40 points above a chance of 20 %, both keep half."""
+        capsules = side("caps", right(190, 191, 192), changed=changed(270, rotation=165))
+        cnn = side("net", right(150, 151, 152), changed=changed(180, rotation=120))
+        found = judge(capsules, cnn, 50)
+        assert found.kept["rotation"].first.estimate == pytest.approx(0.5)
+        assert found.kept["rotation"].second.estimate == pytest.approx(0.5)
+        text = found.sentences["changed images"]
+        assert "no difference is shown under rotation (50 and 50 %, difference −" in text
+        assert "holds better" not in text
+
+    def test_one_holds_better(self):
+        capsules = side("caps", right(150, 150), changed=changed(200, noise=190, rotation=100, colour=150))
+        cnn = side("net", right(150, 150), changed=changed(240, noise=100, rotation=220, colour=174))
+        found = judge(capsules, cnn, 50)
+        text = found.sentences["changed images"]
+        assert text.startswith("What capsules and CNN keep of the accuracy that they have above 20.0 % on unchanged")
+        assert "caps holds better under noise (93 and 22 %, difference +" in text
+        assert "net holds better under rotation (29 and 89 %, difference −" in text
+        assert "no difference is shown under colour (64 and 63 %" in text
+
+    def test_where_nothing_was_measured_or_is_to_be_kept(self):
+        given = changed(150, noise=100)
+        plain = judge(side("caps", right(150)), side("net", right(150)), 50)
+        assert plain.sentences["changed images"] == "Not measured."
+        found = judge(side("caps", right(40), changed=given), side("net", right(150), changed=given), 50)
+        assert found.kept == {}
+        assert "nothing to keep" in found.sentences["changed images"]
+
+    def test_the_interval_holds_the_truth(self):
+        """Two networks that keep the same: 5 % of such comparisons may say otherwise; seeds that differ count."""
+        random, wrong = np.random.default_rng(0), 0
+        for _ in range(100):
+            sides = []
+            for accuracy in (0.9, 0.7):
+                skill = accuracy + random.normal(0, 0.01, (5, 1))
+                clean = random.random((5, 300)) < skill
+                sides.append(Changed(clean, {"noise": random.random((5, 300)) < 0.2 + 0.6 * (skill - 0.2)}))
+            apart = kept(*sides, 0.2)["noise"].difference
+            wrong += not apart.low <= 0 <= apart.high
+        assert wrong <= 12
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"must be of the same images and changes, .* got 300 and 200 images"):
+            kept(changed(9, noise=5), changed(9, images=200, noise=5), 0.2)
+        with pytest.raises(ValueError, match=r"\['noise'\] and \['colour'\], 0\.2$"):
+            kept(changed(9, noise=5), changed(9, colour=5), 0.2)
 
 
 @pytest.mark.parametrize(

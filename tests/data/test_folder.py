@@ -163,7 +163,7 @@ def test_a_folder_that_is_split_already(tmp_path: Path):
     for split, number in (("train", 10), ("val", 2), ("test", 3)):
         for name in ("a", "b"):
             for i in range(number):
-                save(tmp_path / split / name / f"{i}.png", i)
+                save(tmp_path / split / name / f"{i}.png", 10 * (2 * len(split) + (name == "a")) + i)
     splits = load_data(options(tmp_path))
     assert [tuple(row) for row in describe(splits)] == [("a", 10, 2, 3), ("b", 10, 2, 3)]
     assert splits.test.files == tuple(f"test/{name}/{i}.png" for name in "ab" for i in range(3))
@@ -209,7 +209,7 @@ def test_folders_that_cannot_be_classes(tmp_path: Path):
 
 
 def test_a_class_of_one_image_says_what_to_do(cells: Path):
-    save(cells / "lymphocyte/1.png", 1)
+    save(cells / "lymphocyte/1.png", 255)
     with pytest.raises(
         CapsellaError, match=r"cells: the class 'lymphocyte' has 1 image\(s\) to part.*add images, leave"
     ):

@@ -189,7 +189,7 @@ def test_pairs_of_a_folder(tmp_path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         for k in range(6):
-            Image.new("RGB", (9, 9), (40 * k, 0, 0)).save(tmp_path / name / f"{k}.png")
+            Image.new("RGB", (9, 9), (40 * k, ord(name), 0)).save(tmp_path / name / f"{k}.png")
     splits = load_data(DataOptions(name="multi", of="folder", path=tmp_path, channels=1, train_pairs=30))
     assert (len(splits.train), splits.image_size, splits.classes) == (30, (17, 17), ("a", "b", "c"))
     with pytest.raises(ValueError, match="set channels to 1"):
@@ -228,7 +228,7 @@ def test_dark_images_on_a_bright_background_are_turned_over(tmp_path, bright) ->
         (tmp_path / "abc"[number % 3]).mkdir(exist_ok=True)
         picture = Image.fromarray(255 - pixels if bright else pixels)
         picture.save(tmp_path / "abc"[number % 3] / f"{number}.png")
-    shares = {"validation": 0.34, "test": 0.34}
+    shares = {"validation": 0.34, "test": 0.34, "duplicates": "ignore"}
     wrong, right = (
         DataOptions(name="multi", of="folder", path=tmp_path, pair_invert=invert, **shares)
         for invert in (not bright, bright)

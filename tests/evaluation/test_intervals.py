@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from capsella.evaluation.intervals import accuracy_interval, difference_interval, mcnemar
+from capsella.evaluation.intervals import accuracy_interval, balanced_interval, difference_interval, mcnemar
 
 
 def hits(*rows):
@@ -123,3 +123,27 @@ class TestErrors:
             difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool))
         with pytest.raises(ValueError, match=r"^first, second: must be hits"):
             mcnemar(np.zeros(3, bool), np.zeros(4, bool))
+
+
+class TestBalanced:
+    def test_each_class_counts_the_same(self):
+        table = hits("1" * 90 + "0" * 5 + "1" * 5)
+        labels = np.array([0] * 90 + [1] * 10)
+        found = balanced_interval(table, labels)
+        assert found.estimate == 0.75
+        large, small = (k * (n - k) / n**2 / n for k, n in ((92, 94), (7, 14)))
+        assert found.image_error == pytest.approx(((large + small) / 4) ** 0.5)
+
+    def test_a_class_without_images_does_not_count(self):
+        assert balanced_interval(hits("1100"), np.array([0, 0, 2, 2])).estimate == 0.5
+
+    def test_guessing_is_seldom_better_than_guessing(self):
+        """Four classes, one of them rare; one-sided, 2.5 % of such intervals may lie above a quarter."""
+        random = np.random.default_rng(0)
+        labels = np.repeat(np.arange(4), (100, 60, 35, 5))
+        above = [balanced_interval(random.random((3, 200)) < 0.25, labels).low > 0.25 for _ in range(400)]
+        assert np.mean(above) < 0.04
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"^labels: must be one for each of the 4 images, got \(3,\)$"):
+            balanced_interval(hits("1100"), np.array([0, 1, 2]))

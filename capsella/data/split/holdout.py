@@ -41,10 +41,11 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
     for label in np.flatnonzero(counts.sum(axis=0)):
         here = counts[:, label] > 0
         if held[here].all() or not held[here].any():
+            note = "" if groups is None else " (copies of an image are in one)"
             raise CapsellaError(
-                f"the class {images.classes[label]!r} has {int(here.sum())} {what}(s) to part; holding some out for "
-                f"validation or test needs at least 2 {what}s of each class that no other class depends on: "
-                "add images, leave the class out, or say which image goes where"
+                f"the class {images.classes[label]!r} has {int(here.sum())} {what}(s) to part{note}; "
+                f"holding some out for validation or test needs at least 2 {what}s of each class that no other class "
+                "depends on: add images, leave the class out, or say which image goes where"
             )
     chosen = torch.from_numpy(held[units])
     return images.subset(torch.nonzero(~chosen).flatten()), images.subset(torch.nonzero(chosen).flatten())

@@ -12,6 +12,7 @@ from capsella.data.images import ImageSet, join
 from capsella.data.options import DataOptions
 from capsella.data.show import ClassCounts, describe
 from capsella.data.source import Parts
+from capsella.data.split.copies import keep_together
 from capsella.data.split.holdout import first_per_class, hold_out
 from capsella.data.split.sets import SPLIT_NAMES, Splits
 from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
@@ -67,7 +68,7 @@ class ReadSource(NamedTuple):
 
     def split(self, options: DataOptions) -> Splits:
         """What `options` hold out and keep of the images."""
-        parts = self.parts
+        parts = keep_together(self.parts, options.duplicates)
         train, validation, test = parts.train, parts.validation, parts.test
         with errors_of(parts.name):
             if test is None:

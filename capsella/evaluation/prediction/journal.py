@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,10 +10,7 @@ import torch
 
 from capsella.errors import CapsellaError
 from capsella.evaluation.prediction.predict import Broken, Prediction
-from capsella.files import is_disk_full
-
-if sys.platform != "win32":
-    import fcntl
+from capsella.files import is_disk_full, lock
 
 
 class Journal:
@@ -46,7 +42,7 @@ class Journal:
         # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
         self.file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `__exit__`)
         try:
-            self._lock()
+            lock(self.file, f"{path}: another capsella predict is writing it; wait for its end")
             if overwrite:
                 self.file.truncate(0)
             self._continue(json.loads(json.dumps(about)))
@@ -80,15 +76,6 @@ class Journal:
     def delete(self) -> None:
         """The table is written: nothing of the journal is needed any more."""
         self.path.unlink()
-
-    def _lock(self) -> None:
-        """One process at a time; the system unlocks the file however the process ends."""
-        if sys.platform == "win32":
-            return
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CapsellaError(f"{self.path}: another capsella predict is writing it; wait for its end") from error
 
     def _continue(self, about: dict[str, Any]) -> None:
         """Read what is there up to the first line that is not whole, and go on behind it."""

@@ -1,11 +1,13 @@
 """How much accuracy changed test images cost: Forslöv 2018, Table 4, at several strengths and for several networks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Bool
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,7 +32,10 @@ Strengths = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class RobustnessPoint:
-    """One network on the test images under one change. accuracy, interval: per cent; 95 % interval (Wilson 1927)."""
+    """One network on the test images under one change. accuracy, interval: per cent; 95 % interval (Wilson 1927).
+
+    hits: which images are right.
+    """
 
     network: str
     perturbation: str
@@ -39,6 +44,7 @@ class RobustnessPoint:
     correct: int
     accuracy: float
     interval: tuple[float, float]
+    hits: Bool[np.ndarray, "images"] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,8 @@ def _evaluate(
 def _point(network: str, name: str, strength: float, evaluation: Evaluation) -> RobustnessPoint:
     count, (low, high) = len(evaluation.labels), evaluation.error_interval
     correct = count - evaluation.errors
-    return RobustnessPoint(network, name, strength, count, correct, 100 * correct / count, (100 - high, 100 - low))
+    interval, hits = (100 - high, 100 - low), evaluation.correct.numpy()
+    return RobustnessPoint(network, name, strength, count, correct, 100 * correct / count, interval, hits)
 
 
 def _check(models: Mapping[str, ImageClassifier], images: ImageSet, batch_size: int, seed: int) -> None:

@@ -1,0 +1,59 @@
+"""What a verdict judges: the best network of each kind, and by what."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from capsella.evaluation.robustness.kept import Changed
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The best network of a kind.
+
+    hits: which test images each seed has right. shipped: the row of the seed that would be shipped. latency: the 50th
+    and 95th percentile of the milliseconds an image takes. changed: what it makes of changed test images, where that
+    was measured. smaller: the largest share of the training images below 1, and the hits of training on it.
+    """
+
+    network: str
+    hits: Bool[np.ndarray, "seeds images"]
+    shipped: int
+    latency: tuple[float, float]
+    parameters: int
+    changed: Changed | None = None
+    smaller: tuple[float, Bool[np.ndarray, "seeds images"]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """By what two networks are judged.
+
+    labels, classes: of the test images. limit: milliseconds that an image may take. epochs: of the training.
+    unfinished: all networks of the comparison that still learned when their training ended.
+
+    Raises:
+        ValueError: a limit that is not above 0.
+    """
+
+    labels: Int[np.ndarray, "images"]
+    classes: Sequence[str]
+    limit: float
+    epochs: int
+    unfinished: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise ValueError(f"limit: must be above 0 milliseconds, got {self.limit}")
+
+    @property
+    def largest(self) -> int:
+        """The class of the most test images."""
+        return int(np.bincount(self.labels).argmax())
+
+    @property
+    def chance(self) -> float:
+        """What a network that always says the largest class has right."""
+        return float((self.labels == self.largest).mean())

@@ -1,0 +1,72 @@
+"""One process at a time in a folder, whatever becomes of it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from capsella.errors import CapsellaError
+from capsella.files import alone_in
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from capsella.files import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that works in the folder `run`."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_another_process_is_named_and_kept_out(holder, tmp_path):
+    with pytest.raises(CapsellaError) as raised, alone_in(tmp_path / "run"):
+        pass
+    assert str(raised.value) == (
+        f"{tmp_path / 'run'}: capsella is at work there already (process {holder.pid}); "
+        "wait for its end, or choose another folder"
+    )
+
+
+def test_what_a_killed_process_left_is_taken_over(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / "run" / ".lock").exists()
+    with alone_in(tmp_path / "run"):
+        pass
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_an_error_frees_the_folder(tmp_path):
+    with pytest.raises(RuntimeError), alone_in(tmp_path):
+        raise RuntimeError
+    with alone_in(tmp_path), pytest.raises(CapsellaError), alone_in(tmp_path):
+        pass  # a second time at once, in the same process
+
+
+def test_nothing_is_left_where_nothing_came_of_it(tmp_path):
+    with pytest.raises(RuntimeError), alone_in(tmp_path / "run"):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("capsella.files.fcntl.flock", refuse)
+    monkeypatch.setattr("capsella.errors._warned", set())
+    text = "this file system has no locks; see that no two processes write there"
+    with pytest.warns(UserWarning, match=text), alone_in(tmp_path):
+        pass
