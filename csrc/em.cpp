@@ -23,12 +23,16 @@ class EM {
   EM(const Conv& conv, const EMOptions& options, const EMInputs& inputs, EMKept kept, int threads)
       : conv_(conv), options_(options), inputs_(inputs), kept_(kept), threads_(threads),
         blocks_((conv.c_out + L - 1) / L), everywhere_(options.compete_everywhere && conv.sites() > 1),
-        weight_(blocks_ * conv.weights() * conv.q * conv.e), log_start_(blocks_ * conv.children()) {
+        weight_(blocks_ * conv.weights() * conv.q * conv.e), log_start_(blocks_ * conv.children()),
+        pairs_(options.bfloat16_votes ? blocks_ * conv.weights() * ((conv.q + 1) / 2) * conv.e : 0) {
     options_.compete_everywhere = everywhere_;  // at a single site both are the same
     pack_weight<L>(conv, inputs.weight, weight_.get(), blocks_, threads);
+    if (options.bfloat16_votes)
+      pack_pairs<L>(weight_.get(), pairs_.get(), blocks_ * conv.weights(), conv.q, conv.e, threads);
     pack_start();
     for (int thread = 0; thread < threads; ++thread)
-      windows_.push_back(std::make_unique<Loaded>(conv_, options_, inputs_, kept_, weight_.get(), log_start_.get()));
+      windows_.push_back(std::make_unique<Loaded>(conv_, options_, inputs_, kept_, weight_.get(), pairs_.get(),
+                                                  log_start_.get()));
   }
 
   void forward(float* poses, float* activations) {
@@ -294,6 +298,7 @@ class EM {
   int64_t blocks_;
   bool everywhere_;
   Scratch<V> weight_, log_start_;
+  Scratch<Pairs<L>> pairs_;
   std::vector<std::unique_ptr<Loaded>> windows_;
 };
 

@@ -27,13 +27,27 @@ template <class W>
   }
 }
 
-// The weight as registers hold it where it is small: else every store of a vote would have it read again.
+// The same of bfloat16 numbers in pairs along q: pose [r halves], weight [halves e].
 template <class W>
-[[gnu::always_inline]] inline void vote_once(const W& w, const float* pose, const VecOf<W>* weight, VecOf<W>* out) {
-  if constexpr (W::fixed && W::weight_capacity <= 16) {
-    VecOf<W> held[W::weight_capacity];
-    for (int64_t k = 0; k < W::weight_capacity; ++k) held[k] = weight[k];
-    vote(w, pose, held, out);
+[[gnu::always_inline]] inline void vote(const W& w, const uint32_t* pose, const Pairs<W::lanes>* weight,
+                                        VecOf<W>* out) {
+  for (int64_t r = 0; r < w.R(); ++r) {
+    VecOf<W> row[W::row_capacity];
+    for (int64_t e = 0; e < w.E(); ++e) row[e] = VecOf<W>{};
+    for (int64_t q = 0; q < w.halves(); ++q)
+      for (int64_t e = 0; e < w.E(); ++e)
+        row[e] = dot_pairs<W::lanes>(row[e], weight[q * w.E() + e], pose[r * w.halves() + q]);
+    for (int64_t e = 0; e < w.E(); ++e) out[r * w.E() + e] = row[e];
+  }
+}
+
+// The weight as registers hold it where it is small: else every store of a vote would have it read again.
+template <int64_t Size, class W, class Number, class Element>
+[[gnu::always_inline]] inline void vote_once(const W& w, const Number* pose, const Element* weight, VecOf<W>* out) {
+  if constexpr (W::fixed && Size <= 16) {
+    Element held[Size];
+    for (int64_t k = 0; k < Size; ++k) held[k] = weight[k];
+    vote(w, pose, static_cast<const Element*>(held), out);
   } else {
     vote(w, pose, weight, out);
   }
@@ -42,7 +56,10 @@ template <class W>
 // The vote of child i with its offset, where votes have one.
 template <class W>
 [[gnu::always_inline]] inline void vote_of(const W& w, int64_t block, int64_t i, VecOf<W>* out) {
-  vote_once(w, &w.poses[i * w.R() * w.Q()], w.weight_of(block, i), out);
+  if (w.pairs)
+    vote_once<W::pairs_capacity>(w, &w.pose_pairs[i * w.R() * w.halves()], w.pairs_of(block, i), out);
+  else
+    vote_once<W::weight_capacity>(w, &w.poses[i * w.R() * w.Q()], w.weight_of(block, i), out);
   if (w.inputs.vote_offset)
     for (int64_t d = 0; d < w.D(); ++d) out[d] += w.offsets[i / w.conv.c_in * w.D() + d];
 }
@@ -58,6 +75,15 @@ void vote(W& w) {
 template <class W, class Body>
 void for_each_group(const W& w, Body body) {
   for (int64_t first = 0; first < w.children; first += GROUP) body(first, std::min(GROUP, w.children - first));
+}
+
+// The poses of the children in pairs along q.
+template <class W>
+void pair_poses(W& w) {
+  const float* row = w.poses.get();
+  for (int64_t ir = 0; ir < w.children * w.R(); ++ir, row += w.Q())
+    for (int64_t half = 0, q = 0; half < w.halves(); ++half, q += 2)
+      w.pose_pairs[ir * w.halves() + half] = pair_of<uint32_t>(row[q], q + 1 < w.Q() ? row[q + 1] : 0.0f);
 }
 
 // Take the children of a window.
@@ -78,6 +104,7 @@ void take_children(W& w, int64_t n) {
     if (w.inputs.vote_offset)
       std::memcpy(&w.offsets[k * w.D()], w.inputs.vote_offset + (y * w.conv.width + x) * w.D(), w.D() * sizeof(float));
   }
+  if (w.pairs) pair_poses(w);
   for (int64_t i = 0; i < w.children; ++i) {
     w.log_active[i] = std::max(w.active[i], LEAST_ACTIVATION);
     w.inverse_active[i] = 1.0f / w.log_active[i];

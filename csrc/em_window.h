@@ -29,21 +29,23 @@ struct EMWindow {
   static constexpr int64_t pose_capacity = fixed ? FixedR * FixedQ : MOST_POSE_ELEMENTS;
   static constexpr int64_t row_capacity = fixed ? FixedE : MOST_POSE_ELEMENTS;
   static constexpr int64_t weight_capacity = fixed ? FixedQ * FixedE : MOST_POSE_ELEMENTS * MOST_POSE_ELEMENTS;
+  static constexpr int64_t pairs_capacity = (FixedQ + 1) / 2 * FixedE;  // where fixed
 
   EMWindow(const Conv& conv, const EMOptions& options, const EMInputs& inputs, const EMKept& kept, const V* weight,
-           const V* log_start)
-      : conv(conv), options(options), inputs(inputs), kept(kept), weight(weight), log_start(log_start),
+           const Pairs<L>* pairs, const V* log_start)
+      : conv(conv), options(options), inputs(inputs), kept(kept), weight(weight), pairs(pairs), log_start(log_start),
         children(conv.children()), slots(conv.slots()), blocks((conv.c_out + L - 1) / L), window(conv, 0),
         votes(blocks * children * D()), couplings(blocks * GROUP), per_child(GROUP), most(blocks), total(blocks),
         mean(blocks * D()), square(blocks * D()), means(options.iterations * blocks * D()),
         precisions(options.iterations * blocks * D()), log_sizes(options.iterations * blocks), cost(blocks),
         gain(blocks), grad_log_activation(blocks), grad_cost(blocks), expected(blocks), grad_shares(blocks * children),
-        poses(children * conv.p()), offsets(inputs.vote_offset ? slots * D() : 0), log_active(children),
+        pose_pairs(pairs ? children * R() * halves() : 0), poses(children * conv.p()), offsets(inputs.vote_offset ? slots * D() : 0), log_active(children),
         active(children), inverse_active(children), log_counts(slots), of_children(children) {}
 
   int64_t R() const { return fixed ? FixedR : conv.r; }
   int64_t Q() const { return fixed ? FixedQ : conv.q; }
   int64_t E() const { return fixed ? FixedE : conv.e; }
+  int64_t halves() const { return (Q() + 1) / 2; }  // pairs along q
   int64_t D() const { return fixed ? FixedR * FixedE : conv.d(); }
 
   // What forward keeps of a block of parents in iteration t.
@@ -52,8 +54,9 @@ struct EMWindow {
   V* log_activation_at(int t, int64_t block) const { return at(kept.log_activations, t, block); }
   V* log_data_at(int t, int64_t block) const { return at(kept.log_data, t, block); }
   V floored(V variance) const { return vmax<L>(variance, splat<L>(options.variance_floor)); }
-  const V* weight_of(int64_t block, int64_t i) const {
-    return weight + (block * conv.weights() + (conv.tied ? i % conv.c_in : i)) * Q() * E();
+  const V* weight_of(int64_t block, int64_t i) const { return weight + weight_number(block, i) * Q() * E(); }
+  const Pairs<L>* pairs_of(int64_t block, int64_t i) const {
+    return pairs + weight_number(block, i) * halves() * E();
   }
   // Of child i and those after it, for a block of parents: [i d].
   V* votes_at(int64_t block, int64_t i) { return &votes[(block * children + i) * D()]; }
@@ -68,7 +71,9 @@ struct EMWindow {
   const EMOptions& options;
   const EMInputs& inputs;
   const EMKept& kept;
-  const V *weight, *log_start;  // [blocks weights q e], [blocks i]
+  const V* weight;        // [blocks weights q e]
+  const Pairs<L>* pairs;  // of the weight [blocks weights halves e], or null: see EMOptions::bfloat16_votes
+  const V* log_start;     // [blocks i]
   int64_t children, slots, blocks, n = 0;
   float data_scale = 1.0f;
   Window window;
@@ -77,9 +82,13 @@ struct EMWindow {
   Scratch<V> most, total, mean, square;     // of the children so far: see add_children
   Scratch<V> means, precisions, log_sizes;  // of iterations: see describe_parents
   Scratch<V> cost, gain, grad_log_activation, grad_cost, expected, grad_shares;
+  Scratch<uint32_t> pose_pairs;             // [i r halves]
   Scratch<float> poses, offsets, log_active, active, inverse_active, log_counts, of_children;
 
  private:
+  int64_t weight_number(int64_t block, int64_t i) const {
+    return block * conv.weights() + (conv.tied ? i % conv.c_in : i);
+  }
   V* at(float* values, int t, int64_t block) const {
     return reinterpret_cast<V*>(values + (n * options.iterations + t) * conv.padded() + block * L);
   }

@@ -34,6 +34,7 @@ struct EMOptions {
   float cost_scale;  // 0: none
   bool standardise;
   bool compete_everywhere;
+  bool bfloat16_votes;  // poses and weight are bfloat16 numbers, and are multiplied as such
 };
 
 // poses [b h w c_in p], activations [b h w c_in], weight [(k) c_in c_out q e], vote_offset [h w d] or null,
@@ -89,5 +90,6 @@ struct Kernels {
 namespace baseline { extern const Kernels kernels; }
 namespace avx2 { extern const Kernels kernels; }
 namespace avx512 { extern const Kernels kernels; }
+namespace avx512bf16 { extern const Kernels kernels; }
 
 }  // namespace capsella

@@ -24,6 +24,9 @@ using Input = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 
 const Kernels* const ALL[] = {
+#ifdef CAPSELLA_HAS_avx512bf16
+    &avx512bf16::kernels,
+#endif
 #ifdef CAPSELLA_HAS_avx512
     &avx512::kernels,
 #endif
@@ -37,6 +40,9 @@ const Kernels* const ALL[] = {
 
 bool runs_here(const std::string& name) {
 #if defined(__x86_64__)
+#ifdef CAPSELLA_HAS_avx512bf16  // an older compiler does not know the name
+  if (name == "avx512bf16") return __builtin_cpu_supports("avx512bf16") && runs_here("avx512");
+#endif
   if (name == "avx512") return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
   if (name == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -120,11 +126,11 @@ struct EMGradientArrays {
 struct EMOptionValues {
   std::vector<float> inverse_temperatures;
   float variance_floor, cost_scale;
-  bool standardise, compete_everywhere;
+  bool standardise, compete_everywhere, bfloat16_votes;
 
   EMOptions value() const {
     return {int(inverse_temperatures.size()), inverse_temperatures.data(), variance_floor, cost_scale, standardise,
-            compete_everywhere};
+            compete_everywhere, bfloat16_votes};
   }
 };
 
@@ -168,9 +174,9 @@ void bind_em(nb::module_& m) {
       m, "EMKept", "means"_a, "variances"_a, "log_activations"_a, "log_data"_a, "log_normalisers"_a);
   bind_struct<EMGradientArrays, Output, Output, Output, Output, Output>(m, "EMGradients", "poses"_a, "activations"_a,
                                                                         "weight"_a, "beta_u"_a, "beta_a"_a);
-  bind_struct<EMOptionValues, std::vector<float>, float, float, bool, bool>(
+  bind_struct<EMOptionValues, std::vector<float>, float, float, bool, bool, bool>(
       m, "EMOptions", "inverse_temperatures"_a, "variance_floor"_a, "cost_scale"_a, "standardise"_a,
-      "compete_everywhere"_a);
+      "compete_everywhere"_a, "bfloat16_votes"_a);
   m.def("em_forward",
         [](const Conv& conv, const EMOptionValues& options, const EMInputArrays& inputs, const EMKeptArrays& kept,
            Output poses, Output activations, int threads) {

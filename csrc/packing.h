@@ -29,6 +29,19 @@ void pack_weight(const Conv& conv, const float* weight, Vec<L>* packed, int64_t 
     }
 }
 
+// packed [n q e], of bfloat16 numbers -> pairs along q [n (q + 1) / 2 e]; an odd q's last is paired with 0.
+template <int L>
+void pack_pairs(const Vec<L>* packed, Pairs<L>* pairs, int64_t n, int64_t Q, int64_t E, int threads) {
+  const int64_t halves = (Q + 1) / 2;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t k = 0; k < n * halves; ++k) {
+    const Vec<L>* first = packed + (k / halves * Q + k % halves * 2) * E;
+    const bool whole = k % halves * 2 + 1 < Q;
+    for (int64_t e = 0; e < E; ++e)
+      pairs[k * E + e] = pair_of<Pairs<L>>(first[e], whole ? first[E + e] : Vec<L>{});
+  }
+}
+
 // The sum of `copies` packed weights, `stride` vectors apart, in their order -> weight [weights c_out q e].
 template <int L>
 void unpack_weight_sum(const Conv& conv, const Vec<L>* packed, int64_t copies, float* weight, int64_t blocks,

@@ -33,10 +33,52 @@ template <int L>
 struct Lanes {
   typedef float Float __attribute__((vector_size(L * sizeof(float)), may_alias));
   typedef int32_t Int __attribute__((vector_size(L * sizeof(int32_t)), may_alias));
+  typedef uint32_t Pair __attribute__((vector_size(L * sizeof(uint32_t)), may_alias));
 };
 
 template <int L>
 using Vec = typename Lanes<L>::Float;
+// In every lane two bfloat16 numbers, the first in the lower half. Each is the upper half of the same float.
+template <int L>
+using Pairs = typename Lanes<L>::Pair;
+
+// Two floats that are bfloat16 numbers as a pair, or two vectors of them.
+template <class Pair, class Float>
+inline Pair pair_of(Float first, Float second) {
+  Pair low, high;
+  std::memcpy(&low, &first, sizeof(low));
+  std::memcpy(&high, &second, sizeof(high));
+  return low >> 16 | (high & 0xffff0000u);
+}
+
+template <class Float, class Pair>
+inline Float first_of(Pair pair) {
+  pair <<= 16;
+  Float x;
+  std::memcpy(&x, &pair, sizeof(x));
+  return x;
+}
+
+template <class Float, class Pair>
+inline Float second_of(Pair pair) {
+  pair &= 0xffff0000u;
+  Float x;
+  std::memcpy(&x, &pair, sizeof(x));
+  return x;
+}
+
+// sum + the products of the first and of the second numbers of each pair: exact products, sums of floats.
+template <int L>
+inline Vec<L> dot_pairs(Vec<L> sum, Pairs<L> a, uint32_t b) {
+#if defined(__AVX512BF16__)
+  if constexpr (L == 16)
+    return Vec<L>(_mm512_dpbf16_ps(__m512(sum), (__m512bh)a, (__m512bh)_mm512_set1_epi32(int32_t(b))));
+  if constexpr (L == 8)
+    return Vec<L>(_mm256_dpbf16_ps(__m256(sum), (__m256bh)a, (__m256bh)_mm256_set1_epi32(int32_t(b))));
+#endif
+  sum += second_of<Vec<L>>(a) * second_of<float>(b);
+  return sum + first_of<Vec<L>>(a) * first_of<float>(b);
+}
 
 // Scalars x, and vectors of x in every lane.
 template <int L>

@@ -5,7 +5,7 @@ children of one type in the window, wherever they stand.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -169,6 +169,19 @@ class CapsuleConv:
     def parents(self, poses: Tensor, activations: Tensor) -> Capsules:
         """Poses [n j d] and activations [n j] of all windows on their grid: [b h' w' c_out d] and [b h' w' c_out]."""
         return Capsules(poses.reshape(*self.sizes.grid, self.sizes.d), activations.reshape(self.sizes.grid))
+
+
+def bfloat16_factors(conv: CapsuleConv) -> CapsuleConv:
+    """The same with poses and weight rounded to bfloat16, to the nearest and of two to the even one, in their own type.
+
+    Votes are then products of bfloat16 numbers, summed in that type. Gradients are those of the rounded values.
+    """
+    return replace(conv, poses=_rounded(conv.poses), weight=_rounded(conv.weight))
+
+
+def _rounded(x: Tensor) -> Tensor:
+    # The difference is exact, and so is this sum; not by a cast there and back, which would round the gradient too.
+    return x + (x.detach().bfloat16().to(x.dtype) - x.detach())
 
 
 def slot_positions(conv: CapsuleConv) -> Int[Tensor, "sites k"]:

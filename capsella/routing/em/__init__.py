@@ -11,7 +11,7 @@ from capsella.errors import require
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
-from capsella.routing.convolution import CapsuleConv, capsule_votes
+from capsella.routing.convolution import CapsuleConv, bfloat16_factors, capsule_votes
 from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
 from capsella.routing.em.moments import WrittenVotes
 from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
@@ -82,6 +82,11 @@ class EMRouting(EMSettings, Routing):
     the class capsules, −1). Costs are hundreds, and Adam moves a parameter by a learning rate a step: without a scale
     β_a stays 0, a parent without data is half active, and where votes agree from the start, as over a black background,
     every parent is fully active and the logistic flat."""
+    votes: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What numbers the votes of a capsule layer are products of. `bfloat16`: poses and weights are rounded to it, sums
+    and gradients are float32, and all else is; the same numbers on every machine and backend, and faster where the
+    processor multiplies bfloat16 (AVX512-BF16). `auto`: float32, but for a training in bf16-mixed on such a processor,
+    which takes bfloat16, says so, and keeps it in its recipe."""
     backend: Backend = "auto"
     """Which implementation runs."""
 
@@ -90,6 +95,7 @@ class EMRouting(EMSettings, Routing):
         scale = self.beta_a_scale
         require(scale is None or scale > 0, "be above 0 or None", beta_a_scale=scale)
         require(self.competition in ("all", "types"), "be 'all' or 'types'", competition=self.competition)
+        require(self.votes in ("auto", "float32", "bfloat16"), "be 'auto', 'float32' or 'bfloat16'", votes=self.votes)
 
     def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
         """β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.
@@ -124,12 +130,13 @@ class EMRouting(EMSettings, Routing):
         betas = self._betas(parameters)
         for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
             check_shape(argument, beta, (conv.sizes.c_out,), "[j]")
-        everywhere = self.competition == "all"
+        everywhere, rounded = self.competition == "all", self.votes == "bfloat16"
+        conv = bfloat16_factors(conv) if rounded else conv
         backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 
-            return em_capsule_conv_native(conv, *betas, self, everywhere)
+            return em_capsule_conv_native(conv, *betas, self, everywhere, rounded)
         if backend == "triton":
             from capsella.routing.em.triton import em_capsule_conv_triton
 
