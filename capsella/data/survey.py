@@ -1,0 +1,119 @@
+"""A first look at the files of a folder: how large they are, and which range of values its training images have."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from capsella.data.depth import ValueRange, depth_of, read_values, stated_range
+from capsella.data.options import DataOptions
+from capsella.data.reading import check_memory, opened
+from capsella.errors import CapsellaError, counted
+
+_PERCENTILES = (0.1, 99.9)  # single hot and dead pixels must not set the range
+_SAMPLED = 10_000  # values a file
+
+
+def look_at_header(file: Path) -> Tensor:
+    """An image of one pixel in place of the file's own, whose header is checked."""
+    with opened(file, str(file)):
+        return torch.zeros(1, 1, 1, dtype=torch.uint8)
+
+
+class FoundRange(NamedTuple):
+    """The range for the files of more than 8 bits a channel, and a line that says where it is from."""
+
+    value_range: ValueRange | None
+    notes: tuple[str, ...] = ()
+
+
+class _Deep(NamedTuple):
+    """A file of more than 8 bits a channel, and some of its values, drawn evenly."""
+
+    depth: str
+    stated: ValueRange | None
+    values: Shaped[np.ndarray, "k"]
+
+
+class Survey:
+    """What the files of the folder in `options` hold; `look` is called for each."""
+
+    def __init__(self, options: DataOptions) -> None:
+        self.options, self.root = options, Path(options.path or "")
+        self.files = 0
+        self.deep: dict[str, _Deep] = {}
+        self.least: tuple[int, tuple[int, int], int] | None = None
+        """Pixels, (height, width) and channels of the smallest image."""
+
+    def look(self, file: Path) -> Tensor:
+        """Take note of a file; returns an image of one pixel in its place."""
+        with opened(file, str(file)) as image:
+            depth, stated = depth_of(image), stated_range(image)
+            width, height = image.size
+            channels = 1 if image.mode[0] in "1LIF" else 3
+            if depth is not None:
+                values = np.empty(0) if self.options.range is not None else _some(read_values(file))
+                self.deep[file.relative_to(self.root).as_posix()] = _Deep(depth, stated, values)
+        self.files += 1
+        self.least = min(
+            self.least or (height * width, (height, width), channels), (height * width, (height, width), channels)
+        )
+        return torch.zeros(1, 1, 1, dtype=torch.uint8)
+
+    def check_memory(self, images: int) -> None:
+        """Raise `CapsellaError` where so many images will not fit into the memory that is free."""
+        if self.least is not None:
+            _, size, channels = self.least
+            check_memory(images, self.options.height_width or size, self.options.channels or channels)
+
+    def find_range(self, training_files: Callable[[], Sequence[str]]) -> FoundRange:
+        """The range: the one in the options, the one that the training images state, or else that of their values.
+
+        Raises:
+            CapsellaError: all their values are the same.
+        """
+        if not self.deep:
+            return FoundRange(self.options.range)
+        value_range, origin = self.options.range, "as set"
+        if value_range is None:
+            chosen = [self.deep[file] for file in training_files() if file in self.deep] or list(self.deep.values())
+            value_range, origin = _range_of(chosen)
+        depths = ", ".join(
+            f"{counted(n, 'file')} of {depth}" for depth, n in Counter(d.depth for d in self.deep.values()).items()
+        )
+        low, high = (f"{value:,.6g}" for value in value_range)
+        rest = self.files - len(self.deep)
+        of_8_bits = f"; {counted(rest, 'file')} of 8 bits taken as stored" if rest else ""
+        return FoundRange(
+            value_range, (f"{depths} a channel: values {low} to {high} become 0 to 255, {origin}{of_8_bits}",)
+        )
+
+
+def _some(values: Shaped[np.ndarray, "h w *c"]) -> Shaped[np.ndarray, "k"]:
+    values = values.ravel()
+    if len(values) <= _SAMPLED:
+        return values
+    return values[np.random.default_rng(0).integers(0, len(values), _SAMPLED)]
+
+
+def _range_of(files: Sequence[_Deep]) -> tuple[ValueRange, str]:
+    """The range of training images and where it is from."""
+    values = np.concatenate([file.values for file in files])
+    smallest, largest = float(values.min()), float(values.max())
+    stated = [file.stated for file in files if file.stated is not None]
+    if len(stated) == len(files):
+        low, high = min(low for low, _ in stated), max(high for _, high in stated)
+        if low < high and low <= smallest and largest <= high:
+            return (low, high), "as the files state"
+    low, high = (float(value) for value in np.percentile(values, _PERCENTILES, method="nearest"))
+    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {counted(len(files), 'training image')}"
+    if low == high:  # nearly everything is background
+        low, high, origin = smallest, largest, f"the extremes of {counted(len(files), 'training image')}"
+    if low == high:
+        raise CapsellaError(f"all values of the training images are {low:g}; set a range, as --range 0 4095")
+    return (low, high), f"{origin}; --range sets it"
