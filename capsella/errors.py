@@ -69,3 +69,12 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ValueError:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
     return ValueError(f"{what}: must be a registered name, got {name!r}; {hint}")
+
+
+def counted(number: int, what: str, plural: str | None = None) -> str:
+    """A number of things, in the singular or the plural, which is `what` with an s if not said otherwise.
+
+    >>> counted(1, "image"), counted(1200, "image"), counted(0, "class", "classes")
+    ('1 image', '1,200 images', '0 classes')
+    """
+    return f"{number:,} {what if number == 1 else plural or what + 's'}"

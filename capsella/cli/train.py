@@ -13,7 +13,7 @@ from rich.markup import escape
 from capsella.cli import screen
 from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
-from capsella.data.survey import survey
+from capsella.data.outline import outline
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Spread
 from capsella.explain import write_report
@@ -94,7 +94,7 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
 
 def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
     """The recipe for this folder; says what was chosen and why, but for what the flags set."""
-    found = survey(images)
+    found = outline(images)
     recipe, reasons = fitted(get_recipe(name), found)
     if not set(words) & {"-h", "--help"}:
         console.print(f"{images}: {found}\nrecipe {name}; chosen for these images:", markup=False, soft_wrap=True)

@@ -3,12 +3,13 @@
     cells/basophil/patient1_003.png          or, already split,   cells/train/basophil/patient1_003.png
     cells/monocyte/patient2_017.tif                               cells/test/monocyte/patient2_017.tif
 
-Sub-folders of a class are read too. Hidden files and files with other endings are passed over, and a link that leads
-back to a folder it lies in is not followed.
+Sub-folders of a class are read too. Hidden files are passed over, and a link that leads back to a folder it lies in is
+not followed. Files with other endings, pipes, links to nothing and images beside the class folders are passed over too,
+and a line says so.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,13 @@ from torch import Tensor
 
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
+from capsella.data.listing import PassedOver, sub_folders, walk
 from capsella.data.options import DataOptions
 from capsella.data.reading import ENDINGS, Look, decode, read_all, stack
 from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
 from capsella.data.split.table import SplitTable
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 
 _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
@@ -40,12 +42,17 @@ class ClassFile:
     split: str | None
 
 
-def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
+Reader = Callable[[Path, Look | None], Tensor]
+"""From a file to its image, uint8 [c h w]."""
+
+
+def read_folder(options: DataOptions, table: SplitTable | None = None, read: Reader | None = None) -> Parts:
     """Read the folder `options.path`; its sub-folders, sorted, are the classes.
 
     Args:
-        options: its path, size, channels, group and skip_broken are used.
+        options: its path, size, channels, range, group and skip_broken are used.
         table: a split file; what it leaves unused is not read, and sub-folders that split the images do not count.
+        read: in place of reading the pixels, as where a split needs none.
 
     Returns:
         The splits of sub-folders train, val and test that hold the classes; everything as train where there are none.
@@ -55,14 +62,16 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
             skip_broken), mixed channels or sizes where the options keep them.
     """
     root = Path(options.path or "")
-    listed = list_files(root)
+    passed_over = PassedOver()
+    listed = list_files(root, passed_over)
     if table is not None:
         listed = [file for file in listed if file.path not in table.unused]
         if not listed:
             raise CapsellaError(f"{table.path}: must put images of {root} in train and test, but all are unused")
     groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
     seen = Fingerprints(wanted=options.duplicates != "ignore")
-    readers = [partial(_read, root, file.path, options, seen.of(row)) for row, file in enumerate(listed)]
+    read = read or partial(_read, options=options)
+    readers = [partial(read, root / file.path, seen.of(row)) for row, file in enumerate(listed)]
     images, positions, errors = read_all(readers, options.skip_broken)
     files = [listed[position] for position in positions]
     paths = tuple(file.path for file in files)
@@ -78,71 +87,46 @@ def read_folder(options: DataOptions, table: SplitTable | None = None) -> Parts:
     name = root.resolve().name
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
-        return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken)
-    return Parts(name, everything, broken=broken)
+        return Parts.of_own(
+            name, {split: everything.subset(rows[split]) for split in rows}, broken, passed_over.notes()
+        )
+    return Parts(name, everything, broken=broken, notes=passed_over.notes())
 
 
-def _read(root: Path, file: str, options: DataOptions, look: Look | None) -> Tensor:
-    return decode(root / file, str(root / file), options.height_width, options.channels, look)
+def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:
+    return decode(file, str(file), options.height_width, options.channels, options.range, look)
 
 
-def list_files(root: Path) -> list[ClassFile]:
+def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:
     """Every image file with its class, and its split where the folder is split already, sorted."""
-    folders = _sub_folders(root)
+    folders = sub_folders(root)
     if folders and all(folder in _SPLITS for folder in folders) and "train" in folders:
+        passed_over.add_beside(root)
         return [
             ClassFile(path, path.split("/")[1], _SPLITS[folder])
             for folder in folders
-            for path in _files_by_class(root, folder)
+            for path in _files_by_class(root, folder, passed_over)
         ]
-    return [ClassFile(path, path.split("/")[0], None) for path in _files_by_class(root, "")]
+    return [ClassFile(path, path.split("/")[0], None) for path in _files_by_class(root, "", passed_over)]
 
 
-def _files_by_class(root: Path, within: str) -> list[str]:
+def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[str]:
     folder = root / within
-    classes = _sub_folders(folder)
+    classes = sub_folders(folder)
     if len(classes) < 2:
         raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}")
+    passed_over.add_beside(folder)
     found = []
     for name in classes:
-        every_file = sorted(
-            path.relative_to(root).as_posix() for path in _walk(folder / name, frozenset({root.resolve()}))
-        )
-        images = [path for path in every_file if path.lower().endswith(ENDINGS)]
-        if not images:
+        others = len(passed_over)
+        files = walk(folder / name, passed_over, frozenset({root.resolve()}))
+        if not files:
             raise CapsellaError(
                 f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), "
-                f"got none among {len(every_file)} files"
+                f"got none among {counted(len(passed_over) - others, 'file')}"
             )
-        found += images
+        found += sorted(path.relative_to(root).as_posix() for path in files)
     return found
-
-
-def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
-    """The files of a folder and its sub-folders; `above` are the real folders on the way here."""
-    for entry in folder.iterdir():
-        if entry.is_file() and not entry.name.startswith("."):
-            yield entry
-    above = above | {folder.resolve()}
-    for name in _sub_folders(folder, above):
-        yield from _walk(folder / name, above)
-
-
-def _sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
-    """Names of the sub-folders, hidden ones and links that lead back aside."""
-    if not folder.is_dir():
-        raise CapsellaError(f"{folder}: no such folder")
-    here = folder.resolve()
-
-    def leads_back(entry: Path) -> bool:
-        real = entry.resolve()
-        return real in above or here.is_relative_to(real)
-
-    return sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() and not entry.name.startswith(".") and not leads_back(entry)
-    )
 
 
 def _class_names(

@@ -51,7 +51,7 @@ def _pairs(splits: Splits, options: DataOptions) -> Splits:
         PairSet(images, number or PAIRS_PER_IMAGE * len(images), 3 * options.split_seed + stream, options.pair_shift)
         for stream, (images, number) in enumerate(zip(sources, numbers, strict=True))
     )
-    return Splits(f"pairs of {splits.name}", train, validation, test, splits.broken)
+    return replace(splits, name=f"pairs of {splits.name}", train=train, validation=validation, test=test)
 
 
 def _border(images: ImageSet) -> float:

@@ -202,7 +202,8 @@ def _decode_joined(
 
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
-        return decode(content, f"{path}, image {row}", options.height_width, options.channels, seen.of(row))
+        name = f"{path}, image {row}"
+        return decode(content, name, options.height_width, options.channels, options.range, seen.of(row))
 
     images, positions, errors = read_all([partial(reader, row) for row in rows.tolist()], options.skip_broken)
     read = rows[positions]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from capsella.data.depth import ValueRange, check_range
 from capsella.errors import at_least, not_negative, require
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
@@ -12,6 +13,9 @@ VIEWED = (*STEREO, "toys")
 PAIRED = ("multimnist", "multi")
 Duplicates = Literal["error", "keep", "ignore"]
 PAIR_FIELDS = ("pair_shift", "pair_invert", "train_pairs", "validation_pairs", "test_pairs")
+
+MOST_SIZE = 4096
+"""Pixels a side; more is a slip of the pen, and 48 MB of memory an image."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,10 @@ class DataOptions:
 
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
+
+    range: ValueRange | None = None
+    """The values that become 0 and 255 in files of more than 8 bits a channel, as `0 4095` of a camera of 12 bits. For
+    `folder`, without it: what the training images state, or else the percentiles 0.1 and 99.9 of their values."""
 
     validation: float = 0.1
     """Share of the training images held out for validation, class by class, where the source sets none apart."""
@@ -111,12 +119,16 @@ class DataOptions:
             return
         for name, share in (("validation", self.validation), ("test", self.test)):
             require(0 < share < 1, "be a share between 0 and 1, both excluded", **{name: share})
-        at_least(1, size=self.size, per_class=self.per_class)
+        size = self.size
+        require(size is None or 1 <= size <= MOST_SIZE, f"be from 1 to {MOST_SIZE}, as --size 64", size=size)
+        check_range(self.range)
+        at_least(1, per_class=self.per_class)
         at_least(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
         at_least(2, first_classes=self.first_classes)
-        require(self.channels in (1, 3, None), "be 1, 3 or None", channels=self.channels)
+        require(self.channels in (1, 3, None), "be 1 or 3, as --channels 1, or None", channels=self.channels)
         not_negative(split_seed=self.split_seed)
         self._check_belongs("path", ("folder", "npz"), self.path)
+        self._check_belongs("range", ("folder", "npz"), self.range)
         self._check_belongs("group", ("folder", "npz", *VIEWED), self.group)
         self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))
         self._check_belongs("camera", STEREO, repr(self.camera))

@@ -2,8 +2,9 @@
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -17,10 +18,10 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from capsella.errors import CapsellaError, require
+from capsella.data.depth import FORMATS, ValueRange, check_range, depth_of, read_values, to_8_bits
+from capsella.errors import CapsellaError, counted, require
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MOST_PIXELS = 80_000_000
 """A file that unpacks to more pixels is refused: a small file can hold enough of them to exhaust the memory."""
 
@@ -32,29 +33,34 @@ _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, s
 _SHOW_PROGRESS_FROM = 2_000
 
 
-def read_image(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> UInt8[Tensor, "c h w"]:
-    """Read one PNG, JPEG, BMP or TIFF image, turned upright as its EXIF data say.
+def read_image(
+    path: Path, size: tuple[int, int] | None = None, channels: int | None = None, value_range: ValueRange | None = None
+) -> UInt8[Tensor, "c h w"]:
+    """Read one PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright as its EXIF data say.
 
-    Grey stays one channel, everything else becomes RGB; 16-bit grey is divided by 257, so that 65535 becomes 255;
-    transparent pixels become black.
+    Grey stays one channel, everything else becomes RGB; transparent pixels become black.
 
     Args:
         path: the file.
         size: (height, width) to resize to, or None to keep the image's own: the centre of the image is cropped to
             that aspect ratio and resized with Pillow's antialiased bicubic filter.
         channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the image's own.
+        value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits a channel; a file of
+            8 bits is taken as it is.
 
     Returns:
         [c h w], 0..255.
 
     Raises:
         CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
-            `MOST_PIXELS` or `MOST_BYTES`, or no file but a folder, a pipe, a device.
-        ValueError: `size` or `channels` cannot be.
+            `MOST_PIXELS` or `MOST_BYTES`, or no file but a folder, a pipe, a device; or it has more than 8 bits a
+            channel, and there is no `value_range`.
+        ValueError: `size`, `channels` or `value_range` cannot be.
     """
     require(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
     require(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
-    return decode(Path(path), str(path), size, channels)
+    check_range(value_range)
+    return decode(Path(path), str(path), size, channels, value_range)
 
 
 def decode(
@@ -62,22 +68,41 @@ def decode(
     name: str,
     size: tuple[int, int] | None,
     channels: int | None,
+    value_range: ValueRange | None = None,
     look: Look | None = None,
 ) -> UInt8[Tensor, "c h w"]:
     """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it.
 
     `look` is called with the upright image, before it is converted and resized.
     """
+    with opened(file, name) as image:
+        depth = depth_of(image)
+        if look is not None:
+            look(ImageOps.exif_transpose(image))
+        if depth is None:
+            image.load()
+            return to_tensor(ImageOps.exif_transpose(image), size, channels)
+        if value_range is None:
+            raise CapsellaError(
+                f"it has {depth} a channel, and no range says which values are black and white; give one, "
+                "as --range 0 4095, or save it with 8 bits"
+            )
+        return to_tensor(Image.fromarray(to_8_bits(read_values(file), value_range)), size, channels)
+
+
+@contextmanager
+def opened(file: Path | BytesIO, name: str) -> Iterator[Image.Image]:
+    """An image file of which the header is read and checked; `name` is what errors call it.
+
+    Raises:
+        CapsellaError: as `read_image` does, here and where the image is used.
+    """
     try:
         if isinstance(file, Path):
             _check_file(file)
         with Image.open(file, formats=FORMATS) as image:
             _check_header(image)
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            if look is not None:
-                look(upright)
-            return to_tensor(upright, size, channels)
+            yield image
     except FileNotFoundError:
         raise CapsellaError(f"{name}: no such file") from None
     except MemoryError:
@@ -104,14 +129,14 @@ def _check_header(image: Image.Image) -> None:
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise CapsellaError(f"{width}×{height} pixels; at most {MOST_PIXELS:,} are read")
-    pages = getattr(image, "n_frames", 1) if image.format in ("TIFF", "PNG") else 1
+    pages = getattr(image, "n_frames", 1) if image.format in ("TIFF", "PNG", "GIF", "WEBP") else 1
     if pages > 1:
-        raise CapsellaError(f"it holds {pages} pages; save each as a file of its own")
+        raise CapsellaError(f"it holds {pages} pages or pictures; save each as a file of its own")
 
 
 def to_tensor(image: Image.Image, size: tuple[int, int] | None, channels: int | None) -> UInt8[Tensor, "c h w"]:
     """Convert to grey or RGB, crop and resize as `read_image` says; channels and size that fit are left untouched."""
-    image = _to_8_bit(image)
+    image = _to_grey_or_rgb(image)
     own_channels = 1 if image.mode == "L" else 3
     if channels is not None and channels != own_channels:
         image = image.convert("L" if channels == 1 else "RGB")
@@ -121,16 +146,9 @@ def to_tensor(image: Image.Image, size: tuple[int, int] | None, channels: int | 
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def _to_8_bit(image: Image.Image) -> Image.Image:
-    """Any mode of Pillow's that the four formats use, to L or RGB."""
+def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
+    """Any mode of Pillow's that the formats use for 8 bits and fewer, to L or RGB."""
     grey_or_rgb = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    if image.mode.startswith("I"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65535:
-            raise CapsellaError(f"grey values from {values.min()} to {values.max()}; 8 or 16 bits are read")
-        return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
-    if image.mode == "F":
-        raise CapsellaError("floating-point pixels, whose range is not known; save it with 8 or 16 bits")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
@@ -144,6 +162,7 @@ def resize_array(
     height_width, own_channels = images.shape[1:3], images.shape[3]
     if size in (None, height_width) and channels in (None, own_channels):
         return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    check_memory(len(images), size or height_width, channels or own_channels)
     pictures = (Image.fromarray(image.squeeze(-1) if own_channels == 1 else image) for image in images)
     return torch.stack([to_tensor(picture, size, channels) for picture in pictures])
 
@@ -172,7 +191,7 @@ def read_all(
                 errors.append(result)
                 continue
             if not images:
-                _check_memory(result, len(readers))
+                check_memory(len(readers), (result.shape[1], result.shape[2]), result.shape[0])
             images.append(result)
             positions.append(position)
     finally:
@@ -189,13 +208,15 @@ def _attempt(reader: Callable[[], Tensor], skip_broken: bool) -> Tensor | Capsel
         return error
 
 
-def _check_memory(first: UInt8[Tensor, "c h w"], number: int) -> None:
-    needed = 2 * first.numel() * number  # the images one by one, and once more as they are put together
+def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
+    """Raise `CapsellaError` where so many images of (height, width) do not fit into the memory that is free."""
+    height, width = size
+    needed = 2 * number * height * width * channels  # the images one by one, and once more as they are put together
     free = psutil.virtual_memory().available
     if needed > free:
         raise CapsellaError(
-            f"{number} images of {first.shape[1]}×{first.shape[2]}×{first.shape[0]} need {needed / 2**30:.1f} GiB "
-            f"of memory to load, and {free / 2**30:.1f} GiB are free; set size to make them smaller"
+            f"{counted(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
+            f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, as with --size 64"
         )
 
 
@@ -207,15 +228,27 @@ def stack(images: Sequence[UInt8[Tensor, "c h w"]], names: Sequence[str]) -> UIn
     """
     if not images:
         raise CapsellaError("there is no image that can be read")
-    _check_alike("numbers of channels", "channels to 1 or 3", [str(len(image)) for image in images], names)
+    _check_alike(
+        "numbers of channels",
+        "all to grey or to colour, with --channels 1 or 3",
+        [str(len(image)) for image in images],
+        names,
+    )
     sizes = [f"{image.shape[1]}×{image.shape[2]}" for image in images]
-    _check_alike("sizes (height×width)", "size to resize them all", sizes, names)
+    _check_alike("sizes (height×width)", _resize(images), sizes, names)
     return torch.stack(list(images))
+
+
+def _resize(images: Sequence[UInt8[Tensor, "c h w"]]) -> str:
+    """What to do about images from the smallest to the largest side, as text."""
+    sides = [side for image in images for side in image.shape[1:]]
+    return f"one for all, as with --size 64 (their sides have from {min(sides)} to {max(sides)} pixels)"
 
 
 def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[str]) -> None:
     if len(set(values)) > 1:
         examples = [
-            f"{value} ({values.count(value)} images, as {names[values.index(value)]})" for value in sorted(set(values))
+            f"{value} ({counted(values.count(value), 'image')}, as {names[values.index(value)]})"
+            for value in sorted(set(values))
         ]
         raise CapsellaError(f"images must not have different {what}; set {remedy}. Got {', '.join(examples[:4])}")

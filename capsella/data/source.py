@@ -18,9 +18,13 @@ class Parts:
     validation: ImageSet | None = None
     test: ImageSet | None = None
     broken: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was noticed while reading, a line each."""
 
     @classmethod
-    def of_own(cls, name: str, sets: Mapping[str, ImageSet], broken: tuple[str, ...]) -> "Parts":
+    def of_own(
+        cls, name: str, sets: Mapping[str, ImageSet], broken: tuple[str, ...], notes: tuple[str, ...] = ()
+    ) -> "Parts":
         """The three sets of a split of one's own; only validation may be empty, and is held out later.
 
         Raises:
@@ -31,7 +35,8 @@ class Parts:
                 raise CapsellaError(
                     f"{name}: the {split} split is empty; a split of one's own must have train and test images"
                 )
-        return cls(name, sets["train"], sets["validation"] if len(sets["validation"]) else None, sets["test"], broken)
+        validation = sets["validation"] if len(sets["validation"]) else None
+        return cls(name, sets["train"], validation, sets["test"], broken, notes)
 
     def named(self) -> dict[str, ImageSet]:
         """Those of the three sets that the source has, by name, in the order train, validation, test."""

@@ -1,82 +1,125 @@
-"""What a folder of images is like, from the names and headers of its files."""
+"""A first look at the files of a folder: how large they are, and which range of values its training images have."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median_low
+from typing import NamedTuple
 
-from PIL import Image
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from PIL import ImageOps
+from torch import Tensor
 
-from capsella.data.folder import ClassFile, list_files
-from capsella.data.reading import FORMATS
-from capsella.errors import CapsellaError
+from capsella.data.depth import ValueRange, depth_of, read_values, stated_range
+from capsella.data.options import DataOptions
+from capsella.data.reading import Look, check_memory, opened
+from capsella.errors import CapsellaError, counted
 
-SAMPLED = 200
-"""Files whose headers are read, spread evenly over the folder."""
+_PERCENTILES = (0.1, 99.9)  # single hot and dead pixels must not set the range
+_SAMPLED = 10_000  # values a file
 
 
-@dataclass(frozen=True)
+def glance(file: Path, look: Look | None) -> Tensor:
+    """An image of one pixel in place of the file's own, whose header is checked; `look` is called with the image."""
+    with opened(file, str(file)) as image:
+        if look is not None:
+            look(ImageOps.exif_transpose(image))
+        return torch.zeros(1, 1, 1, dtype=torch.uint8)
+
+
+class FoundRange(NamedTuple):
+    """The range for the files of more than 8 bits a channel, and a line that says where it is from."""
+
+    value_range: ValueRange | None
+    notes: tuple[str, ...] = ()
+
+
+class _Deep(NamedTuple):
+    """A file of more than 8 bits a channel, and some of its values, drawn evenly."""
+
+    depth: str
+    stated: ValueRange | None
+    values: Shaped[np.ndarray, "k"]
+
+
 class Survey:
-    """A folder of images, before any pixel of it is read."""
+    """What the files of the folder in `options` hold; `look` is called for each."""
 
-    path: Path
-    images: int
-    """How many files; some may turn out to be broken."""
-    train: int | None
-    """Those in the folder `train`, where the folder is split already."""
-    classes: tuple[str, ...]
-    height: int
-    """Pixels, the median of the files that were looked at."""
-    width: int
-    channels: int
-    """1 where every file that was looked at is grey, or else 3."""
+    def __init__(self, options: DataOptions) -> None:
+        self.options, self.root = options, Path(options.path or "")
+        self.files = 0
+        self.deep: dict[str, _Deep] = {}
+        self.least: tuple[int, tuple[int, int], int] | None = None
+        """Pixels, (height, width) and channels of the smallest image."""
 
-    def __str__(self) -> str:
-        """In words.
+    def look(self, file: Path, look: Look | None = None) -> Tensor:
+        """Take note of a file; returns an image of one pixel in its place.
 
-        >>> print(Survey(Path("cells"), 351, None, ("a", "b"), 224, 224, 3))
-        351 images in 2 classes, 224×224 pixels as a rule, colour
+        `look`: not called, as most files are not decoded here.
         """
-        kind = "grey" if self.channels == 1 else "colour"
-        size = f"{self.width}×{self.height} pixels as a rule"
-        return f"{self.images:,} images in {len(self.classes)} classes, {size}, {kind}"
+        with opened(file, str(file)) as image:
+            depth, stated = depth_of(image), stated_range(image)
+            width, height = image.size
+            channels = 1 if image.mode[0] in "1LIF" else 3
+            if depth is not None:
+                values = np.empty(0) if self.options.range is not None else _some(read_values(file))
+                self.deep[file.relative_to(self.root).as_posix()] = _Deep(depth, stated, values)
+        self.files += 1
+        self.least = min(
+            self.least or (height * width, (height, width), channels), (height * width, (height, width), channels)
+        )
+        return torch.zeros(1, 1, 1, dtype=torch.uint8)
+
+    def check_memory(self, images: int) -> None:
+        """Raise `CapsellaError` where so many images will not fit into the memory that is free."""
+        if self.least is not None:
+            _, size, channels = self.least
+            check_memory(images, self.options.height_width or size, self.options.channels or channels)
+
+    def find_range(self, training_files: Callable[[], Sequence[str]]) -> FoundRange:
+        """The range: the one in the options, the one that the training images state, or else that of their values.
+
+        Raises:
+            CapsellaError: all their values are the same.
+        """
+        if not self.deep:
+            return FoundRange(self.options.range)
+        value_range, origin = self.options.range, "as set"
+        if value_range is None:
+            chosen = [self.deep[file] for file in training_files() if file in self.deep] or list(self.deep.values())
+            value_range, origin = _range_of(chosen)
+        depths = ", ".join(
+            f"{counted(n, 'file')} of {depth}" for depth, n in Counter(d.depth for d in self.deep.values()).items()
+        )
+        low, high = (f"{value:,.6g}" for value in value_range)
+        rest = self.files - len(self.deep)
+        of_8_bits = f"; {counted(rest, 'file')} of 8 bits taken as stored" if rest else ""
+        return FoundRange(
+            value_range, (f"{depths} a channel: values {low} to {high} become 0 to 255, {origin}{of_8_bits}",)
+        )
 
 
-def survey(path: Path) -> Survey:
-    """Look at a folder with one sub-folder a class.
-
-    Raises:
-        CapsellaError: no such folder, no classes, or no image among those looked at whose header can be read.
-    """
-    files = list_files(path)
-    headers = [header for file in _spread(files) if (header := _header(path / file.path)) is not None]
-    if not headers:
-        raise CapsellaError(f"{path}: must hold images that can be read, got none among its {len(files)} files")
-    sizes = [image.size for image in headers]
-    return Survey(
-        path=path,
-        images=len(files),
-        train=sum(file.split == "train" for file in files) or None,
-        classes=tuple(sorted({file.label for file in files})),
-        height=median_low(height for _, height in sizes),
-        width=median_low(width for width, _ in sizes),
-        channels=1 if all(_is_grey(image.mode) for image in headers) else 3,
-    )
+def _some(values: Shaped[np.ndarray, "h w *c"]) -> Shaped[np.ndarray, "k"]:
+    values = values.ravel()
+    if len(values) <= _SAMPLED:
+        return values
+    return values[np.random.default_rng(0).integers(0, len(values), _SAMPLED)]
 
 
-def _spread(files: Sequence[ClassFile]) -> list[ClassFile]:
-    step = max(1, len(files) / SAMPLED)
-    return [files[int(step * k)] for k in range(int(len(files) / step))]
-
-
-def _header(path: Path) -> Image.Image | None:
-    """None where there is none: what is wrong with a file is said when it is read."""
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            return image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
-
-
-def _is_grey(mode: str) -> bool:
-    return mode in ("1", "L", "LA", "La") or mode.startswith("I") or mode == "F"
+def _range_of(files: Sequence[_Deep]) -> tuple[ValueRange, str]:
+    """The range of training images and where it is from."""
+    values = np.concatenate([file.values for file in files])
+    smallest, largest = float(values.min()), float(values.max())
+    stated = [file.stated for file in files if file.stated is not None]
+    if len(stated) == len(files):
+        low, high = min(low for low, _ in stated), max(high for _, high in stated)
+        if low < high and low <= smallest and largest <= high:
+            return (low, high), "as the files state"
+    low, high = (float(value) for value in np.percentile(values, _PERCENTILES, method="nearest"))
+    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {counted(len(files), 'training image')}"
+    if low == high:  # nearly everything is background
+        low, high, origin = smallest, largest, f"the extremes of {counted(len(files), 'training image')}"
+    if low == high:
+        raise CapsellaError(f"all values of the training images are {low:g}; set a range, as --range 0 4095")
+    return (low, high), f"{origin}; --range sets it"

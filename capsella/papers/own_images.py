@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsella.data import DataOptions
-from capsella.data.survey import Survey
+from capsella.data.outline import Outline
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
 from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnorb_small
@@ -117,7 +117,7 @@ class Fitted(NamedTuple):
     reasons: dict[str, str]
 
 
-def fitted(recipe: Recipe, images: Survey) -> Fitted:
+def fitted(recipe: Recipe, images: Outline) -> Fitted:
     """A recipe of this module with its size, colours, batch and epochs for the images of a folder.
 
     Raises:

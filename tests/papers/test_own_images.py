@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from capsella.data.survey import Survey
+from capsella.data.outline import Outline
 from capsella.papers import get_recipe
 from capsella.papers.own_images import RECIPE_OF, fitted, recipe_for
 from capsella.training import Recipe
@@ -13,7 +13,7 @@ OWN = ("images-efficient", "images-resnet", "images-emnet", "images-capsnet", "i
 
 
 def of(name: str, images: int = 2000, side: int = 224, channels: int = 3, train: int | None = None) -> Recipe:
-    return fitted(get_recipe(name), Survey(Path("cells"), images, train, ("a", "b"), side, side, channels)).recipe
+    return fitted(get_recipe(name), Outline(Path("cells"), images, train, ("a", "b"), side, side, channels)).recipe
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -48,7 +48,7 @@ def test_of_a_folder_that_is_split_the_training_images_count():
 
 
 def test_the_reasons_are_flags_that_give_the_same_recipe():
-    found = fitted(get_recipe("images-efficient"), Survey(Path("cells"), 351, None, ("a", "b"), 30, 40, 1))
+    found = fitted(get_recipe("images-efficient"), Outline(Path("cells"), 351, None, ("a", "b"), 30, 40, 1))
     recipe = found.recipe
     assert list(found.reasons) == [
         f"--size {recipe.data.size}",

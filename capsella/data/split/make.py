@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 
 from capsella.data.catalogue import read_source
+from capsella.data.depth import ValueRange
+from capsella.data.folder import read_folder
 from capsella.data.images import ImageSet, join
 from capsella.data.options import DataOptions
 from capsella.data.show import ClassCounts, describe
@@ -16,6 +18,7 @@ from capsella.data.split.copies import keep_together
 from capsella.data.split.holdout import first_per_class, hold_out
 from capsella.data.split.sets import SPLIT_NAMES, Splits
 from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
+from capsella.data.survey import Survey, glance
 from capsella.errors import CapsellaError, errors_of
 
 _NUMBER = "number in the source"  # with spaces, as no array of a file is called
@@ -44,22 +47,44 @@ def save_split(options: DataOptions, path: Path) -> list[ClassCounts]:
     Raises:
         ValueError, CapsellaError: as `load_data` does.
     """
-    table, counts = ReadSource.of(options).table(options)
+    table, counts = ReadSource.without_pixels(options).table(options)
     table.write(path)
     return counts
 
 
 class ReadSource(NamedTuple):
-    """A source's images as it parts them, and the split file that parts them anew, where the options name one."""
+    """A source's images as it parts them, and the split file that parts them anew, where the options name one.
+
+    value_range: of files of more than 8 bits a channel; see `Splits`.
+    """
 
     source: Parts
     given: SplitTable | None
+    value_range: ValueRange | None = None
 
     @classmethod
     def of(cls, options: DataOptions) -> "ReadSource":
-        """Read what the options name."""
+        """Read what the options name; files of a folder are looked at first, before memory is taken."""
         given = None if options.split_file is None else read_split_file(options.split_file)
-        return cls(read_source(options, given), given)
+        if options.name != "folder":
+            return cls(read_source(options, given), given, options.range)
+        survey = Survey(options)
+        listed = read_folder(replace(options, duplicates="ignore"), given, survey.look)
+        survey.check_memory(sum(map(len, listed.named().values())))
+        found = survey.find_range(lambda: cls.without_pixels(options).split(options).train.files or ())
+        read = read_folder(replace(options, range=found.value_range), given)
+        return cls(replace(read, notes=(*read.notes, *found.notes)), given, found.value_range)
+
+    @classmethod
+    def without_pixels(cls, options: DataOptions) -> "ReadSource":
+        """The same, but no pixels of a folder's files are kept, or read where duplicates are not looked for.
+
+        For splits, which do not depend on pixels otherwise.
+        """
+        if options.name != "folder":
+            return cls.of(options)
+        given = None if options.split_file is None else read_split_file(options.split_file)
+        return cls(read_folder(options, given, glance), given)
 
     @property
     def parts(self) -> Parts:
@@ -86,11 +111,13 @@ class ReadSource(NamedTuple):
             _limited(validation, options.validation_per_class, options),
             _limited(test, options.test_per_class, options),
             parts.broken,
+            parts.notes,
+            self.value_range,
         )
 
     def table(self, options: DataOptions) -> tuple[SplitTable, list[ClassCounts]]:
         """Where `split` puts each image, and how many of each class that makes."""
-        splits = ReadSource(_numbered(self.source), self.given).split(options)
+        splits = self._replace(source=_numbered(self.source)).split(options)
         split_of = {
             number: split for split, images in splits.named().items() for number in images.metadata[_NUMBER].tolist()
         }
@@ -164,7 +191,7 @@ def _assigned(parts: Parts, table: SplitTable) -> Parts:
             for part, images in parts.named().items()
         ]
         sets[split] = join([piece for piece in pieces if len(piece)] or pieces[:1])
-    own = Parts.of_own(parts.name, sets, parts.broken)
+    own = Parts.of_own(parts.name, sets, parts.broken, parts.notes)
     # Classes that have images, but none in a split, are no classes of it.
     if unused := _present(parts) - _present(own):
         kept = [name for name in parts.train.classes if name not in unused]

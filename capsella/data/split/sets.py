@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from capsella.data.depth import ValueRange
 from capsella.data.images import ImageSet
 from capsella.data.pairs import PairSet
 from capsella.errors import CapsellaError
@@ -27,6 +28,10 @@ class Splits:
     test: LabelledImages
     broken: tuple[str, ...] = ()
     """The files that were left out because they cannot be read, each with the reason."""
+    notes: tuple[str, ...] = ()
+    """What was noticed while reading, a line each, as which files were passed over."""
+    value_range: ValueRange | None = None
+    """The values that became 0 and 255 in files of more than 8 bits a channel; None where there are none."""
 
     def __post_init__(self) -> None:
         if len(self.train.classes) < 2:

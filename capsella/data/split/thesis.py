@@ -49,7 +49,7 @@ def save_thesis_sets(options: DataOptions, folder: Path) -> dict[str, list[Class
     Raises:
         ValueError, CapsellaError: as `load_data` does.
     """
-    source = ReadSource.of(options)
+    source = ReadSource.without_pixels(options)
     classes = len(source.parts.train.classes)
     written = {}
     for name in THESIS_SETS:

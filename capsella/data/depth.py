@@ -1,0 +1,108 @@
+"""Images of more than 8 bits a channel: their values, the range that a file states, and 8 bits by a range.
+
+A camera of 12 bits writes values up to 4095 into files of 16 bits, a camera of 16 bits up to 65535: no file of 16 bits
+and none of floating-point numbers says by itself what is white.
+"""
+
+import math
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Shaped, UInt8
+from PIL import Image, ImageOps
+
+from capsella.errors import CapsellaError, require
+
+ValueRange = tuple[float, float]
+"""(low, high): the values that become 0 and 255; what lies outside becomes 0 or 255 as well."""
+
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
+_BITS_PER_SAMPLE, _COLOURS = 258, 262
+_OTHER_ORDER = {
+    "RGB;16B": "RGB;16L",
+    "RGB;16L": "RGB;16B",
+    "RGB;16N": "RGB;16B" if sys.byteorder == "little" else "RGB;16L",  # as the machine has it
+}
+_STATED = ((340, 341), (280, 281))  # SMinSampleValue and SMaxSampleValue, of any type; MinSampleValue, MaxSampleValue
+
+
+def check_range(value_range: ValueRange | None) -> None:
+    """Raise `ValueError` where a range is not (low, high) of finite numbers, low below high."""
+    if value_range is not None:
+        low, high = value_range
+        holds = math.isfinite(low) and math.isfinite(high) and low < high
+        require(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
+
+
+def depth_of(image: Image.Image) -> str | None:
+    """What an opened image, not loaded yet, holds in place of 8 bits a channel, as "16 bits"; None for 8 bits."""
+    if image.mode == "F":
+        return "floating-point numbers"
+    if image.mode == "I":
+        return "32 bits" if image.format == "TIFF" and _tag(image, _BITS_PER_SAMPLE) == 32 else "16 bits"
+    if image.mode.startswith("I;"):
+        return f"{_tag(image, _BITS_PER_SAMPLE) or 16} bits"
+    deep = image.format in ("PNG", "TIFF") and any(";16" in _raw_mode(tile) for tile in image.tile)
+    return "16 bits" if deep else None
+
+
+def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
+    """The values of a file for which `depth_of` is not None, turned upright: [h w] grey or [h w 3] colour.
+
+    Raises:
+        CapsellaError: transparent or of four colours, white stored as 0, or a value that is no finite number.
+        Exception: as Pillow's decoders do.
+    """
+    with Image.open(file, formats=FORMATS) as image:
+        colour = not image.mode.startswith(("I", "F"))
+        if colour and {_raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
+            raise CapsellaError("neither grey nor RGB, with 16 bits a channel; save it without transparency")
+        if _tag(image, _COLOURS) == 0:
+            raise CapsellaError("it stores white as 0, with 16 bits; save it with black as 0")
+        values = np.asarray(ImageOps.exif_transpose(image))
+    if colour:  # Pillow keeps the upper byte of each channel; the lower one is the upper one of the other byte order
+        values = 256 * values.astype(np.int32) + _lower_bytes(file)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise CapsellaError("it holds values that are not finite numbers")
+    return values
+
+
+def _lower_bytes(file: Path | BytesIO) -> UInt8[np.ndarray, "h w 3"]:
+    with Image.open(file, formats=FORMATS) as image:
+        tiles = []
+        for codec, extents, offset, arguments in image.tile:
+            raw = _OTHER_ORDER[_raw_mode((codec, extents, offset, arguments))]
+            tiles.append((codec, extents, offset, raw if isinstance(arguments, str) else (raw, *arguments[1:])))
+        image.tile = tiles
+        return np.asarray(ImageOps.exif_transpose(image))
+
+
+def to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> UInt8[np.ndarray, "h w *c"]:
+    """Values as 8 bits a channel: the range's ends become 0 and 255, rounded to the nearest between them."""
+    low, high = value_range
+    scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
+    return np.rint(scaled.clip(0, 255)).astype(np.uint8)
+
+
+def stated_range(image: Image.Image) -> ValueRange | None:
+    """The range that a TIFF file states: its smallest and largest values, or fewer than 16 bits."""
+    for lowest, highest in _STATED:
+        low, high = _tag(image, lowest), _tag(image, highest)
+        if high is not None:
+            return float(low or 0), float(high)
+    bits = _tag(image, _BITS_PER_SAMPLE)
+    return (0.0, 2.0**bits - 1) if bits is not None and 8 < bits < 16 else None
+
+
+def _tag(image: Image.Image, number: int) -> float | None:
+    """A TIFF tag's value; of one value a channel, the largest."""
+    value = getattr(image, "tag_v2", {}).get(number)
+    return max(value) if isinstance(value, tuple) and value else value
+
+
+def _raw_mode(tile: tuple) -> str:  # type: ignore[type-arg]
+    """How a file stores its pixels, in Pillow's words, as "RGB;16B"."""
+    arguments = tile[3]
+    return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
