@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 
 from capsella.data.images import ImageSet
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 
 _TIE = 1e-9  # rounding errors must not decide between two equally good parts
 
@@ -42,8 +42,8 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
         here = counts[:, label] > 0
         if held[here].all() or not held[here].any():
             raise CapsellaError(
-                f"the class {images.classes[label]!r} has {int(here.sum())} {what}(s) to part; holding some out for "
-                f"validation or test needs at least 2 {what}s of each class that no other class depends on: "
+                f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part; holding some out "
+                f"for validation or test needs at least 2 {what}s of each class that no other class depends on: "
                 "add images, leave the class out, or say which image goes where"
             )
     chosen = torch.from_numpy(held[units])
