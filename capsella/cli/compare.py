@@ -7,6 +7,7 @@ from rich.text import Text
 from capsella.cli.screen import console, show
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.report import as_text
+from capsella.errors import counted
 from capsella.grid import duration
 
 
@@ -26,6 +27,7 @@ def _print_plan(plan: Plan) -> None:
     height, width = splits.image_size
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
+    print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
     table = Table("network", "kind")
     for head in ("parameters", "learning rates", "runs", "one run", "all its runs"):
         table.add_column(head, justify="right")
@@ -37,9 +39,9 @@ def _print_plan(plan: Plan) -> None:
     show(table)
     curve = 2 * len(given.shares) * len(given.seeds)
     print(
-        f"{plan.epochs} epochs in batches of {plan.batch_size}, {len(given.seeds)} seed(s); {curve} more runs for the "
-        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())},"
-        f" from a few images through each network here."
+        f"{plan.epochs} epochs in batches of {plan.batch_size}, {counted(len(given.seeds), 'seed')}; {curve} more runs "
+        f"for the data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}, "
+        "from a few images through each network here."
     )
     if given.precision == "auto":
         print(f"precision auto → {plan.precision}")

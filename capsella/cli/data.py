@@ -59,7 +59,7 @@ class Show:
 class Split:
     """Write which image is in which split, as a CSV file for --data.split-file.
 
-    A split does not depend on the images' size.
+    A split does not depend on the pixels: of a folder's files only the headers are read.
     """
 
     data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)
@@ -102,7 +102,9 @@ def _show(name: str, words: list[str]) -> None:
     options = tyro.cli(Show, args=["--name", name, *words], prog=f"capsella data show {name}")
     splits = load_data(options.data)
     height, width = splits.image_size
-    _print_counts(f"{splits.name}: {height}×{width}×{splits.channels}", describe(splits))
+    depth = "" if splits.value_range else ", 8 bits a channel"
+    _print_counts(f"{splits.name}: {height}×{width}×{splits.channels}{depth}", describe(splits))
+    print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
     _describe_pairs(splits)
     if splits.broken:
         print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ")
@@ -126,10 +128,12 @@ def _describe_pairs(splits: Splits) -> None:
 
 def _split(name: str, words: list[str]) -> None:
     options = tyro.cli(Split, args=["--name", name, *words], prog=f"capsella data split {name}")
-    data = replace(options.data, size=1, channels=1)  # no split depends on the pixels: images of all forms will do
+    data = options.data
+    if data.name != "folder":  # of which no pixels are read
+        data = replace(data, size=1, channels=1)  # images of all forms will do
     if options.thesis_sets:
         out = options.out or Path(f"{name}-sets")
-        sets = save_thesis_sets(data, out)
+        sets = save_thesis_sets(data, out, print)
         for set_name, counts in sets.items():
             _print_counts(set_name, counts)
         for missing in (set_name for set_name in THESIS_SETS if set_name not in sets):
@@ -138,7 +142,7 @@ def _split(name: str, words: list[str]) -> None:
         print(f"split files written to {out}")
     else:
         out = options.out or Path(f"{name}-split.csv")
-        _print_counts(name, save_split(data, out))
+        _print_counts(name, save_split(data, out, print))
         print(f"split written to {out}")
 
 

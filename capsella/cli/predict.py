@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from capsella.cli.screen import console
+from capsella.data.depth import check_range
 from capsella.evaluation import Broken, predict_files, predict_table, print_table
 from capsella.models import ImageClassifier
 from capsella.training import load_run
@@ -36,6 +37,8 @@ class Predict:
     """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8."""
     batch_size: int = 64
     """Images at a time."""
+    range: tuple[float, float] | None = None
+    """The values that are black and white in files of more than 8 bits a channel; default: as the model was trained."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them at the end. With --out they are always left out."""
 
@@ -48,7 +51,9 @@ def run(arguments: list[str]) -> None:
     if options.out is None and (options.resume or options.overwrite):
         raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
     began = time.monotonic()
+    check_range(options.range)
     trained = load_run(options.run)
+    trained.model.value_range = options.range or trained.model.value_range
     classes = 2 if trained.recipe.data.is_paired else 1
     if options.out is None:
         _to_standard_output(options, trained.model, classes)

@@ -1,6 +1,7 @@
 """`ComparisonOptions`: which networks on which images, how long; the fields are the flags of `capsella compare`."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +47,9 @@ class ComparisonOptions:
     """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
+    range: tuple[float, float] | None = None
+    """The values that become 0 and 255 in files of more than 8 bits a channel, as `0 4095` of a camera of 12 bits;
+    default: what the training images state, or else the percentiles 0.1 and 99.9 of their values."""
     sizes: tuple[float, ...] | None = None
     """Shares of the training images for the data-size curve of the best capsule network and the best CNN. Default:
     0.25, 0.5 and 1, less those that would leave a class without an image."""
@@ -54,7 +58,7 @@ class ComparisonOptions:
     flip: bool = True
     """Mirror training images at random; not for digits, or organs that have a left and a right."""
     shift: int = 2
-    """Shift training images at random by up to this many pixels."""
+    """Shift training images at random by up to this many pixels, the border's pixels repeated outwards."""
     validation: float = 0.15
     """Share of the training images that choose learning rate, epoch and the best network of each kind."""
     test: float = 0.2
@@ -94,8 +98,8 @@ class ComparisonOptions:
                 raise ValueError(f"{name}: must be at least 1, got {number}")
         for name in ("minutes", "latency_limit"):
             number = getattr(self, name)
-            if number is not None and not number > 0:
-                raise ValueError(f"{name}: must be above 0, got {number}")
+            if number is not None and not 0 < number < math.inf:
+                raise ValueError(f"{name}: must be above 0 and finite, got {number}")
         _ = self.augment, self.data  # which check the other fields
 
     @property
@@ -111,6 +115,7 @@ class ComparisonOptions:
             path=self.folder,
             size=self.size,
             channels=self.channels,
+            range=self.range,
             validation=self.validation,
             test=self.test,
             split_file=self.split_file,
@@ -122,7 +127,7 @@ class ComparisonOptions:
     @property
     def augment(self) -> AugmentOptions:
         """Changes of training images, the same for every network."""
-        return AugmentOptions(shift=self.shift, flip=self.flip)
+        return AugmentOptions(shift=self.shift, border="repeat", flip=self.flip)
 
     @property
     def shares(self) -> tuple[float, ...]:

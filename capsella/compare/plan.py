@@ -78,6 +78,7 @@ class Plan:
             path=given.folder,
             size=given.size,
             channels=given.channels,
+            range=self.splits.value_range,
             split_file=file,
             group=given.group,
             skip_broken=given.skip_broken,

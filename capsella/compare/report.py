@@ -92,9 +92,11 @@ def _facts(found: Findings) -> dict[str, str]:
     facts = {
         "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
         "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
-        "machine": f"{made_with['cpu']}, {made_with['threads']} thread(s); GPU: {made_with['gpu']}",
+        "machine": f"{made_with['cpu']}, {counted(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}",
         "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
     }
+    if splits.notes:
+        facts["reading"] = "; ".join(splits.notes)
     if splits.broken:
         facts["left out"] = f"{len(splits.broken)} images that cannot be read: {'; '.join(splits.broken)}"
     return facts

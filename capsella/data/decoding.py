@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from capsella.data.depth import ValueRange
 from capsella.data.reading import read_image
 from capsella.errors import CapsellaError, at_least
 
@@ -40,7 +41,13 @@ class Chunk:
 
 
 def decode_files(
-    files: Iterable[str], size: tuple[int, int], channels: int, *, chunk: int = 64, workers: int = 0
+    files: Iterable[str],
+    size: tuple[int, int],
+    channels: int,
+    value_range: ValueRange | None = None,
+    *,
+    chunk: int = 64,
+    workers: int = 0,
 ) -> Iterator[Chunk]:
     """Read image files as `read_image` does, `chunk` at a time, in their order; broken ones end up as a reason.
 
@@ -51,6 +58,7 @@ def decode_files(
         files: names; taken as they are needed, so that any number of them costs no memory.
         size: (height, width) to resize to.
         channels: 1 for grey, 3 for RGB.
+        value_range: of files of more than 8 bits a channel, see `read_image`.
         chunk: files a chunk.
         workers: processes; 0 decodes in this one. With more, a script of one's own must guard its main part with
             `if __name__ == "__main__":`, as for every use of `multiprocessing`.
@@ -61,7 +69,7 @@ def decode_files(
     """
     at_least(1, chunk=chunk)
     at_least(0, workers=workers)
-    read = partial(_read, size=size, channels=channels)
+    read = partial(_read, size=size, channels=channels, value_range=value_range)
     chunks = _chunks(files, chunk)
     return _in_processes(chunks, read, workers) if workers else map(read, chunks)
 
@@ -72,12 +80,12 @@ def _chunks(files: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
         yield chunk
 
 
-def _read(files: Sequence[str], size: tuple[int, int], channels: int) -> Chunk:
+def _read(files: Sequence[str], size: tuple[int, int], channels: int, value_range: ValueRange | None) -> Chunk:
     pixels, read = np.empty((len(files), channels, *size), np.uint8), 0
     reasons: list[str | None] = []
     for file in files:
         try:
-            pixels[read] = read_image(Path(file), size, channels).numpy()
+            pixels[read] = read_image(Path(file), size, channels, value_range).numpy()
             read += 1
             reasons.append(None)
         except CapsellaError as error:

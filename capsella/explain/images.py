@@ -67,7 +67,7 @@ def _readable(
     """The files that can be read, with their images in [0, 1]; `broken` as for `explain_images`."""
     for file in files:
         try:
-            image = read_image(file, model.image_size, model.channels).float() / 255
+            image = read_image(file, model.image_size, model.channels, model.value_range).float() / 255
         except CapsellaError as error:
             if broken is None:
                 raise

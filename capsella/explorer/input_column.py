@@ -98,7 +98,11 @@ def _test_images(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
 
 def _upload(subject: Subject, view: gr.State, status: gr.HTML) -> Any:
     button = gr.UploadButton("Upload an image", elem_id="upload")
-    gr.HTML(message("PNG, JPEG, BMP or TIFF, up to 20 MB and 40 megapixels. It stays on this machine, for this visit."))
+    gr.HTML(
+        message(
+            "PNG, JPEG, BMP, TIFF, GIF, WebP; up to 20 MB and 40 megapixels. It stays on this machine, for this visit."
+        )
+    )
 
     def read(file: str) -> tuple[Any, str]:
         path = Path(file)

@@ -10,13 +10,14 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from capsella.data.reading import FORMATS, decode, to_tensor
+from capsella.data.depth import FORMATS, depth_of
+from capsella.data.reading import decode, to_tensor
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
 
 MOST_BYTES = 20_000_000
 MOST_PIXELS = 40_000_000  # a page is no place to wait for a gigapixel scan; 120 MB of memory unpacked
-_OTHERS = ("GIF", "WEBP", "ICO", "TGA", "PPM")  # looked at only to say what a file is
+_OTHERS = ("ICO", "TGA", "PPM")  # looked at only to say what a file is
 _DATA_URL = "data:image/png;base64,"
 _FOREIGN = "drawing: must come from the page's own canvas"
 
@@ -38,36 +39,43 @@ def read_upload(file: Path, name: str, model: ImageClassifier) -> tuple[Float[Te
         raise CapsellaError(f"{name}: must be at most {MOST_BYTES / 1e6:.0f} MB, got {size / 1e6:.1f} MB")
     content = file.read_bytes()
     said = _check_header(content, name, model)
-    return decode(BytesIO(content), name, model.image_size, model.channels).float() / 255, said
+    return decode(BytesIO(content), name, model.image_size, model.channels, model.value_range).float() / 255, said
 
 
 def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str]:
     try:
         with Image.open(BytesIO(content), formats=(*FORMATS, *_OTHERS)) as image:
-            kind, (width, height), mode = image.format, image.size, image.mode
+            kind, (width, height), mode, depth = image.format, image.size, image.mode, depth_of(image)
             frames = getattr(image, "n_frames", 1)
     except Exception as error:  # decoders raise errors of every kind on damaged bytes
-        raise CapsellaError(f"{name}: is damaged, or no image; PNG, JPEG, BMP and TIFF can be read") from error
+        raise CapsellaError(
+            f"{name}: is damaged, or no image; PNG, JPEG, BMP, TIFF, GIF and WebP can be read"
+        ) from error
     if frames > 1:
         raise CapsellaError(f"{name}: must be a single picture, got {frames} (animated, or several pages)")
     if kind not in FORMATS and kind != "MPO":
-        raise CapsellaError(f"{name}: must be PNG, JPEG, BMP or TIFF, got {kind}")
+        raise CapsellaError(f"{name}: must be PNG, JPEG, BMP, TIFF, GIF or WebP, got {kind}")
     if width * height > MOST_PIXELS:
         got = f"{width}×{height} = {width * height / 1e6:.1f}"
         raise CapsellaError(f"{name}: must have at most {MOST_PIXELS // 10**6} megapixels, got {got}")
-    return _changes(name, (height, width), mode, model)
+    if depth is not None and model.value_range is None:
+        raise CapsellaError(
+            f"{name}: has {depth} a channel, and this network was trained on images of 8; save it with 8 bits"
+        )
+    return _changes(name, (height, width), mode, depth, model)
 
 
-def _changes(name: str, size: tuple[int, int], mode: str, model: ImageClassifier) -> list[str]:
-    """What reading will do to an image of this size (height, width) and of Pillow's mode."""
+def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, model: ImageClassifier) -> list[str]:
+    """What reading will do to an image of this size (height, width), of Pillow's mode and of `depth_of`."""
     said = []
     wanted = model.image_size
     if size != wanted:
         cut = "" if size[0] * wanted[1] == size[1] * wanted[0] else "the middle was cut out and "
         said.append(f"{name} has {size[1]}×{size[0]} pixels: {cut}resized to the network's {wanted[1]}×{wanted[0]}")
-    if mode.startswith("I"):
-        said.append("its 16 bits were brought to 8")
-    grey = mode in ("1", "L", "LA", "La") or mode.startswith("I")
+    if depth is not None and model.value_range is not None:
+        low, high = model.value_range
+        said.append(f"its values {low:,.6g} to {high:,.6g}, the network's range, became black to white")
+    grey = mode in ("1", "L", "LA", "La") or mode.startswith(("I", "F"))
     if model.channels == 1 and not grey:
         said.append("its colours became grey, which is what the network takes")
     if mode in ("LA", "La", "PA", "RGBA", "RGBa"):

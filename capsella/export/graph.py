@@ -71,6 +71,14 @@ def operators(program: ExportedProgram) -> set[str]:
     return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
 
 
+def _deep_values(model: ImageClassifier) -> list[str]:
+    """What to do about files of more than 8 bits a channel, where the network was trained on such."""
+    if model.value_range is None:
+        return []
+    low, high = model.value_range
+    return [f"of more than 8 bits a channel: bring {low:.10g} to 0 and {high:.10g} to 1, and cut off what is beyond"]
+
+
 def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
     """Sizes, classes and what has to be done to an image first, JSON-ready, with `more` entries behind.
 
@@ -94,6 +102,7 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             "turn upright as EXIF says, convert to the colours above",
             "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter",
             "divide 8-bit values by 255",
+            *_deep_values(model),
         ],
         "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
         "capsella": __version__,

@@ -27,6 +27,9 @@ class ImageClassifier(nn.Module, ABC):
 
     name: str
     options: dict[str, Any]
+    value_range: tuple[float, float] | None = None
+    """The values (low, high) that were 0 and 1 in training images of more than 8 bits a channel; None: there were none.
+    What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
 
     def __init__(self, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]) -> None:
         super().__init__()
@@ -76,7 +79,7 @@ class ImageClassifier(nn.Module, ABC):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back."""
-        save_model(self, Path(folder), self.name, self.options)
+        save_model(self, Path(folder), self.name, self.options, self.value_range)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:

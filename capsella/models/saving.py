@@ -1,6 +1,7 @@
 """Saved models: model.json, which says how to make the network again, and its weights in model.safetensors."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,11 @@ _MOST_BYTES = 50_000_000  # of model.json: a million classes' names
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def save_model(model: nn.Module, folder: Path, name: str, options: Mapping[str, Any]) -> None:
-    """Write both files; name and options are what makes the same network again."""
-    write_json(folder / "model.json", {"name": name, "options": options})
+def save_model(
+    model: nn.Module, folder: Path, name: str, options: Mapping[str, Any], value_range: tuple[float, float] | None
+) -> None:
+    """Write both files; name and options are what makes the same network again, `value_range` what it was shown."""
+    write_json(folder / "model.json", {"name": name, "options": options, "value_range": value_range})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     write_whole(folder / "model.safetensors", lambda path: safetensors.torch.save_file(weights, path))
 
@@ -34,7 +37,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     Raises:
         CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
     """
-    description = _read_description(folder / "model.json")
+    description, value_range = _read_description(folder / "model.json")
     try:
         with torch.device("meta"):
             outline = create(**description)
@@ -43,6 +46,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     check_weights(outline, folder / "model.safetensors")
     model = create(**description)
     load_weights(model, folder / "model.safetensors")
+    model.value_range = value_range  # type: ignore[assignment]
     return model
 
 
@@ -81,16 +85,22 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise CapsellaError(f"{path} does not hold the weights of this model: {error}") from error
 
 
-def _read_description(path: Path) -> dict[str, Any]:
-    """{"name", **options} from model.json."""
+def _read_description(path: Path) -> tuple[dict[str, Any], tuple[float, float] | None]:
+    """{"name", **options} and the range of values from model.json; there was none before files of 16 bits had one."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")
         description = json.loads(path.read_text(encoding="utf-8"))
-        return {"name": description["name"], **description["options"]}
+        value_range = description.get("value_range")
+        if value_range is not None:
+            low, high = map(float, value_range)
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(f"value_range {value_range}")
+            value_range = low, high
+        return {"name": description["name"], **description["options"]}, value_range
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CapsellaError(f"{path} is damaged or not written by capsella: {error!r}") from error
 
 

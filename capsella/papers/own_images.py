@@ -103,7 +103,7 @@ def images_matrix_capsnet() -> Recipe:
     return replace(
         paper.with_model(routing=EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=BETA_A_SCALE)),
         data=FOLDER,
-        augment=AugmentOptions(shift=2, flip=True),
+        augment=AugmentOptions(shift=2, border="repeat", flip=True),
         optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=100, gradient_clip=10.0),
         epochs=30,
         batch_size=32,

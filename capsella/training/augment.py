@@ -31,7 +31,8 @@ class Augment(nn.Module):
             steps.append(TurnAndSqueeze(options.rotation_sd, options.squeeze))
         if options.shift:
             # Padding by the shift and cropping back moves by whole pixels, so nothing is blurred.
-            steps.append(K.RandomCrop(image_size, padding=options.shift, cropping_mode="slice"))
+            border = {"zero": "constant", "repeat": "replicate"}[options.border]
+            steps.append(K.RandomCrop(image_size, padding=options.shift, padding_mode=border, cropping_mode="slice"))
         if options.margin_shift:
             steps.append(ShiftWithinMargins())
         if options.erase:

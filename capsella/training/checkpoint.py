@@ -1,6 +1,5 @@
 """The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder."""
 
-import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def load_checkpoint(
         CapsellaError: the file is missing, damaged, or belongs to another model.
     """
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state = _read(path)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         if average is not None:
@@ -67,11 +66,21 @@ def load_checkpoint(
         raise CapsellaError(
             f"{path} does not exist: this training never began; start it anew in another folder"
         ) from error
+    except (CapsellaError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise CapsellaError(f"{path} belongs to another model: {error or type(error).__name__}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
     except (OSError, MemoryError):
         raise
-    except pickle.UnpicklingError as error:  # whose text advises to run what the file holds
-        raise CapsellaError(f"{path} is damaged, or holds more than a checkpoint's tensors and numbers") from error
-    except Exception as error:  # damaged bytes make the unpickler raise errors of every kind
+    except Exception as error:  # damaged bytes raise errors of every kind, whose texts advise to run what is there
         raise CapsellaError(
-            f"{path} is damaged or belongs to another model: {error or type(error).__name__}"
+            f"{path} is damaged or cut off, or holds more than a checkpoint's tensors and numbers: the training cannot "
+            "go on from it. Bring the file back from a copy, or train anew into another folder with --out"
         ) from error

@@ -36,7 +36,8 @@ def _flag(path: str, value: Any) -> str:
     group, dot, leaf = path.replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return f"--{group}{dot}{'' if value else 'no-'}{leaf}"
-    return f"--{group}{dot}{leaf} {shlex.quote(str(value))}"
+    words = value if isinstance(value, tuple) else (value,)
+    return f"--{group}{dot}{leaf} {shlex.join(map(str, words))}"
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

@@ -56,7 +56,7 @@ def train(
         if chosen is not None:
             trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
         if fabric.is_global_zero:
-            files.write_config(name, recipe, machine)
+            files.write_config(name, trainer.recipe, machine)
         trainer.run()
         return load_run(folder)
 
@@ -83,12 +83,14 @@ class Trainer:
     def __init__(
         self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console
     ) -> None:
-        self.recipe, self.machine, self.files, self.name, self.fabric = recipe, machine, files, name, fabric
+        self.machine, self.files, self.name, self.fabric = machine, files, name, fabric
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
         self.splits = splits = load_data(recipe.data)
+        self.recipe = recipe = recipe.with_range(splits.value_range)
         torch.manual_seed(recipe.seed)
         self.model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
+        self.model.value_range = splits.value_range
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=recipe.optimizer.l2)
@@ -125,6 +127,8 @@ class Trainer:
             part.unlink()
         if self.progress.step == 0:
             self._save_checkpoint()
+        for note in self.splits.notes:
+            self.console.print(note, markup=False, soft_wrap=True)
         if broken := self.splits.broken:
             self.console.print(
                 f"left out {len(broken)} broken images:", *broken, sep="\n  ", markup=False, soft_wrap=True

@@ -93,7 +93,10 @@ class AugmentOptions:
     """Random changes of the training images; validation and test images are never changed."""
 
     shift: int = 0
-    """Shift by up to this many pixels in each direction, zeros moving in."""
+    """Shift by up to this many pixels in each direction."""
+    border: Literal["zero", "repeat"] = "zero"
+    """What a shift moves in: black, as in the papers, or the border's pixels repeated, which leaves no edge on images
+    that are bright up to their borders."""
     rotation: float = 0.0
     """Rotate by up to this many degrees either way, the border's pixels repeated outwards."""
     stretch: float = 0.0
@@ -113,6 +116,7 @@ class AugmentOptions:
 
     def __post_init__(self) -> None:
         not_negative(shift=self.shift, erase=self.erase)
+        require(self.border in ("zero", "repeat"), "be 'zero' or 'repeat'", border=self.border)
         require(0 <= self.rotation <= 180, "be from 0 to 180 degrees", rotation=self.rotation)
         require(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
         require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
@@ -185,6 +189,7 @@ class Machine:
     def __post_init__(self) -> None:
         at_least(1, devices=self.devices, threads=self.threads)
         not_negative(checkpoint_seconds=self.checkpoint_seconds)
+        require(math.isfinite(self.checkpoint_seconds), "be finite", checkpoint_seconds=self.checkpoint_seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -1,13 +1,16 @@
 """A recipe: everything that decides what a training run computes, as one frozen dataclass."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from capsella.data import DataOptions
+from capsella.data.depth import ValueRange
 from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
+from capsella.routing import Routing
 from capsella.training.options import AugmentOptions, ModelOptions, OptimizerOptions
 from capsella.training.precision import Precision
 
@@ -63,6 +66,8 @@ class Recipe:
     """Store feature maps with the channels last, which convolutions of many channels may run faster with."""
 
     def __post_init__(self) -> None:
+        for group in (self, self.model.options, self.data, self.augment, self.loss, self.optimizer):
+            _check_finite(group)
         at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         at_least(1, patience=self.patience, epoch_images=self.epoch_images)
         require(self.keep in ("best", "last"), "be 'best' or 'last'", keep=self.keep)
@@ -82,6 +87,12 @@ class Recipe:
     def with_model(self, **options: Any) -> "Recipe":
         """The recipe with other values of these options of its network."""
         return dataclasses.replace(self, model=self.model.replace(**options))
+
+    def with_range(self, value_range: ValueRange | None) -> "Recipe":
+        """With the range that its images were read by, so that all that read them again do as the training did."""
+        if value_range is None or value_range == self.data.range:
+            return self
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, range=value_range))
 
     def with_network(self, name: str) -> "Recipe":
         """With another network, see `ModelOptions.of_network`. A CNN brings cross-entropy, capsules margin loss.
@@ -126,9 +137,9 @@ class Recipe:
             for key in ("path", "split_file"):
                 data[key] = None if data[key] is None else Path(data[key])
             if data["name"] in ("folder", "npz") or data.get("of") in ("folder", "npz"):
-                data.setdefault(
-                    "duplicates", "ignore"
-                )  # a run of a time when no copies were looked for keeps its split
+                data.setdefault("duplicates", "ignore")  # a run from before copies were looked for keeps its split
+            if data.get("range") is not None:
+                data["range"] = tuple(data["range"])
             groups = {
                 "model": ModelOptions.from_dict(values["model"]),
                 "data": DataOptions(**data),
@@ -142,3 +153,13 @@ class Recipe:
             raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
         except (TypeError, ValueError) as error:
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
+
+
+def _check_finite(group: Any) -> None:
+    """No field of a dataclass, and no option of a network, is infinite or not a number; a `ValueError` names it."""
+    if dataclasses.is_dataclass(group):
+        group = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
+    for name, value in group.items():
+        if isinstance(value, Routing):
+            _check_finite(value)
+        require(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})

@@ -91,7 +91,7 @@ class RunFolder:
             raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """A run there is of this recipe; whatever precision it began with will do for "auto".
+        """A run there is of this recipe; what it began with will do for the precision "auto", and for no range.
 
         Raises:
             CapsellaError: a run of another recipe is there.
@@ -101,6 +101,8 @@ class RunFolder:
         begun = self.read_config()[1]
         if recipe.precision == "auto":
             recipe = replace(recipe, precision=begun.precision)
+        if recipe.data.range is None:
+            recipe = recipe.with_range(begun.data.range)
         if begun.complete() != recipe.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"

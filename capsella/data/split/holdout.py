@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 
 from capsella.data.images import ImageSet
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 
 _TIE = 1e-9  # rounding errors must not decide between two equally good parts
 
@@ -43,9 +43,9 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
         if held[here].all() or not held[here].any():
             note = "" if groups is None else " (copies of an image are in one)"
             raise CapsellaError(
-                f"the class {images.classes[label]!r} has {int(here.sum())} {what}(s) to part{note}; "
-                f"holding some out for validation or test needs at least 2 {what}s of each class that no other class "
-                "depends on: add images, leave the class out, or say which image goes where"
+                f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part{note}; holding some "
+                f"out for validation or test needs at least 2 {what}s of each class that no other class depends on: "
+                "add images, leave the class out, or say which image goes where"
             )
     chosen = torch.from_numpy(held[units])
     return images.subset(torch.nonzero(~chosen).flatten()), images.subset(torch.nonzero(chosen).flatten())

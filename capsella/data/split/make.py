@@ -1,5 +1,6 @@
 """From a source's images to their splits, as options or a split file say; and from there to a split file."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -34,12 +35,17 @@ def load_split(options: DataOptions) -> tuple[Splits, SplitTable]:
     return source.split(options), source.table(options)[0]
 
 
-def save_split(options: DataOptions, path: Path) -> list[ClassCounts]:
+def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = lambda note: None) -> list[ClassCounts]:
     """Write which image `load_data(options)` puts where, for `split_file` in `DataOptions` to bring back.
 
     The same options with the split file in place of `per_class`, `first_classes` and the like then give the same
     splits, whatever their `split_seed`. The file names images where the source tells them apart by name, as a folder
-    does; otherwise it counts them: see `capsella.data.split.table`.
+    does; otherwise it counts them: see `capsella.data.split.table`. No pixels of a folder are read: a file whose header
+    is whole counts as an image.
+
+    Args:
+        options, path: the images; the file.
+        say: called with a line for what was noticed, as which files were passed over.
 
     Returns:
         Images per class and split.
@@ -47,7 +53,9 @@ def save_split(options: DataOptions, path: Path) -> list[ClassCounts]:
     Raises:
         ValueError, CapsellaError: as `load_data` does.
     """
-    table, counts = ReadSource.without_pixels(options).table(options)
+    source = ReadSource.without_pixels(options)
+    table, counts = source.table(options)
+    source.tell(say)
     table.write(path)
     return counts
 
@@ -85,6 +93,13 @@ class ReadSource(NamedTuple):
             return cls.of(options)
         given = None if options.split_file is None else read_split_file(options.split_file)
         return cls(read_folder(options, given, glance), given)
+
+    def tell(self, say: Callable[[str], object]) -> None:
+        """Say what was noticed and left out."""
+        for note in self.source.notes:
+            say(note)
+        for reason in self.source.broken:
+            say(f"left out {reason}")
 
     @property
     def parts(self) -> Parts:

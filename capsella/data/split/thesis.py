@@ -1,5 +1,6 @@
 """The six training sets of Forslöv's thesis (2018, §8.1, Table 1), of any source of labelled images."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,10 +39,12 @@ def thesis_set(name: str, options: DataOptions) -> DataOptions:
     return replace(options, per_class=chosen.get("per_class"), first_classes=chosen.get("first_classes"))
 
 
-def save_thesis_sets(options: DataOptions, folder: Path) -> dict[str, list[ClassCounts]]:
+def save_thesis_sets(
+    options: DataOptions, folder: Path, say: Callable[[str], object] = lambda note: None
+) -> dict[str, list[ClassCounts]]:
     """Write the split files mini.csv, small.csv, … of the thesis's sets (`thesis_set`) of one source into `folder`.
 
-    A set of more classes than the source has is left out.
+    A set of more classes than the source has is left out. `say` is called with a line for what was noticed.
 
     Returns:
         Images per class and split of each set that was written.
@@ -50,6 +53,7 @@ def save_thesis_sets(options: DataOptions, folder: Path) -> dict[str, list[Class
         ValueError, CapsellaError: as `load_data` does.
     """
     source = ReadSource.without_pixels(options)
+    source.tell(say)
     classes = len(source.parts.train.classes)
     written = {}
     for name in THESIS_SETS:

@@ -134,6 +134,7 @@ def _fingerprint(model: ImageClassifier) -> str:
     """SHA-256 of the network and its weights."""
     options = getattr(model, "options", {})
     shape = [type(model).__name__, list(model.classes), list(model.image_size), model.channels, options]
+    shape += [] if model.value_range is None else [model.value_range]
     digest = hashlib.sha256(json.dumps(shape, default=str, sort_keys=True).encode())
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())

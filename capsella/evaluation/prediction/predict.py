@@ -47,6 +47,9 @@ def predict_files(
 ) -> Iterator[Prediction]:
     """Classify image files, resized as in training, in the order of `image_files`.
 
+    Files of more than 8 bits a channel are read by the range that the model was trained with; of a model without one
+    they cannot be read. Files of 8 bits are taken as they are.
+
     Args:
         model: any registered model.
         paths: files and folders.
@@ -83,7 +86,7 @@ def predict_batches(
     check_speed(batch_size, workers)
     most = len(model.classes)
     require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
-    chunks = decode_files(files, model.image_size, model.channels, chunk=batch_size, workers=workers)
+    chunks = decode_files(files, model.image_size, model.channels, model.value_range, chunk=batch_size, workers=workers)
     quick = packed(without_decoder(model))
     return (_predict(quick, chunk, classes) for chunk in chunks)
 

@@ -139,7 +139,7 @@ def sabour2017_cells() -> Recipe:
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False),
         data=DataOptions(name="pbc", size=32),
-        augment=AugmentOptions(shift=2, flip=True),
+        augment=AugmentOptions(shift=2, border="repeat", flip=True),
         optimizer=OptimizerOptions(learning_rate=1e-4),
         epochs=30,
         batch_size=32,
