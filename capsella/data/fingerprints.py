@@ -37,8 +37,7 @@ def fingerprint(image: Image.Image) -> Int64[np.ndarray, "5"]:
     digest = blake2b(f"{image.mode} {image.size}".encode() + pixels.tobytes(), digest_size=40).digest()
     numbers = np.frombuffer(digest, np.int64).copy()
     grey = _grey(image)
-    darkest, brightest = grey.getextrema()
-    if darkest < brightest:
+    if np.ptp(np.asarray(grey)) > 0:
         numbers[1:] = np.packbits(phash(grey, hash_size=_SIDE).hash).view(np.int64)
     return numbers
 

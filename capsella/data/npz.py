@@ -116,8 +116,8 @@ def image_set(
     metadata = _metadata(path, arrays, options.group, len(labels))
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
-        metadata = seen.metadata(rows.tolist()) | chosen
-        return ImageSet(images, torch.from_numpy(labels[rows]), names, files, metadata), broken
+        every = seen.metadata(rows.tolist()) | chosen
+        return ImageSet(images, torch.from_numpy(labels[rows]), names, files, every), broken
 
 
 def _read_prefixed(

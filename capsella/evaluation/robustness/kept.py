@@ -71,8 +71,8 @@ def kept(first: Changed, second: Changed, chance: float) -> dict[str, Kept]:
         pairs = [(one.clean, one.by_change[change]) for one in (first, second)]
         plain = [float(_ratio(clean.mean(), changed.mean(), chance, images)) for clean, changed in pairs]
         draws = [
-            _ratio(*((weights @ hits * drawn).sum(1) for hits in pair), chance, images)
-            for weights, pair in zip(seeds, pairs, strict=True)
+            _ratio((weights @ clean * drawn).sum(1), (weights @ changed * drawn).sum(1), chance, images)
+            for weights, (clean, changed) in zip(seeds, pairs, strict=True)
         ]
         found[change] = Kept(
             _share(plain[0], draws[0]), _share(plain[1], draws[1]), _share(plain[0] - plain[1], draws[0] - draws[1])
