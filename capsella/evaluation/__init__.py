@@ -3,7 +3,6 @@
 Other packages import from here; the folders inside are named after what is asked, and export nothing themselves.
 """
 
-from capsella.evaluation.accuracy.calibration import Calibration, calibration
 from capsella.evaluation.accuracy.evaluation import ClassScore, Evaluation, evaluate
 from capsella.evaluation.accuracy.table import evaluation_table, percent
 from capsella.evaluation.attacks.curves import (
@@ -23,6 +22,7 @@ from capsella.evaluation.intervals import (
     mcnemar,
     wilson_interval,
 )
+from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import Written, predict_table
 from capsella.evaluation.prediction.listing import find_images, image_files
 from capsella.evaluation.prediction.predict import Broken, Prediction, predict_files
@@ -31,3 +31,4 @@ from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
 from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies
+from capsella.models.confidence.reliability import Calibration, calibration
