@@ -27,6 +27,8 @@ from capsella.evaluation.prediction.job import Written, predict_table
 from capsella.evaluation.prediction.listing import find_images, image_files
 from capsella.evaluation.prediction.predict import Broken, Prediction, predict_files
 from capsella.evaluation.prediction.tables import print_table, write_broken, write_table
+from capsella.evaluation.rejection.measure import Kept, Rejection, SetSize, measure_rejection
+from capsella.evaluation.rejection.table import rejection_table
 from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
 from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved

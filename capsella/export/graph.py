@@ -71,6 +71,21 @@ def operators(program: ExportedProgram) -> set[str]:
     return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
 
 
+def _calibration(model: ImageClassifier) -> dict[str, Any]:
+    """How to make probabilities of activations a, where the network is calibrated."""
+    if (confidence := model.confidence) is None:
+        return {}
+    logits = {"log": "ln a", "logit": "ln a - ln(1 - a)"}[confidence.logits]
+    return {
+        "calibration": {
+            "probabilities": "softmax over the classes of logits / temperature, in float64",
+            "logits": logits,
+            "temperature": confidence.temperature,
+            "validation_images": confidence.images,
+        }
+    }
+
+
 def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
     """Sizes, classes and what has to be done to an image first, JSON-ready, with `more` entries behind.
 
@@ -96,6 +111,7 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             "divide 8-bit values by 255",
         ],
         "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
+        **_calibration(model),
         "capsella": __version__,
         **more,
     }
