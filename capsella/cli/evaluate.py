@@ -10,11 +10,20 @@ import tyro
 from capsella.cli.screen import show
 from capsella.data import DataOptions, LabelledImages, load_data
 from capsella.errors import CapsellaError
-from capsella.evaluation import evaluate, evaluation_table
+from capsella.evaluation import (
+    Evaluation,
+    Rejection,
+    evaluate,
+    evaluation_table,
+    measure_rejection,
+    rejection_table,
+)
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.models.multi_crop import MultiCrop
-from capsella.training import load_run
+from capsella.training import Run, load_run
+
+PICTURE = Path("figures") / "risk_coverage.png"
 
 
 @dataclass(frozen=True)
@@ -33,16 +42,23 @@ class Evaluate:
     """Test on at most this many images of each class, or on all; default: the recipe's number. Not for pairs."""
     crops: bool = False
     """Average over thirteen cuts around the centre (Hinton et al. 2018), for networks that cut their images."""
+    reject: bool = False
+    """Also show the error of the images that are kept when the unsure ones are left out, and prediction sets. Draws
+    figures/risk_coverage.png in the run's folder. Needs a calibrated run, as every new one is."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops].json in the run's folder."""
+    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops][-reject].json in the run's folder."""
 
     def __post_init__(self) -> None:
         if self.test_per_class is not None and self.split != "test":
             raise ValueError(f"test_per_class: only for the split test, got {self.test_per_class} with {self.split}")
+        if self.reject and (self.split != "test" or self.crops):
+            raise ValueError(
+                "reject: only for the split test, without crops: thresholds are those of validation images"
+            )
 
 
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
@@ -64,6 +80,9 @@ def run(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
     trained = load_run(options.run)
+    if options.reject and trained.model.confidence is None:
+        advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
+        raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
     images = load_data(_data(options, trained.recipe.data)).named()[options.split]
     if (found := _form(images)) != (wanted := _form(trained.model)):
         raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
@@ -72,11 +91,27 @@ def run(arguments: list[str]) -> None:
     source = "" if options.data is None else f"{options.data}-"
     asked = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
     asked += "" if options.test_per_class is None else f"-per-class{options.test_per_class}"
-    crops = "-crops" if options.crops else ""
-    out = options.out or options.run / f"{source}{options.split}{asked}{crops}.json"
-    write_json(out, evaluation.to_dict())
+    asked += ("-crops" if options.crops else "") + ("-reject" if options.reject else "")
+    out = options.out or options.run / f"{source}{options.split}{asked}.json"
+    rejection = _rejection(trained, evaluation, options) if options.reject else None
+    values = evaluation.to_dict() | ({} if rejection is None else {"rejection": rejection.to_dict()})
+    write_json(out, values)
     if options.json:
-        print(json.dumps(evaluation.to_dict(), indent=2))
-    else:
-        show(evaluation_table(evaluation))
-        print(f"written to {out}")
+        print(json.dumps(values, indent=2))
+        return
+    show(evaluation_table(evaluation))
+    if rejection is not None:
+        show(rejection_table(rejection))
+        print(f"drawn in {options.run / PICTURE}")
+    print(f"written to {out}")
+
+
+def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejection:
+    """Thresholds from the run's own validation images, whatever is tested; draws the picture."""
+    from capsella.explain import risk_coverage_figure  # Matplotlib takes a second to import
+    from capsella.explain.plots import write_png
+
+    validation = evaluate(trained.model, load_data(trained.recipe.data).validation, options.batch_size)
+    rejection = measure_rejection(trained.model, validation, evaluation)
+    write_png(risk_coverage_figure(rejection), options.run / PICTURE)
+    return rejection

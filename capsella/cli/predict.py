@@ -9,14 +9,16 @@ import tyro
 
 from capsella.cli.screen import console
 from capsella.data.depth import check_range
-from capsella.evaluation import Broken, predict_files, predict_table, print_table
+from capsella.evaluation import Broken, Certainty, predict_files, predict_table, print_table
 from capsella.models import ImageClassifier
 from capsella.training import load_run
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images into a table: file, class, and the activation of every class.
+    """Classify images into a table: file, class, the activation of every class, and how probable the class is.
+
+    Activations are raw; the probability is calibrated on the run's validation images.
 
     With --out, images that cannot be read are listed in OUT.broken.csv.
 
@@ -33,6 +35,12 @@ class Predict:
     """Go on with a table that an earlier call left unfinished; begin it if there is none."""
     overwrite: bool = False
     """Replace a table that exists."""
+    coverage: float | None = None
+    """Add the column prediction_set: the classes that hold the true one as often as this, as 0.95. It is so for images
+    drawn like the validation images, on average over all classes."""
+    unsure_below: float | None = None
+    """Add the column unsure: true where the probability is below this, as 0.9. capsella evaluate RUN --reject shows
+    what each threshold costs."""
     workers: int | None = None
     """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8."""
     batch_size: int = 64
@@ -55,26 +63,31 @@ def run(arguments: list[str]) -> None:
     trained = load_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
     classes = 2 if trained.recipe.data.is_paired else 1
+    certainty = Certainty(trained.model.confidence, options.coverage, options.unsure_below)
     if options.out is None:
-        _to_standard_output(options, trained.model, classes)
+        _to_standard_output(options, trained.model, classes, certainty)
     else:
-        _to_table(options, trained.model, classes, options.out, began)
+        _to_table(options, trained.model, classes, options.out, certainty, began)
+    for note in () if trained.recipe.data.is_paired else certainty.notes():
+        console(stderr=True).print(f"note: {note}", soft_wrap=True, markup=False)
 
 
-def _to_standard_output(options: Predict, model: ImageClassifier, classes: int) -> None:
+def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, certainty: Certainty) -> None:
     broken: list[Broken] | None = [] if options.skip_broken else None
     workers = options.workers or 0
     predictions = predict_files(
         model, options.paths, batch_size=options.batch_size, workers=workers, broken=broken, classes=classes
     )
-    print_table(predictions, model.classes)
+    print_table(predictions, model.classes, certainty)
     if broken:
         lines = [f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken]
         heading = f"left out {len(broken)} broken images:"
         console(stderr=True).print(heading, *lines, sep="\n  ", soft_wrap=True, markup=False)
 
 
-def _to_table(options: Predict, model: ImageClassifier, classes: int, out: Path, began: float) -> None:
+def _to_table(
+    options: Predict, model: ImageClassifier, classes: int, out: Path, certainty: Certainty, began: float
+) -> None:
     errors = console(stderr=True)
     written = predict_table(
         model,
@@ -85,6 +98,7 @@ def _to_table(options: Predict, model: ImageClassifier, classes: int, out: Path,
         resume=options.resume,
         overwrite=options.overwrite,
         classes=classes,
+        certainty=certainty,
         console=errors,
     )
     seconds = time.monotonic() - began

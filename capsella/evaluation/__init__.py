@@ -3,7 +3,6 @@
 Other packages import from here; the folders inside are named after what is asked, and export nothing themselves.
 """
 
-from capsella.evaluation.accuracy.calibration import Calibration, calibration
 from capsella.evaluation.accuracy.evaluation import ClassScore, Evaluation, evaluate
 from capsella.evaluation.accuracy.table import evaluation_table, percent
 from capsella.evaluation.attacks.curves import (
@@ -23,11 +22,15 @@ from capsella.evaluation.intervals import (
     mcnemar,
     wilson_interval,
 )
+from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import Written, predict_table
 from capsella.evaluation.prediction.listing import find_images, image_files
 from capsella.evaluation.prediction.predict import Broken, Prediction, predict_files
 from capsella.evaluation.prediction.tables import print_table, write_broken, write_table
+from capsella.evaluation.rejection.measure import Kept, Rejection, SetSize, measure_rejection
+from capsella.evaluation.rejection.table import rejection_table
 from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
 from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies
+from capsella.models.confidence.reliability import Calibration, calibration

@@ -3,6 +3,7 @@
 from capsella.explain.images import explain_images
 from capsella.explain.reconstruction import Reconstructions, explain_pairs, pairs_figure, pick_examples, reconstruct
 from capsella.explain.report import write_report
+from capsella.explain.risk_coverage import risk_coverage_figure
 from capsella.explain.routing_views import routing_diagnostics
 from capsella.explain.tweaks import OFFSETS, dimension_tweaks, largest_elements
 from capsella.explain.vote_distances import (

@@ -79,6 +79,21 @@ def _deep_values(model: ImageClassifier) -> list[str]:
     return [f"of more than 8 bits a channel: bring {low:.10g} to 0 and {high:.10g} to 1, and cut off what is beyond"]
 
 
+def _calibration(model: ImageClassifier) -> dict[str, Any]:
+    """How to make probabilities of activations a, where the network is calibrated."""
+    if (confidence := model.confidence) is None:
+        return {}
+    logits = {"log": "ln a", "logit": "ln a - ln(1 - a)"}[confidence.logits]
+    return {
+        "calibration": {
+            "probabilities": "softmax over the classes of logits / temperature, in float64",
+            "logits": logits,
+            "temperature": confidence.temperature,
+            "validation_images": confidence.images,
+        }
+    }
+
+
 def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
     """Sizes, classes and what has to be done to an image first, JSON-ready, with `more` entries behind.
 
@@ -105,6 +120,7 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             *_deep_values(model),
         ],
         "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
+        **_calibration(model),
         "capsella": __version__,
         **more,
     }

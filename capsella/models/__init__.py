@@ -10,4 +10,6 @@ from capsella.models.base import (
     register_model,
 )
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
+from capsella.models.confidence.fitted import Confidence, images_needed
+from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.multi_crop import MultiCrop

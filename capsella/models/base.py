@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from capsella.errors import CapsellaError, unknown_name
+from capsella.models.confidence.files import read_confidence, write_confidence
+from capsella.models.confidence.fitted import Confidence
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
 from capsella.types import Capsules, Output
@@ -23,6 +25,7 @@ class ImageClassifier(nn.Module, ABC):
 
     classes: names of the classes. image_size: (height, width). channels: 1 or 3 as a rule.
     name, options: what `create_model` was called with, all defaults filled in.
+    confidence: for calibrated probabilities; None until `capsella.training.calibrate` has fitted it.
     """
 
     name: str
@@ -30,6 +33,7 @@ class ImageClassifier(nn.Module, ABC):
     value_range: tuple[float, float] | None = None
     """The values (low, high) that were 0 and 1 in training images of more than 8 bits a channel; None: there were none.
     What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
+    confidence: Confidence | None = None
 
     def __init__(self, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]) -> None:
         super().__init__()
@@ -78,8 +82,12 @@ class ImageClassifier(nn.Module, ABC):
             )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back."""
+        """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back.
+
+        A calibrated model's `confidence` is written to calibration.json, unless the weights have changed since.
+        """
         save_model(self, Path(folder), self.name, self.options, self.value_range)
+        write_confidence(self, self.confidence, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -92,6 +100,7 @@ class ImageClassifier(nn.Module, ABC):
         model = load_model(Path(folder), create_model)
         if not isinstance(model, cls):
             raise CapsellaError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
+        model.confidence = read_confidence(model, Path(folder))
         return model
 
 

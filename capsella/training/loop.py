@@ -19,6 +19,7 @@ from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
+from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib, settle_precision
 from capsella.training.gradients import gradient_norms
@@ -118,6 +119,8 @@ class Trainer:
                     self.console.print(epoch_line(row, self.recipe.epochs), soft_wrap=True)
         if writer is not None:
             writer.close()
+            if not self.recipe.data.is_paired:
+                calibrate_folder(self.files.path, self.splits.validation, self.fabric.device, self.recipe.batch_size)
             self._write_summary()
         self.fabric.barrier()
 

@@ -27,11 +27,11 @@ def test_to_standard_output(cli, trained, images):
     answer = cli("predict", trained, images / "rows", images / "rings" / "rings03.png")
     head, *rows = table(answer.out)
     assert answer.code == 0
-    assert head == ["file", "class", "columns", "rings", "rows"]
+    assert head == ["file", "class", "columns", "rings", "rows", "probability"]
     assert rows[0][0] == str(images / "rows" / "rows00.png")
     assert len(rows) == 12
     for row in rows:
-        activations = dict(zip(head[2:], map(float, row[2:]), strict=True))
+        activations = dict(zip(head[2:5], map(float, row[2:5]), strict=True))
         assert row[1] == max(activations, key=activations.get)
         assert all(0 <= value <= 1 for value in activations.values())
 

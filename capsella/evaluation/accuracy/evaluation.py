@@ -14,10 +14,10 @@ from torch import Tensor
 from capsella.data.batches import batches
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import at_least, require
-from capsella.evaluation.accuracy.calibration import Calibration, calibration
 from capsella.evaluation.intervals import wilson_interval
 from capsella.losses import strongest
 from capsella.models import ImageClassifier
+from capsella.models.confidence.reliability import Calibration, calibration
 from capsella.models.inference import inference
 
 CONFIDENCE = {

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from capsella.errors import CapsellaError
+from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.journal import Journal
 from capsella.evaluation.prediction.listing import image_files
 from capsella.evaluation.prediction.predict import Broken, Prediction, check_speed, predict_batches
 from capsella.evaluation.prediction.progress import image_progress
 from capsella.evaluation.prediction.tables import check_table, write_broken, write_table
 from capsella.models import ImageClassifier
+from capsella.models.saving import hash_weights
 
 _FEW = 500  # images that are decoded sooner than worker processes start
 _MOST_WORKERS = 8
@@ -42,6 +43,7 @@ def predict_table(
     resume: bool = False,
     overwrite: bool = False,
     classes: int = 1,
+    certainty: Certainty | None = None,
     console: Console | None = None,
 ) -> Written:
     """Classify image files into the table `out`, and list those that cannot be read in `out`.broken.csv.
@@ -55,6 +57,7 @@ def predict_table(
         batch_size, classes: images at a time; classes that an image shows, 2 for a model of pairs.
         workers: processes that decode; None is one a core but one, at most 8, and none for fewer than 500 images.
         resume, overwrite: go on with `out`.journal (same model, paths, working folder); or drop it and replace `out`.
+        certainty: for the columns behind the activations, also of files that are done already; None: the probability.
         console: for progress.
 
     Raises:
@@ -63,7 +66,8 @@ def predict_table(
     """
     paths, out = [Path(path) for path in paths], Path(out)
     check_speed(batch_size, workers)
-    check_table(out, model.classes)
+    certainty = certainty or Certainty(model.confidence if classes == 1 else None)
+    check_table(out, model.classes, certainty)
     journal_path = _unused(out, resume=resume, overwrite=overwrite)
     total = sum(1 for _ in image_files(paths))
     with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
@@ -71,7 +75,7 @@ def predict_table(
         workers = _workers_for(total - len(journal.files)) if workers is None else workers
         batches = predict_batches(model, files, batch_size=batch_size, workers=workers, classes=classes)
         _collect(batches, journal, total, console)
-        return _finish(journal, out)
+        return _finish(journal, out, certainty)
 
 
 def _collect(
@@ -98,7 +102,7 @@ def _unused(out: Path, *, resume: bool, overwrite: bool) -> Path:
     return journal
 
 
-def _finish(journal: Journal, out: Path) -> Written:
+def _finish(journal: Journal, out: Path, certainty: Certainty) -> Written:
     """Both tables, each whole or not at all; done again from the beginning where the process is killed half way."""
     broken_table = out.with_name(out.name + ".broken.csv")
     if journal.broken:
@@ -106,7 +110,7 @@ def _finish(journal: Journal, out: Path) -> Written:
     else:
         broken_table.unlink(missing_ok=True)  # of an older table
     predictions = (outcome for outcome in journal.outcomes() if isinstance(outcome, Prediction))
-    rows = write_table(predictions, journal.classes, out) if journal.predictions else 0
+    rows = write_table(predictions, journal.classes, out, certainty) if journal.predictions else 0
     journal.delete()
     if not rows:
         raise CapsellaError(f"none of the {journal.broken} images could be read; {broken_table} says why")
@@ -136,7 +140,5 @@ def _fingerprint(model: ImageClassifier) -> str:
     shape = [type(model).__name__, list(model.classes), list(model.image_size), model.channels, options]
     shape += [] if model.value_range is None else [model.value_range]
     digest = hashlib.sha256(json.dumps(shape, default=str, sort_keys=True).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    hash_weights(model, digest)
     return digest.hexdigest()

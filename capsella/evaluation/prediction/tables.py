@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from capsella.errors import CapsellaError
+from capsella.evaluation.prediction.certainty import Certainty, Value
 from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import write_whole
 
 _ROW_GROUP = 10_000  # rows that a Parquet file holds in memory while it is written
 
 
-def check_table(out: Path, classes: Sequence[str]) -> None:
+def check_table(out: Path, classes: Sequence[str], certainty: Certainty = Certainty()) -> None:
     """`write_table` can write `out`: to be asked before the predictions are made.
 
     Raises:
@@ -31,27 +32,31 @@ def check_table(out: Path, classes: Sequence[str]) -> None:
     if out.suffix == ".parquet":
         if importlib.util.find_spec("pyarrow") is None:
             raise CapsellaError("Parquet needs pyarrow: pip install 'capsella[parquet]', or choose .csv or .jsonl")
-        if taken := sorted({"file", "class"} & set(classes)):
+        if taken := sorted({"file", "class", *certainty.columns} & set(classes)):
             raise ValueError(f"out: a Parquet column has one name, but a class is called {taken[0]!r}; choose .jsonl")
 
 
-def write_table(predictions: Iterable[Prediction], classes: Sequence[str], out: Path) -> int:
+def write_table(
+    predictions: Iterable[Prediction], classes: Sequence[str], out: Path, certainty: Certainty = Certainty()
+) -> int:
     """Write a row a prediction, in the format that the ending of `out` names; returns the number of rows.
 
-    .csv: columns file, class, and the activation of every class, with six decimals; file names that are not UTF-8 are
-    there with their own bytes. .jsonl: an object a line, {"file", "class", "activations": {class: …}}, in ASCII; bytes
-    that are not UTF-8 are lone surrogates, as Python's `os.fsencode` takes them. .parquet: columns as in CSV; they
-    are a backslash, x and two digits.
+    .csv: columns file, class, the activation of every class, with six decimals, and those of `certainty` (the classes
+    of a set with " | " between them); file names that are not UTF-8 are there with their own bytes. .jsonl: an object a
+    line, {"file", "class", "activations": {class: …}, "probability", …}, in ASCII; bytes that are not UTF-8 are lone
+    surrogates, as Python's `os.fsencode` takes them. .parquet: columns as in CSV, sets as lists; such bytes are a
+    backslash, x and two digits.
 
     Args:
         predictions: as they come; no more than a few thousand are in memory.
         classes: names of the activations' columns.
+        certainty: which columns come behind them.
         out: a file, written whole or not at all (an error half way leaves an older file as it was).
 
     Raises:
         ValueError, CapsellaError: from `check_table`; the disk is full.
     """
-    check_table(out, classes)
+    check_table(out, classes, certainty)
     rows = 0
 
     def counted() -> Iterator[Prediction]:
@@ -60,15 +65,15 @@ def write_table(predictions: Iterable[Prediction], classes: Sequence[str], out: 
             rows += 1
             yield prediction
 
-    write_whole(out, lambda temporary: _WRITERS[out.suffix](counted(), classes, temporary))
+    write_whole(out, lambda temporary: _WRITERS[out.suffix](counted(), classes, temporary, certainty))
     return rows
 
 
-def print_table(predictions: Iterable[Prediction], classes: Sequence[str]) -> int:
+def print_table(predictions: Iterable[Prediction], classes: Sequence[str], certainty: Certainty = Certainty()) -> int:
     """Write CSV, as `write_table` does, to standard output, a row as soon as it is there; returns the rows."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names that are not UTF-8 as the bytes they are
-    return _write_csv_rows(predictions, classes, sys.stdout)
+    return _write_csv_rows(predictions, classes, sys.stdout, certainty)
 
 
 def write_broken(broken: Iterable[Broken], out: Path) -> None:
@@ -93,50 +98,79 @@ def _csv_line(values: Sequence[str]) -> str:
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 
-def _write_csv_rows(predictions: Iterable[Prediction], classes: Sequence[str], file: TextIO) -> int:
-    file.write(_csv_line(["file", "class", *classes]))
+def _write_csv_rows(
+    predictions: Iterable[Prediction], classes: Sequence[str], file: TextIO, certainty: Certainty
+) -> int:
+    file.write(_csv_line(["file", "class", *classes, *certainty.columns]))
     rows = 0
     for prediction in predictions:
         activations = (f"{activation:.6f}" for activation in prediction.activations.tolist())
-        file.write(_csv_line([str(prediction.file), prediction.class_name, *activations]))
+        more = (_in_words(value, classes) for value in certainty.values(prediction))
+        file.write(_csv_line([str(prediction.file), prediction.class_name, *activations, *more]))
         rows += 1
     return rows
 
 
-def _write_csv(predictions: Iterable[Prediction], classes: Sequence[str], path: Path) -> None:
+def _in_words(value: Value, classes: Sequence[str]) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.6f}"
+        case _:
+            return " | ".join(classes[k] for k in value)
+
+
+def _write_csv(predictions: Iterable[Prediction], classes: Sequence[str], path: Path, certainty: Certainty) -> None:
     with _open(path) as file:
-        _write_csv_rows(predictions, classes, file)
+        _write_csv_rows(predictions, classes, file, certainty)
 
 
-def _write_jsonl(predictions: Iterable[Prediction], classes: Sequence[str], path: Path) -> None:
+def _write_jsonl(predictions: Iterable[Prediction], classes: Sequence[str], path: Path, certainty: Certainty) -> None:
     with _open(path) as file:
         for prediction in predictions:
-            activations = dict(zip(classes, _rounded(prediction), strict=True))
-            row = {"file": str(prediction.file), "class": prediction.class_name, "activations": activations}
+            row = {
+                "file": str(prediction.file),
+                "class": prediction.class_name,
+                "activations": dict(zip(classes, _rounded(prediction), strict=True)),
+                **_named(prediction, classes, certainty),
+            }
             file.write(json.dumps(row) + "\n")
 
 
-def _write_parquet(predictions: Iterable[Prediction], classes: Sequence[str], path: Path) -> None:
+def _write_parquet(predictions: Iterable[Prediction], classes: Sequence[str], path: Path, certainty: Certainty) -> None:
     import pyarrow
     import pyarrow.parquet
 
     text, number = pyarrow.string(), pyarrow.float64()
-    schema = pyarrow.schema([("file", text), ("class", text), *((name, number) for name in classes)])
+    kinds = {"probability": number, "prediction_set": pyarrow.list_(text), "unsure": pyarrow.bool_()}
+    more = [(name, kinds[name]) for name in certainty.columns]
+    schema = pyarrow.schema([("file", text), ("class", text), *((name, number) for name in classes), *more])
     waiting = iter(predictions)
     with pyarrow.parquet.ParquetWriter(str(path), schema) as writer:
         while rows := list(islice(waiting, _ROW_GROUP)):
             names = [str(row.file).encode(errors="surrogateescape").decode(errors="backslashreplace") for row in rows]
-            numbers: list[Any] = list(zip(*map(_rounded, rows), strict=True))
-            values = [names, [row.class_name for row in rows], *numbers]
+            records = [[*_rounded(row), *_named(row, classes, certainty).values()] for row in rows]
+            values: list[Any] = [names, [row.class_name for row in rows], *zip(*records, strict=True)]
             columns = [pyarrow.array(column, field.type) for column, field in zip(values, schema, strict=True)]
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+
+
+def _named(prediction: Prediction, classes: Sequence[str], certainty: Certainty) -> dict[str, Any]:
+    """The columns of `certainty`, a set as the names of its classes."""
+    return {
+        name: [classes[k] for k in value] if isinstance(value, list) else value
+        for name, value in zip(certainty.columns, certainty.values(prediction), strict=True)
+    }
 
 
 def _rounded(prediction: Prediction) -> list[float]:
     return [round(activation, 6) for activation in prediction.activations.tolist()]
 
 
-_WRITERS: dict[str, Callable[[Iterable[Prediction], Sequence[str], Path], None]] = {
+_WRITERS: dict[str, Callable[[Iterable[Prediction], Sequence[str], Path, Certainty], None]] = {
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,

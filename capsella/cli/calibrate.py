@@ -1,0 +1,34 @@
+"""`capsella calibrate`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from capsella.cli.screen import console
+from capsella.training import calibrate_run
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Fit calibrated probabilities for a run on its validation images, into calibration.json.
+
+    Every training ends with this. It is for older runs, and for folders whose weights have changed.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of the run."""
+
+
+def run(arguments: list[str]) -> None:
+    """Fit, write and print."""
+    options = tyro.cli(Calibrate, args=arguments, prog="capsella calibrate")
+    fitted = calibrate_run(options.run)
+    lines = [
+        f"temperature {fitted.temperature:.3f} of {fitted.logits} activations, on {fitted.images} validation images",
+        f"loss {fitted.nll_before:.4f} → {fitted.nll:.4f} nats, "
+        f"expected calibration error {fitted.ece_before:.4f} → {fitted.ece:.4f}, on the same images",
+        f"written to {options.run / 'calibration.json'}",
+    ]
+    console().print(*lines, sep="\n", soft_wrap=True, markup=False)

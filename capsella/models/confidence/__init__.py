@@ -1,0 +1,1 @@
+"""How sure a trained model may be: temperature, prediction sets, reliability."""

@@ -1,0 +1,58 @@
+"""calibration.json: a model's confidence, beside the weights that it was fitted to."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from torch import nn
+
+from capsella.errors import CapsellaError, errors_of, warn_once
+from capsella.files import write_json
+from capsella.models.confidence.fitted import Confidence
+from capsella.models.saving import hash_weights
+
+FILE = "calibration.json"
+_MOST_BYTES = 100_000_000  # millions of validation images
+
+
+def write_confidence(model: nn.Module, confidence: Confidence | None, folder: Path) -> None:
+    """Write calibration.json; remove an older one where `confidence` is None, or of other weights (with a warning)."""
+    path = folder / FILE
+    weights = None if confidence is None else weights_digest(model)
+    if confidence is not None and confidence.weights not in (None, weights):
+        warn_once(str(path), f"the weights have changed since they were calibrated: saved without {FILE}")
+        confidence = None
+    if confidence is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_json(path, {**confidence.to_dict(), "weights": weights})
+
+
+def read_confidence(model: nn.Module, folder: Path) -> Confidence | None:
+    """What calibration.json holds; None where there is none, or with a warning where it is of other weights.
+
+    Raises:
+        CapsellaError: damaged.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    with errors_of(f"{path} is damaged or not written by capsella"):
+        if path.stat().st_size > _MOST_BYTES:
+            raise CapsellaError(f"it has more than {_MOST_BYTES:,} bytes")
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except RecursionError as error:
+            raise CapsellaError("it is nested too deeply") from error
+        confidence = Confidence.from_dict(values)
+    if confidence.weights != weights_digest(model):
+        warn_once(str(path), f"{path} was fitted to other weights, so it is not used; capsella calibrate fits it anew")
+        return None
+    return confidence
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 of a model's weights, with their names."""
+    digest = hashlib.sha256()
+    hash_weights(model, digest)
+    return digest.hexdigest()

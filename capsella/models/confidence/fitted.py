@@ -1,0 +1,125 @@
+"""How sure a trained model may be: calibrated probabilities, and sets that hold the true class as often as asked for.
+
+Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T, so that the predicted class stays.
+Prediction sets by split conformal prediction (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1).
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from capsella.errors import CapsellaError, require
+
+Logits = Literal["log", "logit"]
+_BELOW_ONE = 1 - 2**-24  # the largest float32 below 1
+_TINY = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """What was fitted on validation images, and is kept beside the weights; made by `fit_confidence`.
+
+    logits: what z is, "log" (ln a) or "logit" (ln a − ln(1 − a)) of the activations a. temperature: T.
+    scores: of the validation images, 1 − probability of the true class, ascending.
+    nll, nll_before: mean −ln p of the true class on them, in nats; `before`, of activations divided by their sum.
+    ece, ece_before: expected calibration error on them, 15 bins, in [0, 1].
+    weights: SHA-256 of the weights it is of, where known.
+
+    Raises:
+        CapsellaError: values that no fit gives, as those of a damaged file.
+    """
+
+    logits: Logits
+    temperature: float
+    scores: tuple[float, ...]
+    nll_before: float
+    nll: float
+    ece_before: float
+    ece: float
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.logits not in get_args(Logits):
+            raise CapsellaError(f"logits: must be log or logit, got {self.logits!r}")
+        measured = (self.nll_before, self.nll, self.ece_before, self.ece)
+        if not (0 < self.temperature < math.inf and all(0 <= value < math.inf for value in measured)):
+            raise CapsellaError("temperature, nll, ece: must be finite and not negative")
+        inside = all(0 <= score <= 1 for score in self.scores)
+        if not self.scores or not inside or list(self.scores) != sorted(self.scores):
+            raise CapsellaError("scores: must be at least one number in [0, 1], ascending")
+
+    @property
+    def images(self) -> int:
+        """Validation images that it was fitted on."""
+        return len(self.scores)
+
+    def probabilities(self, activations: Float[Tensor, "*b classes"]) -> Float[Tensor, "*b classes"]:
+        """Calibrated probabilities, in float64; they sum to one over the classes, and keep the activations' order."""
+        return (logits_of(activations, self.logits) / self.temperature).softmax(-1)
+
+    def quantile(self, coverage: float) -> float:
+        """The score up to which a class is in the set: the ⌈(n + 1) · coverage⌉-th smallest; infinite if n is too few.
+
+        Raises:
+            ValueError: a coverage that is not between 0 and 1.
+        """
+        check_coverage(coverage)
+        rank = math.ceil(round((self.images + 1) * coverage, 9))  # 0.55 · 20 is a last bit above 11
+        return self.scores[rank - 1] if rank <= self.images else math.inf
+
+    def sets(self, probabilities: Float[Tensor, "*b classes"], coverage: float) -> Bool[Tensor, "*b classes"]:
+        """Which classes are in the set of each image: those with 1 − probability up to `quantile(coverage)`.
+
+        Of images drawn like the validation images, at least the share `coverage` have their true class in the set, on
+        average over draws of both (Angelopoulos and Bates 2021, Theorem 1); not of each class by itself. The predicted
+        class is always there, which only adds to the coverage.
+
+        Raises:
+            ValueError: a coverage that is not between 0 and 1.
+        """
+        largest = probabilities == probabilities.max(-1, keepdim=True).values
+        return (1 - probabilities <= self.quantile(coverage)) | largest
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**asdict(self), "scores": list(self.scores)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """What `to_dict` gave.
+
+        Raises:
+            CapsellaError: something else.
+        """
+        try:
+            scores = tuple(map(float, values["scores"]))
+            numbers = {name: float(values[name]) for name in ("temperature", "nll_before", "nll", "ece_before", "ece")}
+            return cls(logits=values["logits"], scores=scores, weights=values["weights"], **numbers)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CapsellaError(f"must hold what a calibration writes: {error!r}") from error
+
+
+def logits_of(activations: Float[Tensor, "*b classes"], kind: Logits) -> Float[Tensor, "*b classes"]:
+    """Ln a, or ln a − ln(1 − a), in float64; a is kept from 0 and, for the second, from 1 by float32's least step."""
+    activations = activations.double()
+    logarithm = activations.clamp_min(_TINY).log()
+    return logarithm if kind == "log" else logarithm - torch.log1p(-activations.clamp_max(_BELOW_ONE))
+
+
+def check_coverage(coverage: float) -> None:
+    """Raise `ValueError` for a coverage that is not between 0 and 1."""
+    require(0 < coverage < 1, "be between 0 and 1, as 0.95", coverage=coverage)
+
+
+def images_needed(coverage: float) -> int:
+    """Validation images below which every prediction set must hold all classes.
+
+    >>> images_needed(0.95), images_needed(0.99)
+    (19, 99)
+    """
+    check_coverage(coverage)
+    return math.ceil(round(coverage / (1 - coverage), 9))
