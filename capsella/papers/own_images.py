@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from capsella.data import DataOptions
+from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS
 from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnorb_small
 from capsella.papers.sabour2017.recipes import sabour2017_cells, sabour2017_cells_cnn
 from capsella.routing import EMRouting
-from capsella.training import AugmentOptions, OptimizerOptions, Recipe
+from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import get_recipe, register_recipe
 
 FOLDER = DataOptions(name="folder", path=Path("images"), size=32)
@@ -21,6 +22,8 @@ RECIPE_OF = {
     "hinton2018_cnn": "hinton2018-smallnorb-cnn",
     "mazzia2021_efficient_capsnet": "mazzia2021-mnist",
     "he2016_resnet10": "he2016-cells",
+    "stem_capsules": "images-stem-capsules",
+    "stem_linear": "images-stem-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
 """The recipe by which `capsella compare` trains a network; any other takes that of images-capsnet."""
@@ -51,6 +54,37 @@ def images_matrix_capsnet() -> Recipe:
         data=FOLDER,
         augment=AugmentOptions(shift=2, flip=True),
         optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=100, gradient_clip=10.0),
+        epochs=30,
+        batch_size=32,
+    )
+
+
+@register_recipe
+def images_stem_capsules() -> Recipe:
+    """Class capsules on a network that was trained before (--stem), on a folder of images, one sub-folder a class.
+
+    The stem is frozen; to train it too, --no-freeze and a tenth of the learning rate.
+    """
+    return _on_stem("stem_capsules", LossOptions())
+
+
+@register_recipe
+def images_stem_linear() -> Recipe:
+    """A linear layer on a network that was trained before (--stem), on a folder of images, one sub-folder a class.
+
+    The stem is frozen; to train it too, --no-freeze and a tenth of the learning rate.
+    """
+    return _on_stem("stem_linear", LossOptions(name="cross_entropy"))
+
+
+def _on_stem(network: str, loss: LossOptions) -> Recipe:
+    """The same for both heads but for the loss; which stem is for the user to say."""
+    return Recipe(
+        model=ModelOptions(network, {"stem": ""}),
+        data=FOLDER,
+        augment=AugmentOptions(shift=2, flip=True),
+        loss=loss,
+        optimizer=OptimizerOptions(learning_rate=1e-3),
         epochs=30,
         batch_size=32,
     )
