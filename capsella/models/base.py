@@ -65,7 +65,7 @@ class ImageClassifier(nn.Module, ABC):
         )
 
     def feature_layers(self) -> nn.Module:
-        """The layers from images [b c h w] to the feature maps [b maps rows columns] that another network may take over.
+        """The layers from images [b c h w] to feature maps [b maps rows columns], which another network may take over.
 
         Raises:
             CapsellaError: the model has no such part.

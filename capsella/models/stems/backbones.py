@@ -87,9 +87,7 @@ def read_config(name: str) -> dict[str, Any]:
     with _quiet(), _found(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if config.model_type not in FAMILIES:
-        raise CapsellaError(
-            f"stem {name} is a {config.model_type}; the backbones known here are {', '.join(FAMILIES)}"
-        )
+        raise CapsellaError(f"stem {name} is a {config.model_type}; the backbones known here are {', '.join(FAMILIES)}")
     return _options(config)
 
 

@@ -18,8 +18,9 @@ from capsella.models.stems import backbones, runs
 from capsella.models.stems.description import Kind, StemDescription
 from capsella.models.stems.stem import Stem
 
-FRESH_SIZE = 64
-"""A registered network as a fresh stem is made for images of at most this size: its last layers are not needed."""
+FRESH_SIZES = 32, 64
+"""A registered network as a fresh stem is made for images of the larger size if the images are as large, or else of the
+smaller: its last layers are not needed, and those before take any size."""
 LARGEST = 1024
 """Pixels on the shorter side to which images are enlarged at most."""
 
@@ -66,24 +67,22 @@ def find_stem(
 
 
 def _find(stem: str, image_size: tuple[int, int], channels: int, stage: int | None, positions: int) -> _Found:
-    folder = Path(stem)
-    if stem and folder.is_dir() and not runs.is_saved(folder) or _may_be_on_hub(stem):
+    if stem and runs.is_saved(Path(stem)):
+        return _of_run(Path(stem), stage)
+    if (stem and Path(stem).is_dir()) or _may_be_on_hub(stem):
         config = backbones.settled(backbones.read_config(stem), stage, image_size, positions)
         count = config["num_channels"]
         mean, std = backbones.normalisation(stem, count)
         return _Found("backbone", config, True, count, mean, std, lambda: backbones.load(stem, config))
-    if stem and folder.is_dir():
-        return _of_run(folder, stage)
     if stem not in list_models():
         raise ValueError(
             "stem: must be a name on the Hugging Face hub, a folder with a backbone, a run, or a registered network, "
-            f"got {stem!r}"
+            f"got {stem!r}; give one with --stem"
         )
     _no_stage(stage)
-    size = tuple(min(n, FRESH_SIZE) for n in image_size)
-    least = {"image_size": size, "channels": channels, "classes": 2}
+    size = FRESH_SIZES[min(image_size) >= FRESH_SIZES[1]]
     with torch.device("cpu"):
-        model = create_model(stem, **least)
+        model = create_model(stem, image_size=size, channels=channels, classes=2)
     config = runs.config_of(model)
     return _Found("network", config, False, channels, None, None, lambda: runs.stem_of(model))
 

@@ -50,7 +50,9 @@ class Stem(nn.Module):
         self.description, self.network = description, network
         self.is_frozen = freeze and description.learned
         self.enlarge = EnlargeImages(image_size, min(description.size))
-        require(self.enlarge.size == description.size, f"be {self.enlarge.size} for these images", size=description.size)
+        require(
+            self.enlarge.size == description.size, f"be {self.enlarge.size} for these images", size=description.size
+        )
         for name in ("mean", "std"):
             values = getattr(description, name)
             tensor = None if values is None else torch.tensor(values)[:, None, None]
