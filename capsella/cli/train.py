@@ -34,6 +34,9 @@ keeps the recipe's, or else takes its own defaults (`capsella models NAME`).
 Images of your own, one sub-folder a class:
   capsella train images-capsnet --data.path FOLDER
 
+Class capsules on a network that was trained before: a run, or a backbone.
+  capsella train images-stem-capsules --data.path FOLDER --stem RUN
+
 Recipes by paper; `capsella recipes` says what each is:
 """
 

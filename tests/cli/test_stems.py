@@ -9,8 +9,10 @@ import sys
 import pytest
 import torch
 
+from capsella.cli import main
 from capsella.models import ImageClassifier
 from capsella.training import load_run
+from capsella.training.loop import Trainer
 
 transformers = pytest.importorskip("transformers")
 
@@ -21,8 +23,6 @@ HEADS = ("images-stem-capsules", "images-stem-linear")
 @pytest.fixture(scope="module")
 def own(images):
     """A run whose convolutions are a stem."""
-    from capsella.cli import main
-
     folder = images.parent / "earlier"
     words = ("train", "he2016-cells", "--data.name", "folder", "--data.path", images, *SHORT, "--out", folder)
     main([str(word) for word in words])
@@ -55,7 +55,8 @@ def test_train_on_an_earlier_run(cli, images, own, tmp_path, head):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_train_predict_export_and_explain_without_the_folder(cli, images, backbone, tmp_path, head):
+@pytest.mark.usefixtures("as_users_call")
+def test_train_predict_and_export_without_the_folder(cli, images, backbone, tmp_path, head):
     pytest.importorskip("onnxruntime")
     copy = shutil.copytree(backbone, tmp_path / "copy")
     out = tmp_path / "run"
@@ -72,7 +73,7 @@ def test_fine_tuning_an_interrupted_training(cli, images, backbone, tmp_path, mo
     """The resumed training ends with the weights of an unbroken one."""
     words = ("train", HEADS[0], "--data.path", images, "--stem", backbone, "--no-freeze", *SHORT, "--deterministic")
     assert cli(*words, "--out", tmp_path / "whole").code == 0
-    ended = __import__("capsella.training.loop", fromlist=["Trainer"]).Trainer._finish_epoch
+    ended = Trainer._finish_epoch
 
     def stop(trainer):
         row = ended(trainer)
@@ -81,7 +82,7 @@ def test_fine_tuning_an_interrupted_training(cli, images, backbone, tmp_path, mo
         return row
 
     with monkeypatch.context() as patch:
-        patch.setattr("capsella.training.loop.Trainer._finish_epoch", stop)
+        patch.setattr(Trainer, "_finish_epoch", stop)
         assert cli(*words, "--out", tmp_path / "broken").code != 0
     assert cli("train", "--resume", tmp_path / "broken").code == 0
     whole, broken = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "broken"))
