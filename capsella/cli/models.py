@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> None:
 
 def _show(name: str) -> None:
     function = model_function(name)
-    print(f"{name}: {_parameters(name)} parameters as published\n")
+    print(f"{name}: {_parameters(name)} parameters with its defaults\n")
     print(inspect.getdoc(function) or "")
     print("\ndefaults:")
     for key, parameter in inspect.signature(function).parameters.items():

@@ -27,6 +27,9 @@ best (Forslöv 2018, Table 3: EM-NET 1 and CAPSNET 1; CNN-NET 3), and the residu
 today too."""
 GROUPS["thesis"] = GROUPS["capsules-thesis"] + GROUPS["cnn-thesis"]
 
+ON_A_STEM = ("stem_capsules", "stem_linear")
+"""Two heads on one stem: capsules must beat the linear layer to be worth it."""
+
 LARGE = 64
 """Pixels on the shorter side from which on the networks of the thesis are the default."""
 
@@ -67,8 +70,10 @@ def names_of(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def candidates(names: Sequence[str], splits: Splits) -> list[Candidate]:
+def candidates(names: Sequence[str], splits: Splits, stem: str | None = None) -> list[Candidate]:
     """The networks by their names, each made once without memory, so that one that does not fit is known at once.
+
+    `stem`: of those that stand on one.
 
     Raises:
         ValueError: a network that cannot take the images, or not at least one capsule network and one CNN.
@@ -76,6 +81,8 @@ def candidates(names: Sequence[str], splits: Splits) -> list[Candidate]:
     found = []
     for name in names:
         recipe_name, recipe = recipe_for(name)
+        if stem is not None and name in ON_A_STEM:
+            recipe = recipe.with_model(stem=stem)
         model = _outline(recipe, splits)
         family: Family = "capsules" if isinstance(model, CapsuleClassifier) else "CNN"
         decoder = getattr(model, "decoder", None)

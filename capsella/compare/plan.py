@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from capsella.compare.networks import LARGE, Candidate, candidates, names_of, suited
+from capsella.compare.networks import LARGE, ON_A_STEM, Candidate, candidates, names_of, suited
 from capsella.compare.options import RATES, SIZES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError, warn_once
@@ -124,7 +124,9 @@ def make_plan(options: ComparisonOptions) -> Plan:
     splits, table = load_split(data)
     options = _with_sizes(options, splits, begun)
     names = names_of(options.models) or suited(splits.image_size)
-    chosen = candidates(names if begun is None else begun["networks"], splits)
+    if options.stem is not None:
+        names = tuple(dict.fromkeys((*names, *ON_A_STEM)))
+    chosen = candidates(names if begun is None else begun["networks"], splits, options.stem)
     batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
     if begun is not None:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}

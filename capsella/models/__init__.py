@@ -1,6 +1,14 @@
 """Registered networks: each a function whose body is its hyper-parameters."""
 
-from capsella.models import capsnet, cnn, efficient_capsnet, forslov2018, matrix_capsnet, resnet  # which registers them
+from capsella.models import (
+    capsnet,
+    cnn,
+    efficient_capsnet,
+    forslov2018,
+    matrix_capsnet,
+    resnet,
+    stems,
+)  # which registers them
 from capsella.models.base import (
     ImageClassifier,
     count_parameters,

@@ -3,7 +3,7 @@
 import fnmatch
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +34,8 @@ class ImageClassifier(nn.Module, ABC):
     """The values (low, high) that were 0 and 1 in training images of more than 8 bits a channel; None: there were none.
     What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
     confidence: Confidence | None = None
+    settled: Mapping[str, Any] = {}
+    """Options as they are saved, where that is not as they were given: see `StemDescription`."""
 
     def __init__(self, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]) -> None:
         super().__init__()
@@ -68,6 +70,14 @@ class ImageClassifier(nn.Module, ABC):
         raise CapsellaError(
             f"{self.name} has no decoder; create it with reconstruction=True if it is a capsule network"
         )
+
+    def feature_layers(self) -> nn.Module:
+        """The layers from images [b c h w] to feature maps [b maps rows columns], which another network may take over.
+
+        Raises:
+            CapsellaError: the model has no such part.
+        """
+        raise CapsellaError(f"{self.name} has no layers that make feature maps alone: it cannot be a stem")
 
     def check_images(self, images: Tensor) -> None:
         """Images fit the model.
@@ -141,7 +151,8 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
         chosen["routing"] = routing_from_dict(chosen["routing"])
     model = function(**chosen)
     model.name = name
-    model.options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
+    options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
+    model.options = {**options, **model.settled}
     if pretrained is not None:
         load_weights(model, Path(pretrained) / "model.safetensors")
     return model

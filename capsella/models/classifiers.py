@@ -1,6 +1,7 @@
 """The two kinds of networks: capsule networks and CNN baselines."""
 
-from typing import Literal
+from itertools import takewhile
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +34,10 @@ class CapsuleClassifier(ImageClassifier):
         """Whether the model was created with reconstruction."""
         return self.decoder is not None
 
+    def feature_layers(self) -> nn.Module:
+        """The layers in front of the primary capsules."""
+        return self.backbone
+
     def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
         self.check_images(images)
@@ -63,7 +68,7 @@ class ConvolutionalClassifier(ImageClassifier):
     """A CNN baseline: one network from images to logits; activations are their softmax, or the logistic of each.
 
     Its weights start by `start_for_relus`. With PyTorch's default a baseline of six layers does not leave chance on
-    bright images: the comparison would flatter the capsules.
+    bright images: the comparison would flatter the capsules. With `started=True` they stay as they are.
     """
 
     def __init__(
@@ -74,10 +79,17 @@ class ConvolutionalClassifier(ImageClassifier):
         channels: int,
         classes: tuple[str, ...],
         activation: Literal["softmax", "sigmoid"] = "softmax",
+        started: bool = False,
     ) -> None:
         super().__init__(image_size, channels, classes)
         self.network, self.activation = network, activation
-        start_for_relus(network)
+        if not started:
+            start_for_relus(network)
+
+    def feature_layers(self) -> nn.Module:
+        """The layers before the first that gives up rows and columns."""
+        layers = cast(nn.Sequential, self.network)
+        return nn.Sequential(*takewhile(lambda layer: not isinstance(layer, nn.AdaptiveAvgPool2d | nn.Flatten), layers))
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
         """Activations and the logits they come from; `labels` are for decoders, of which there is none."""

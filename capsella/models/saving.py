@@ -51,6 +51,11 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     return model
 
 
+def is_outline() -> bool:
+    """Whether modules are now made without memory, for their shapes alone."""
+    return torch.get_default_device().type == "meta"
+
+
 def check_weights(model: nn.Module, path: Path) -> None:
     """A .safetensors file has the names, shapes and kinds of `model`'s tensors; reads its header alone.
 

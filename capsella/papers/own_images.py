@@ -25,6 +25,8 @@ RECIPE_OF = {
     "hinton2018_cnn": "hinton2018-smallnorb-cnn",
     "mazzia2021_efficient_capsnet": "images-efficient",
     "he2016_resnet10": "images-resnet",
+    "stem_capsules": "images-stem-capsules",
+    "stem_linear": "images-stem-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
 """The recipe by which `capsella compare` trains a network; any other takes that of images-capsnet."""
@@ -105,6 +107,37 @@ def images_matrix_capsnet() -> Recipe:
         data=FOLDER,
         augment=AugmentOptions(shift=2, border="repeat", flip=True),
         optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=100, gradient_clip=10.0),
+        epochs=30,
+        batch_size=32,
+    )
+
+
+@register_recipe
+def images_stem_capsules() -> Recipe:
+    """Class capsules on a network that was trained before (--stem), on a folder of images, one sub-folder a class.
+
+    The stem is frozen; to train it too, --no-freeze and a tenth of the learning rate.
+    """
+    return _on_stem("stem_capsules", LossOptions())
+
+
+@register_recipe
+def images_stem_linear() -> Recipe:
+    """A linear layer on a network that was trained before (--stem), on a folder of images, one sub-folder a class.
+
+    The stem is frozen; to train it too, --no-freeze and a tenth of the learning rate.
+    """
+    return _on_stem("stem_linear", LossOptions(name="cross_entropy"))
+
+
+def _on_stem(network: str, loss: LossOptions) -> Recipe:
+    """The same for both heads but for the loss; which stem is for the user to say."""
+    return Recipe(
+        model=ModelOptions(network, {"stem": ""}),
+        data=FOLDER,
+        augment=AugmentOptions(shift=2, flip=True),
+        loss=loss,
+        optimizer=OptimizerOptions(learning_rate=1e-3),
         epochs=30,
         batch_size=32,
     )

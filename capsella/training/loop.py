@@ -94,7 +94,8 @@ class Trainer:
         self.model.value_range = splits.value_range
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=recipe.optimizer.l2)
+        learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(learned, weight_decay=recipe.optimizer.l2)
         self.augment = Augment(recipe.augment, splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         ema = recipe.optimizer.ema

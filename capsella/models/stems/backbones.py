@@ -1,0 +1,239 @@
+"""Backbones of the library `transformers`: read from a folder or the Hugging Face hub, or built from a configuration.
+
+Weights are read from .safetensors files alone, and no code that comes with them is run.
+"""
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from capsella.errors import CapsellaError
+
+FAMILIES = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
+"""Kinds of backbones that are known to work here, by the names that `transformers` has for them."""
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's channels, for images in [0, 1]: where a backbone does not say its own."""
+PROBE, COARSE = 224, 16
+"""Pixels a side of the image that strides are measured on; the largest stride of a stage for small images."""
+
+
+class Backbone(nn.Module):
+    """The maps of one stage of a backbone of `transformers`.
+
+    Shapes: [b channels height width], normalised → [b maps rows columns].
+    """
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
+        """The maps."""
+        maps: Tensor = self.backbone(images, return_dict=True).feature_maps[-1]
+        return maps
+
+
+def build(config: Mapping[str, Any]) -> nn.Module:
+    """A backbone with fresh weights, from what `settled` returned.
+
+    Raises:
+        ValueError: no configuration of a backbone that is known here.
+        CapsellaError: `transformers` is not installed.
+    """
+    return Backbone(_class_of(config["model_type"])(_with_class(config)))
+
+
+def load(name: str, config: Mapping[str, Any]) -> nn.Module:
+    """The backbone with the weights in a folder or on the hub.
+
+    Raises:
+        CapsellaError: there are none as .safetensors, or they are not those of the configuration.
+    """
+    kind = _class_of(config["model_type"])
+    with _quiet(), _found(name):
+        backbone, read = kind.from_pretrained(
+            name,
+            config=_with_class(config),
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    # A ConvNeXt that was trained as a classifier has none of these norms: they start as the identity.
+    missing = sorted(key for key in read["missing_keys"] if not key.startswith("hidden_states_norms."))
+    if missing or read["mismatched_keys"]:
+        wrong = missing or sorted(map(str, read["mismatched_keys"]))
+        raise CapsellaError(f"{name} does not hold the weights that its config.json describes: {wrong[0]} is not there")
+    return Backbone(backbone)
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """The configuration in a folder or on the hub, of all stages: the options of its family alone, and "model_type".
+
+    Raises:
+        CapsellaError: `transformers` is not installed, nothing is there, or it is of another family.
+    """
+    check_installed()
+    from transformers import AutoConfig
+
+    with _quiet(), _found(name):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    if config.model_type not in FAMILIES:
+        raise CapsellaError(f"stem {name} is a {config.model_type}; the backbones known here are {', '.join(FAMILIES)}")
+    return _options(config)
+
+
+def stages(config: Mapping[str, Any]) -> int:
+    """How many stages a backbone has: of a vision transformer, its layers."""
+    return len(config["depths"]) if "depths" in config else int(config["num_hidden_layers"])
+
+
+def settled(
+    config: Mapping[str, Any], stage: int | None, image_size: tuple[int, int], positions: int
+) -> dict[str, Any]:
+    """The configuration without the stages behind `stage`, which would only take memory.
+
+    Args:
+        config: from `read_config`.
+        stage: counted from 1; None takes the last if its map has `positions` rows and columns, or else the last with a
+            stride of at most 16 pixels.
+        image_size: (height, width) of the images.
+        positions: see `stage`.
+
+    Raises:
+        ValueError: there is no such stage.
+    """
+    count = stages(config)
+    if stage is None:
+        stage = _suited(config, image_size, positions)
+    if not 1 <= stage <= count:
+        raise ValueError(f"stage: must be from 1 to {count}, the stages of this stem, got {stage}")
+    if "depths" not in config:
+        return {**config, "num_hidden_layers": stage}
+    cut = {key: list(config[key])[:stage] for key in ("depths", "hidden_sizes")}
+    return {**config, **cut, **({"num_stages": stage} if "num_stages" in config else {})}
+
+
+def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+    """Mean and standard deviation by preprocessor_config.json in the folder or on the hub; ImageNet's without the file.
+
+    Raises:
+        CapsellaError: the file is damaged.
+    """
+    from transformers.utils import cached_file
+
+    with _quiet():
+        path = cached_file(
+            name,
+            "preprocessor_config.json",
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    try:
+        values = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        if not values.get("do_normalize", True):
+            return None, None
+        mean, std = values.get("image_mean", IMAGENET[0]), values.get("image_std", IMAGENET[1])
+        return tuple(float(x) for x in mean[:channels]), tuple(float(x) for x in std[:channels])
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CapsellaError(f"{path} is damaged: {error!r}") from error
+
+
+def check_installed() -> None:
+    """`transformers` is there.
+
+    Raises:
+        CapsellaError: it is not; says how to get it.
+    """
+    if find_spec("transformers") is None:
+        raise CapsellaError("a stem of this kind needs transformers: pip install 'capsella[pretrained]'")
+
+
+def _suited(config: Mapping[str, Any], image_size: tuple[int, int], positions: int) -> int:
+    last = stages(config)
+    with torch.device("meta"), torch.no_grad():
+        every = _class_of(config["model_type"])(_with_class(config, every_stage=True)).eval()
+        sides = [PROBE / min(maps.shape[2:]) for maps in every(torch.empty(1, config["num_channels"], PROBE, PROBE))[0]]
+    if min(image_size) / sides[-1] >= positions:
+        return last
+    return max((number for number, side in enumerate(sides, 1) if side <= COARSE), default=last)
+
+
+def _class_of(model_type: str) -> Any:
+    """The backbone's class."""
+    if model_type not in FAMILIES:
+        raise ValueError(f"stem: must be one of {', '.join(FAMILIES)}, got {model_type!r}")
+    check_installed()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
+
+    return MODEL_FOR_BACKBONE_MAPPING[CONFIG_MAPPING[model_type]]
+
+
+def _with_class(config: Mapping[str, Any], every_stage: bool = False) -> Any:
+    """The library's own object for a configuration of `_options`, and of nothing else that a file may say."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[config["model_type"]]
+    allowed = _names(kind)
+    if unknown := sorted(set(config) - allowed - {"model_type"}):
+        raise ValueError(f"stem: {unknown[0]!r} must be an option of {config['model_type']}, but is none")
+    count = stages(config)
+    wanted = [f"stage{number}" for number in (range(1, count + 1) if every_stage else [count])]
+    return kind(**{key: value for key, value in config.items() if key != "model_type"}, out_features=wanted)
+
+
+def _options(config: Any) -> dict[str, Any]:
+    values = config.to_dict()
+    return {"model_type": config.model_type, **{key: values[key] for key in sorted(_names(type(config)))}}
+
+
+def _names(kind: type) -> set[str]:
+    """Options of a family alone: none that names files, code, numbers' types or labels."""
+    from transformers import PretrainedConfig
+
+    own, shared = (set(inspect.signature(one.__init__).parameters) for one in (kind, PretrainedConfig))
+    return {name for name in own - shared if not name.startswith("_")} - {"kwargs"}
+
+
+@contextmanager
+def _found(name: str) -> Iterator[None]:
+    """Errors of reading a folder or the hub in our words."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        if Path(name).is_dir():
+            raise CapsellaError(
+                f"stem {name}: must be a folder with config.json and model.safetensors of a backbone (pickled weights "
+                f"are not read), or a run: {first}"
+            ) from error
+        raise CapsellaError(
+            f"stem {name}: there is no such folder or registered network here, and the Hugging Face hub did not give "
+            f"it: {first} Where there is a network, save a copy with `huggingface-cli download {name} --local-dir "
+            "FOLDER`; then give --stem FOLDER"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars, and no table of the weights that are not needed."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
