@@ -8,10 +8,11 @@ import math
 import sys
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from capsella.errors import CapsellaError, require
 
@@ -36,7 +37,7 @@ def check_range(value_range: ValueRange | None) -> None:
         require(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
 
 
-def depth_of(image: Image.Image) -> str | None:
+def depth_of(image: ImageFile.ImageFile) -> str | None:
     """What an opened image, not loaded yet, holds in place of 8 bits a channel, as "16 bits"; None for 8 bits."""
     if image.mode == "F":
         return "floating-point numbers"
@@ -71,12 +72,14 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
 
 def _lower_bytes(file: Path | BytesIO) -> UInt8[np.ndarray, "h w 3"]:
     with Image.open(file, formats=FORMATS) as image:
-        tiles = []
-        for codec, extents, offset, arguments in image.tile:
-            raw = _OTHER_ORDER[_raw_mode((codec, extents, offset, arguments))]
-            tiles.append((codec, extents, offset, raw if isinstance(arguments, str) else (raw, *arguments[1:])))
-        image.tile = tiles
+        image.tile = [tile._replace(args=_other_order(tile)) for tile in image.tile]
         return np.asarray(ImageOps.exif_transpose(image))
+
+
+def _other_order(tile: ImageFile._Tile) -> str | tuple[Any, ...]:
+    """How Pillow is to read the tile in the other byte order."""
+    raw = _OTHER_ORDER[_raw_mode(tile)]
+    return (raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw
 
 
 def to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> UInt8[np.ndarray, "h w *c"]:
@@ -99,10 +102,11 @@ def stated_range(image: Image.Image) -> ValueRange | None:
 def _tag(image: Image.Image, number: int) -> float | None:
     """A TIFF tag's value; of one value a channel, the largest."""
     value = getattr(image, "tag_v2", {}).get(number)
-    return max(value) if isinstance(value, tuple) and value else value
+    if isinstance(value, tuple):
+        return max(value, default=None)
+    return None if value is None else float(value)
 
 
-def _raw_mode(tile: tuple) -> str:  # type: ignore[type-arg]
+def _raw_mode(tile: ImageFile._Tile) -> str:
     """How a file stores its pixels, in Pillow's words, as "RGB;16B"."""
-    arguments = tile[3]
-    return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
+    return str(tile.args[0] if isinstance(tile.args, tuple) and tile.args else tile.args)

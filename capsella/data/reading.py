@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import torch
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -91,7 +91,7 @@ def decode(
 
 
 @contextmanager
-def opened(file: Path | BytesIO, name: str) -> Iterator[Image.Image]:
+def opened(file: Path | BytesIO, name: str) -> Iterator[ImageFile.ImageFile]:
     """An image file of which the header is read and checked; `name` is what errors call it.
 
     Raises:
