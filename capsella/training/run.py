@@ -9,6 +9,7 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.models import ImageClassifier
+from capsella.routing import EMRouting
 from capsella.training.environment import environment
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
@@ -80,7 +81,7 @@ class RunFolder:
             raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """A run there is of this recipe; whatever precision it began with will do for "auto".
+        """A run there is of this recipe; whatever precision and votes it began with will do for "auto".
 
         Raises:
             CapsellaError: a run of another recipe is there.
@@ -90,6 +91,10 @@ class RunFolder:
         begun = self.read_config()[1]
         if recipe.precision == "auto":
             recipe = replace(recipe, precision=begun.precision)
+        mine, theirs = (one.complete().model.options.get("routing") for one in (recipe, begun))
+        if recipe.precision == "bf16-mixed" and isinstance(mine, EMRouting) and isinstance(theirs, EMRouting):
+            votes = theirs.votes if mine.votes == "auto" else mine.votes
+            recipe = recipe.with_model(routing=replace(mine, votes=votes))
         if begun.complete() != recipe.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
