@@ -103,8 +103,9 @@ class EM {
           for (int64_t at = begin; at < end; ++at) {
             take_children(window, first + at);
             for (int t = 0; t < options_.iterations; ++t) describe_parents(window, t, block);
-            input_gradients(window, block, carried_of(at), &grad_weight[part * weight_size],
-                            &child_poses[(first + at) * children * P]);
+            auto* add = window.pairs ? input_gradients<true, Loaded> : input_gradients<false, Loaded>;
+            add(window, block, carried_of(at), &grad_weight[part * weight_size],
+                &child_poses[(first + at) * children * P]);
           }
       };
       if (!everywhere_) {

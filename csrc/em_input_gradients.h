@@ -49,14 +49,14 @@ template <class W>
 
 // From all iterations' gradients of a window to those of its children's poses, added to grad_poses [i p], and of the
 // weight, added to grad_weight [blocks weights q e]: what a block of parents gives.
-template <class W>
+template <bool Paired, class W>
 void input_gradients(const W& w, int64_t block, const Carried<W::lanes>& carried, VecOf<W>* grad_weight,
                      float* grad_poses) {
   using V = VecOf<W>;
   const int64_t P = w.R() * w.Q();
   for (int64_t i = 0; i < w.children; ++i) {
     V votes[W::capacity], grad[W::capacity], grad_pose[W::pose_capacity];
-    vote_of(w, block, i, votes);
+    vote_of<Paired>(w, block, i, votes);
     vote_gradient(w, i, block, votes, carried, grad);
     const V* weight = w.weight_of(block, i);
     product_gradients(w, &w.poses[i * P], weight, grad, grad_weight + (weight - w.weight), grad_pose);

@@ -54,9 +54,9 @@ template <int64_t Size, class W, class Number, class Element>
 }
 
 // The vote of child i with its offset, where votes have one.
-template <class W>
+template <bool Paired, class W>
 [[gnu::always_inline]] inline void vote_of(const W& w, int64_t block, int64_t i, VecOf<W>* out) {
-  if (w.pairs)
+  if constexpr (Paired)
     vote_once<W::pairs_capacity>(w, &w.pose_pairs[i * w.R() * w.halves()], w.pairs_of(block, i), out);
   else
     vote_once<W::weight_capacity>(w, &w.poses[i * w.R() * w.Q()], w.weight_of(block, i), out);
@@ -64,11 +64,16 @@ template <class W>
     for (int64_t d = 0; d < w.D(); ++d) out[d] += w.offsets[i / w.conv.c_in * w.D() + d];
 }
 
+template <bool Paired, class W>
+void vote_all(W& w) {
+  for (int64_t block = 0; block < w.blocks; ++block)
+    for (int64_t i = 0; i < w.children; ++i) vote_of<Paired>(w, block, i, w.votes_at(block, i));
+}
+
 // The votes of all children for all parents.
 template <class W>
 void vote(W& w) {
-  for (int64_t block = 0; block < w.blocks; ++block)
-    for (int64_t i = 0; i < w.children; ++i) vote_of(w, block, i, w.votes_at(block, i));
+  w.pairs ? vote_all<true>(w) : vote_all<false>(w);
 }
 
 // body(first, count) for the children of a window in groups.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from capsella import _native
+from capsella.routing import EMRouting
 from capsella.training.options import Machine
-from capsella.training.precision import Choice, choose_precision
+from capsella.training.precision import Choice, choose_precision, kind_of
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
@@ -23,6 +25,20 @@ def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice |
     _set_threads(machine)
     choice = choose_precision(machine.accelerator)
     return replace(recipe, precision=choice.precision), choice
+
+
+def settle_votes(recipe: Recipe, machine: Machine) -> Recipe:
+    """The recipe with bfloat16 votes, where it trains in bf16-mixed on a processor that gains by them; else as it is.
+
+    Only where its EM routing leaves the choice open (`votes="auto"`). The precision must be settled.
+    """
+    routing = recipe.model.complete().options.get("routing")
+    is_open = isinstance(routing, EMRouting) and routing.votes == "auto" and routing.backend in ("auto", "native")
+    if not is_open or recipe.precision != "bf16-mixed":
+        return recipe
+    if kind_of(machine.accelerator) != "cpu" or not _native.multiplies_bfloat16():
+        return recipe
+    return recipe.with_model(routing=replace(routing, votes="bfloat16"))
 
 
 def launch(recipe: Recipe, machine: Machine) -> "Fabric":
@@ -54,7 +70,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
         wanted = f"{machine.devices} of {machine.accelerator!r}"
         raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
     fabric.launch()
-    _check_same_precision(fabric, recipe)
+    _check_same_numbers(fabric, recipe)
     return fabric
 
 
@@ -63,10 +79,19 @@ def _set_threads(machine: Machine) -> None:
         torch.set_num_threads(machine.threads)
 
 
-def _check_same_precision(fabric: "Fabric", recipe: Recipe) -> None:
+def _check_same_numbers(fabric: "Fabric", recipe: Recipe) -> None:
     """ValueError: "auto" is not the same for all processes, on machines of different kinds."""
-    reduced = torch.tensor(float(recipe.precision == "bf16-mixed"), device=fabric.device)
-    if fabric.all_reduce(reduced, reduce_op="mean") not in (0, 1):
+
+    def differs(choice: bool) -> bool:
+        return fabric.all_reduce(torch.tensor(float(choice), device=fabric.device), reduce_op="mean") not in (0, 1)
+
+    routing = recipe.model.options.get("routing")
+    if differs(isinstance(routing, EMRouting) and routing.votes == "bfloat16"):
+        raise ValueError(
+            "votes: must be float32 or bfloat16 where machines train together of which only some multiply bfloat16, "
+            "got 'auto'"
+        )
+    if differs(recipe.precision == "bf16-mixed"):
         raise ValueError(
             "precision: must be 32-true or bf16-mixed where machines train together of which only some multiply "
             "bfloat16 faster, got 'auto'"

@@ -21,7 +21,7 @@ from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import launch, peak_memory_mib, settle_precision
+from capsella.training.devices import launch, peak_memory_mib, settle_precision, settle_votes
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.options import Machine
@@ -52,10 +52,13 @@ def train(
     with files.alone(machine):
         files.check_unused()
         recipe, chosen = settle_precision(recipe, machine)
+        asked, recipe = recipe, settle_votes(recipe, machine)
         fabric = launch(recipe, machine)
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
         if chosen is not None:
             trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
+        if recipe != asked:
+            trainer.console.print("votes auto → bfloat16: bf16-mixed, and this processor multiplies it", soft_wrap=True)
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, machine)
         trainer.run()

@@ -48,7 +48,7 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> Choice:
         accelerator: "cpu", "cuda", "mps", or "auto" as in `Machine`.
         memory: the file that remembers; default: `MEMORY`, in the user's cache folder.
     """
-    kind = _kind(accelerator)
+    kind = kind_of(accelerator)
     if kind == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         return Choice("bf16-mixed" if fast else "32-true", f"the GPU has {'' if fast else 'no '}bfloat16 units")
@@ -103,7 +103,7 @@ def _interleaved(*steps: Callable[[], None]) -> list[float]:
     return [median(times) for times in seconds]
 
 
-def _kind(accelerator: str) -> str:
+def kind_of(accelerator: str) -> str:
     """The accelerator that Fabric takes for "auto"; others are what they are called."""
     if accelerator != "auto":
         return accelerator

@@ -60,8 +60,9 @@ class Recipe:
     deterministic: bool = False
     """Refuse operations whose result may differ from run to run."""
     precision: Precision = "32-true"
-    """float32, or convolutions and dense layers in bfloat16; routing always runs in float32. `auto`: bfloat16 where
-    this machine is clearly faster with it (`capsella info` tells). The run keeps what that was when it began."""
+    """float32, or convolutions and dense layers in bfloat16, and on processors with AVX512-BF16 the products of EM
+    routing's votes; all other routing runs in float32. `auto`: bfloat16 where this machine is clearly faster with it
+    (`capsella info` tells). The run keeps what that was when it began."""
     channels_last: bool = False
     """Store feature maps with the channels last, which convolutions of many channels may run faster with."""
 

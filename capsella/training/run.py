@@ -10,6 +10,7 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
+from capsella.routing import EMRouting
 from capsella.training.devices import starts_training
 from capsella.training.environment import environment
 from capsella.training.options import Machine
@@ -91,7 +92,7 @@ class RunFolder:
             raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """A run there is of this recipe; what it began with will do for the precision "auto", and for no range.
+        """A run there is of this recipe; what it began with will do for "auto", and for no range.
 
         Raises:
             CapsellaError: a run of another recipe is there.
@@ -103,6 +104,10 @@ class RunFolder:
             recipe = replace(recipe, precision=begun.precision)
         if recipe.data.range is None:
             recipe = recipe.with_range(begun.data.range)
+        mine, theirs = (one.complete().model.options.get("routing") for one in (recipe, begun))
+        if recipe.precision == "bf16-mixed" and isinstance(mine, EMRouting) and isinstance(theirs, EMRouting):
+            votes = theirs.votes if mine.votes == "auto" else mine.votes
+            recipe = recipe.with_model(routing=replace(mine, votes=votes))
         if begun.complete() != recipe.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.grid.run import finish_run
+from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import Machine, RunFolder, TrainingDivergedError, load_run, resume, train
-from capsella.training.devices import launch
+from capsella.training.devices import launch, settle_votes
 from capsella.training.precision import Choice, choose_precision, faster, measure_ratio
 from tests.training.test_resume import poison_step
 
@@ -165,6 +166,52 @@ def test_another_precision_is_another_recipe(tiny, quiet_train):
         RunFolder(run).check_recipe(tiny(epochs=1, precision="bf16-mixed"))
     with pytest.raises(CapsellaError, match="holds a run of another recipe"):
         RunFolder(run).check_recipe(tiny(epochs=2, precision="auto"))
+
+
+@pytest.fixture
+def multiplies_bfloat16(monkeypatch):
+    """Let this processor be one that gains by bfloat16 votes."""
+    monkeypatch.setattr("capsella._native.multiplies_bfloat16", lambda: True)
+
+
+@pytest.mark.usefixtures("multiplies_bfloat16")
+def test_bf16_mixed_asks_for_bfloat16_votes_and_says_so(tiny, tmp_path):
+    recipe = tiny(precision="bf16-mixed", epochs=1).with_model(routing=EMRouting())
+    console = Console(record=True, file=io.StringIO())
+    run = train(recipe, tmp_path / "run", name="tiny", machine=Machine(accelerator="cpu"), console=console)
+    assert console.export_text().splitlines()[0].startswith("votes auto → bfloat16: bf16-mixed, and this processor")
+    assert run.recipe.model.options["routing"].votes == "bfloat16"
+    assert load_run(run.folder).model.capsule_layers[0].routing.votes == "bfloat16"
+    RunFolder(run.folder).check_recipe(recipe)
+    with pytest.raises(CapsellaError, match="holds a run of another recipe"):
+        RunFolder(run.folder).check_recipe(recipe.with_model(routing=EMRouting(votes="float32")))
+
+
+@pytest.mark.usefixtures("multiplies_bfloat16")
+@pytest.mark.parametrize(
+    ("precision", "routing", "accelerator"),
+    [
+        ("32-true", EMRouting(), "cpu"),
+        ("bf16-mixed", EMRouting(), "cuda"),
+        ("bf16-mixed", EMRouting(votes="float32"), "cpu"),
+        ("bf16-mixed", EMRouting(backend="eager"), "cpu"),
+        ("bf16-mixed", DynamicRouting(), "cpu"),
+    ],
+)
+def test_votes_stay_float32_in_all_else(tiny, precision, routing, accelerator):
+    recipe = tiny(precision=precision).with_model(routing=routing)
+    assert settle_votes(recipe, Machine(accelerator=accelerator)) == recipe
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_votes_stay_float32_where_the_processor_does_not_multiply_bfloat16(tiny, has_kernels, monkeypatch):
+    class Kernels:
+        def instruction_set(self):
+            return "avx512"
+
+    monkeypatch.setattr("capsella._native.kernels", Kernels() if has_kernels else None)
+    recipe = tiny(precision="bf16-mixed").with_model(routing=EMRouting())
+    assert settle_votes(recipe, Machine(accelerator="cpu")) == recipe
 
 
 def test_a_launch_needs_a_settled_precision(tiny):

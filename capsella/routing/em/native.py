@@ -34,23 +34,14 @@ CALL = """Tensor poses, Tensor activations, Tensor weight, Tensor? vote_offset, 
 Tensor? start, SymInt[] sizes, float[] inverse_temperatures, float variance_floor, float cost_scale, bool standardise,
 bool compete_everywhere, bool bfloat16_votes"""
 
-BFLOAT16 = "avx512bf16"
-"""The instruction set with sums of bfloat16 products."""
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether the kernels in use have an instruction for it."""
-    return kernels is not None and kernels.instruction_set() == BFLOAT16
-
 
 def em_capsule_conv_native(
-    conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, everywhere: bool, rounded: bool = False
+    conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, everywhere: bool, rounded: bool
 ) -> Capsules:
     """Hinton et al. 2018, Procedure 1, for every window of the grid, in float32.
 
     everywhere: the types at all sites whose window holds a child compete for it, and not those at each site alone.
-    rounded: poses and weight are bfloat16 numbers, and are multiplied as such where the processor can; elsewhere as
-        float32, which is exact too and as fast as ever.
+    rounded: poses and weight are bfloat16 numbers, and votes are made of them as such.
     """
     even = settings.start == "even"
     call = Call(
@@ -67,7 +58,7 @@ def em_capsule_conv_native(
         cost_scale=settings.cost_scale or 0.0,
         standardise=settings.standardise_costs,
         compete_everywhere=everywhere,
-        bfloat16_votes=rounded and multiplies_bfloat16(),
+        bfloat16_votes=rounded,
     )
     poses, activations, *_ = _em_capsule_conv(*call)
     return Capsules(poses, activations)

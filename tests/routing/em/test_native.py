@@ -169,6 +169,7 @@ def test_the_operator_keeps_torch_s_contract() -> None:
             cost_scale=0.0,
             standardise=False,
             compete_everywhere=everywhere,
+            bfloat16_votes=everywhere,
         )
         torch.library.opcheck(_em_capsule_conv, tuple(call))
 
