@@ -52,6 +52,7 @@ class ReachedError(Exception):
 FIRST_STEPS = {
     "train": ("train", "resume", "_train_seeds"),
     "evaluate": ("load_run",),
+    "calibrate": ("calibrate_run",),
     "attack": ("load_runs",),
     "predict": ("load_run",),
     "explain": ("load_run",),

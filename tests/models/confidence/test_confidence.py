@@ -1,0 +1,144 @@
+"""Temperature, probabilities and prediction sets on answers whose calibration is known."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import binom
+
+from capsella.errors import CapsellaError
+from capsella.models import Confidence, fit_confidence, images_needed
+
+
+def answers(number: int, temperature: float, seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax activations of logits that are `temperature` times too large, and labels drawn from the true ones."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 1.5 * torch.randn(number, classes, generator=generator)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    return (temperature * logits).softmax(1), labels
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+def test_the_temperature_of_a_softmax_is_found(temperature):
+    fitted = fit_confidence(*answers(20_000, temperature))
+    assert (fitted.logits, fitted.images) == ("log", 20_000)
+    assert fitted.temperature == pytest.approx(temperature, rel=0.05)
+    assert fitted.ece < 0.015
+    if temperature != 1:
+        assert fitted.nll < fitted.nll_before - 0.01
+        assert fitted.ece < fitted.ece_before / 3
+
+
+@pytest.mark.parametrize("kind", ["log", "logit"])
+def test_the_logits_of_capsules_are_chosen_by_loss(kind):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(20_000, 4, generator=generator) - 2
+    activations = logits.sigmoid() if kind == "logit" else logits.clamp_max(-1e-3).exp()
+    if kind == "log":
+        logits = activations.log()
+    labels = torch.multinomial((2 * logits).softmax(1), 1, generator=generator)[:, 0]
+    fitted = fit_confidence(activations, labels)
+    assert fitted.logits == kind
+    assert fitted.temperature == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("number", [1, 30, 1000])
+def test_images_without_a_mistake_do_not_make_sure(number):
+    """Rule of succession: n all right ones make (n + 1)/(n + 2)."""
+    activations = torch.full((number, 3), 0.1)
+    activations[:, 1] = 0.8
+    fitted = fit_confidence(activations, torch.ones(number, dtype=torch.long))
+    assert float(fitted.probabilities(activations[0])[1]) == pytest.approx((number + 1) / (number + 2), abs=1e-5)
+
+
+def test_probabilities_sum_to_one_and_keep_the_order_also_at_the_ends():
+    fitted = fit_confidence(*answers(500, 2.0))
+    ends = torch.tensor([[0.0, 1.0, 0.5, 1e-30, 1 - 2**-24], [0.0] * 5, [1.0] * 5])
+    for kind in ("log", "logit"):
+        probabilities = Confidence(**{**vars(fitted), "logits": kind}).probabilities(ends)
+        assert probabilities.isfinite().all()
+        torch.testing.assert_close(probabilities.sum(1), torch.ones(3, dtype=torch.float64))
+        assert probabilities[0].argmax() == 1
+        torch.testing.assert_close(probabilities[1:], torch.full((2, 5), 0.2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
+def test_sets_are_those_of_conformal_p_values(coverage):
+    """Vovk et al. 2005: a class is left out where (1 + #{scores at least as large}) / (n + 1) ≤ 1 − coverage."""
+    fitted = fit_confidence(*answers(73, 1.5))
+    probabilities = fitted.probabilities(answers(200, 1.5, seed=1)[0])
+    scores = torch.tensor(fitted.scores, dtype=torch.float64)
+    p_values = (1 + (scores >= (1 - probabilities)[..., None]).sum(-1)) / 74
+    expected = (p_values > 1 - coverage + 1e-12) | (probabilities == probabilities.max(1, keepdim=True).values)
+    assert torch.equal(fitted.sets(probabilities, coverage), expected)
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.95])
+def test_sets_cover_as_often_as_asked(coverage):
+    """Over draws of both; each draw's own coverage varies, so the bound is that of the mean of many."""
+    held = 0
+    for seed in range(100):
+        fitted = fit_confidence(*answers(60, 2.0, seed))
+        activations, labels = answers(1, 2.0, 10_000 + seed)
+        held += int(fitted.sets(fitted.probabilities(activations), coverage)[0, labels[0]])
+    assert binom.cdf(held, 100, coverage) > 0.001
+    fitted = fit_confidence(*answers(4000, 2.0))
+    activations, labels = answers(4000, 2.0, 1)
+    sets = fitted.sets(fitted.probabilities(activations), coverage)
+    assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(coverage, abs=0.025)
+    assert 1 < float(sets.sum(1).double().mean()) < 5
+
+
+def test_too_few_images_give_all_classes():
+    fitted = fit_confidence(*answers(18, 1.0))
+    assert fitted.quantile(0.95) == math.inf
+    assert fitted.sets(fitted.probabilities(answers(4, 1.0)[0]), 0.95).all()
+    assert fit_confidence(*answers(19, 1.0)).quantile(0.95) < 1
+    assert [images_needed(coverage) for coverage in (0.5, 0.9, 0.95, 0.99)] == [1, 9, 19, 99]
+
+
+@pytest.mark.parametrize("coverage", [0, 1, -0.1, 95, math.nan])
+def test_a_coverage_is_between_0_and_1(coverage):
+    fitted = fit_confidence(*answers(20, 1.0))
+    with pytest.raises(ValueError, match=r"coverage: must be between 0 and 1, as 0\.95, got"):
+        fitted.quantile(coverage)
+
+
+@pytest.mark.parametrize(
+    ("activations", "labels", "text"),
+    [
+        (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), r"activations: must be \[images classes\], got \(0, 3\)"),
+        (torch.ones(2, 3), torch.zeros(2, 2, dtype=torch.long), r"labels: must be \[2\], one class an image"),
+        (torch.tensor([[math.nan, 1.0]]), torch.tensor([0]), "activations: must be finite"),
+    ],
+)
+def test_what_cannot_be_fitted(activations, labels, text):
+    with pytest.raises(ValueError, match=text):
+        fit_confidence(activations, labels)
+
+
+def test_as_json_and_back():
+    fitted = fit_confidence(*answers(20, 1.0))
+    assert Confidence.from_dict(fitted.to_dict()) == fitted
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0},
+        {"temperature": math.nan},
+        {"temperature": "warm"},
+        {"logits": "ln"},
+        {"logits": ["log"]},
+        {"scores": []},
+        {"scores": [0.5, 0.1]},
+        {"scores": [math.nan]},
+        {"scores": 3},
+        {"nll": math.inf},
+    ],
+    ids=str,
+)
+def test_what_no_fit_gives_is_refused(change):
+    values = fit_confidence(*answers(20, 1.0)).to_dict()
+    with pytest.raises(CapsellaError, match="must"):
+        Confidence.from_dict(values | change)
