@@ -32,7 +32,7 @@ class Run:
 class RunFolder:
     """What a run's folder holds, by name. Beside these: model.json and model.safetensors.
 
-    config.json: name, recipe (with the precision that "auto" was), machine, environment. metrics.csv: a row an epoch.
+    config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch.
     summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a
     resumed training starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it
     is there when the run is tested. diverged.json: why a training among several learning rates has no result.
@@ -80,7 +80,7 @@ class RunFolder:
             raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """A run there is of this recipe; whatever precision it began with will do for "auto".
+        """A run there is of this recipe; whatever precision and balance it began with will do for "auto".
 
         Raises:
             CapsellaError: a run of another recipe is there.
@@ -90,6 +90,8 @@ class RunFolder:
         begun = self.read_config()[1]
         if recipe.precision == "auto":
             recipe = replace(recipe, precision=begun.precision)
+        if recipe.balance == "auto":
+            recipe = replace(recipe, balance=begun.balance)
         if begun.complete() != recipe.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
