@@ -79,6 +79,7 @@ def margin_loss(
     positive_margin: float = 0.9,
     negative_margin: float = 0.1,
     absent_weight: float = 0.5,
+    image_weights: Float[Tensor, " b"] | None = None,
 ) -> Float[Tensor, ""]:
     """L_k = T_k max(0, m⁺ − ‖v_k‖)² + λ (1 − T_k) max(0, ‖v_k‖ − m⁻)², summed over classes (Sabour et al. 2017, Eq. 4).
 
@@ -86,6 +87,7 @@ def margin_loss(
         activations: [b classes], in [0, 1].
         labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
         positive_margin, negative_margin, absent_weight: m⁺, m⁻ and λ.
+        image_weights: [b], what each image's loss is multiplied by before the mean.
 
     Raises:
         ValueError: labels of another batch size or number of classes.
@@ -96,11 +98,14 @@ def margin_loss(
     present = _present(activations, labels)
     missing = present * (positive_margin - activations).clamp(min=0).square()
     excess = (1 - present) * (activations - negative_margin).clamp(min=0).square()
-    return (missing + absent_weight * excess).sum(1).mean()
+    return _mean((missing + absent_weight * excess).sum(1), image_weights)
 
 
 def spread_loss(
-    activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b"], margin: float = 0.9
+    activations: Float[Tensor, "b classes"],
+    labels: Int[Tensor, " b"],
+    margin: float = 0.9,
+    image_weights: Float[Tensor, " b"] | None = None,
 ) -> Float[Tensor, ""]:
     """Σ_{i≠t} max(0, m − (a_t − a_i))² over the classes i other than the true t (Hinton et al. 2018, Eq. 3).
 
@@ -108,6 +113,7 @@ def spread_loss(
         activations: [b classes], in [0, 1].
         labels: class numbers [b]; the loss is for one class an image.
         margin: m, which rises during training: see `LossOptions.spread_at`.
+        image_weights: [b], what each image's loss is multiplied by before the mean.
 
     Raises:
         ValueError: labels that are not class numbers [b].
@@ -122,7 +128,7 @@ def spread_loss(
         )
     a_t = activations.gather(1, labels[:, None].long())
     excess = (margin - (a_t - activations)).clamp(min=0).square()
-    return excess.scatter(1, labels[:, None].long(), 0.0).sum(1).mean()
+    return _mean(excess.scatter(1, labels[:, None].long(), 0.0).sum(1), image_weights)
 
 
 def reconstruction_loss(
@@ -144,18 +150,27 @@ def reconstruction_loss(
     return squared.sum(1).mean() if reduction == "sum" else squared.mean()
 
 
-def cross_entropy(output: Output, labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+def cross_entropy(
+    output: Output, labels: Int[Tensor, " b"], image_weights: Float[Tensor, " b"] | None = None
+) -> Float[Tensor, ""]:
     """Softmax cross-entropy of a CNN's logits, or of capsule activations taken as logits ([H], Table 1)."""
-    logits = output.activations if output.logits is None else output.logits
-    return torch.nn.functional.cross_entropy(logits.float(), labels)
+    logits = (output.activations if output.logits is None else output.logits).float()
+    if image_weights is None:
+        return torch.nn.functional.cross_entropy(logits, labels)
+    return _mean(torch.nn.functional.cross_entropy(logits, labels, reduction="none"), image_weights)
 
 
-def sigmoid_cross_entropy(output: Output, labels: Int[Tensor, " b"] | Shaped[Tensor, "b classes"]) -> Float[Tensor, ""]:
+def sigmoid_cross_entropy(
+    output: Output,
+    labels: Int[Tensor, " b"] | Shaped[Tensor, "b classes"],
+    image_weights: Float[Tensor, " b"] | None = None,
+) -> Float[Tensor, ""]:
     """−Σ_k [T_k ln p_k + (1 − T_k) ln(1 − p_k)], p_k the logistic of a CNN's logit of class k ([S] §6).
 
     Args:
         output: of a model that has logits.
         labels: class numbers [b], or 0/1 for each class [b classes] where several may be present.
+        image_weights: [b], what each image's loss is multiplied by before the mean.
 
     Raises:
         ValueError: an output without logits, labels of another batch size or number of classes.
@@ -163,8 +178,10 @@ def sigmoid_cross_entropy(output: Output, labels: Int[Tensor, " b"] | Shaped[Ten
     if output.logits is None:
         raise ValueError("output: must have logits for sigmoid_cross_entropy; capsules take the margin loss")
     logits = output.logits.float()
-    summed = torch.nn.functional.binary_cross_entropy_with_logits(logits, _present(logits, labels), reduction="sum")
-    return summed / len(logits)
+    present, bce = _present(logits, labels), torch.nn.functional.binary_cross_entropy_with_logits
+    if image_weights is None:
+        return bce(logits, present, reduction="sum") / len(logits)
+    return _mean(bce(logits, present, reduction="none").sum(1), image_weights)
 
 
 def total_loss(
@@ -175,6 +192,7 @@ def total_loss(
     *,
     parts: Tensor | None = None,
     spread: float | None = None,
+    class_weights: Float[Tensor, " classes"] | None = None,
 ) -> Losses:
     """The classification loss, plus the weighted reconstruction loss where the model has a decoder.
 
@@ -185,22 +203,28 @@ def total_loss(
         options: the loss.
         parts: [b 2 c h w], the images that each of `images` overlays: each capsule is to draw its own ([S] §6).
         spread: the margin of the spread loss now, by `options.spread_at`; without it, the last one.
+        class_weights: [classes], what an image's classification loss is multiplied by, by its class.
 
     Raises:
-        ValueError: two classes an image and a loss that is for one; parts of another shape than the reconstructions.
+        ValueError: two classes an image and a loss that is for one, or class weights; parts of another shape than the
+            reconstructions.
     """
     if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
         raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for images of two classes, got {options.name}")
+    if labels.ndim == 2 and class_weights is not None:
+        raise ValueError("class_weights: must be None for images of two classes, got some")
     present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
+    each = None if class_weights is None else class_weights[labels]
     if options.name == "margin":
         constants = options.positive_margin, options.negative_margin, options.absent_weight
-        classification = margin_loss(output.activations, present, *constants)
+        classification = margin_loss(output.activations, present, *constants, image_weights=each)
     elif options.name == "sigmoid_cross_entropy":
-        classification = sigmoid_cross_entropy(output, present)
+        classification = sigmoid_cross_entropy(output, present, each)
     elif options.name == "spread":
-        classification = spread_loss(output.activations, labels, options.spread_last if spread is None else spread)
+        margin = options.spread_last if spread is None else spread
+        classification = spread_loss(output.activations, labels, margin, each)
     else:
-        classification = cross_entropy(output, labels)
+        classification = cross_entropy(output, labels, each)
     if output.reconstruction is None:
         return Losses(classification, classification, torch.zeros_like(classification))
     weight = options.reconstruction_weight
@@ -235,6 +259,10 @@ def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b
     """Images classified wrong; of two classes an image, both must be found ([S] §6)."""
     wrong = strongest(activations, labels) != labels
     return int(wrong.flatten(1).any(1).sum() if wrong.ndim == 2 else wrong.sum())
+
+
+def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> Float[Tensor, ""]:
+    return losses.mean() if weights is None else (weights * losses).mean()
 
 
 def _reconstruction(drawn: Tensor, images: Tensor, parts: Tensor | None, reduction: Reduction) -> Tensor:

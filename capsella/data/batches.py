@@ -1,6 +1,6 @@
 """Mini-batches in [0, 1] from a set of images or of pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Int64
@@ -9,6 +9,10 @@ from torch import Tensor
 from capsella.data.images import Batch
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import at_least
+
+MOST_REPEATS = 5
+"""An image of a rare class is drawn at most this many times as often as in a pass over all images: more would have the
+network learn a handful of images by heart."""
 
 
 def batches(
@@ -51,3 +55,42 @@ def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> 
     if wanted is None:
         return torch.randperm(images, generator=generator)
     return torch.randint(images, (wanted,), generator=generator)
+
+
+def even_shares(counts: Sequence[int], most_repeats: float = MOST_REPEATS) -> list[float]:
+    """The share of the draws that each class gets: even, but no image more than `most_repeats` times its usual share.
+
+    What a small class does not take goes evenly to the others.
+
+    >>> [round(share, 3) for share in even_shares([160, 80, 10])]
+    [0.4, 0.4, 0.2]
+    """
+    at_least(1, most_repeats=most_repeats, images=sum(counts))
+    caps = [most_repeats * count / sum(counts) for count in counts]
+    left, shares = 1.0, [0.0] * len(counts)
+    for done, k in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
+        shares[k] = min(caps[k], left / (len(counts) - done))
+        left -= shares[k]
+    return shares
+
+
+def balanced_order(labels: Int64[Tensor, "n"], wanted: int | None, generator: torch.Generator) -> Int64[Tensor, "k"]:
+    """Indices of an epoch in which each class has its share by `even_shares`, in random order.
+
+    No image of a class comes twice more often than another of it: which of a large class are left out is drawn anew.
+
+    Args:
+        labels: the class of each training image.
+        wanted: draws; None for as many as there are images.
+        generator: where the randomness comes from.
+    """
+    counts = labels.bincount()
+    ends = (torch.tensor(even_shares(counts.tolist()), dtype=torch.float64).cumsum(0) * (wanted or len(labels))).round()
+    drawn = []
+    for label, draws in enumerate(ends.long().diff(prepend=torch.zeros(1, dtype=torch.long)).tolist()):
+        own = (labels == label).nonzero()[:, 0]
+        while draws > 0:
+            drawn.append(own[torch.randperm(len(own), generator=generator)][:draws])
+            draws -= len(own)
+    order = torch.cat(drawn)
+    return order[torch.randperm(len(order), generator=generator)]

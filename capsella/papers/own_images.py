@@ -85,13 +85,13 @@ def images_emnet() -> Recipe:
 @register_recipe
 def images_capsnet() -> Recipe:
     """CapsNet on a folder of images, one sub-folder a class; in bfloat16 where that is faster (LOG.md, L041)."""
-    return replace(sabour2017_cells(), data=FOLDER, precision="auto")
+    return replace(sabour2017_cells(), data=FOLDER, precision="auto", balance="auto")
 
 
 @register_recipe
 def images_cnn() -> Recipe:
     """The baseline of CapsNet's paper on a folder of images, one sub-folder a class."""
-    return replace(sabour2017_cells_cnn(), data=FOLDER)
+    return replace(sabour2017_cells_cnn(), data=FOLDER, balance="auto")
 
 
 @register_recipe
@@ -109,6 +109,7 @@ def images_matrix_capsnet() -> Recipe:
         optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=100, gradient_clip=10.0),
         epochs=30,
         batch_size=32,
+        balance="auto",
     )
 
 
@@ -184,7 +185,8 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
     """The name of the recipe that trains a network on images of one's own, and the recipe without its paper's images.
 
     What concerns the paper's images is taken away: crops and changes of brightness, so that every network sees the same
-    pictures. The margin of the spread loss rises over the whole training, however short it is.
+    pictures. The margin of the spread loss rises over the whole training, however short it is. Rare classes are
+    balanced for every network alike.
 
     Raises:
         ValueError: no network has the name.
@@ -195,4 +197,5 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
         recipe = recipe.with_network(network)
     neutral = {"crop": None, "brightness": 0.0, "contrast": 0.0}
     changed = {option: neutral[option] for option in recipe.model.options if option in neutral}
-    return name, replace(recipe.with_model(**changed), loss=replace(recipe.loss, spread_schedule="linear"))
+    loss = replace(recipe.loss, spread_schedule="linear")
+    return name, replace(recipe.with_model(**changed), loss=loss, balance="auto")

@@ -35,11 +35,12 @@ def write_events(writer: "SummaryWriter", row: Row) -> None:
             writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
 
 
-def epoch_line(row: Row, epochs: int) -> str:
-    """One line for the console."""
+def epoch_line(row: Row, epochs: int, kept_by: str = "validation_error") -> str:
+    """One line for the console, with the error that epochs are kept by."""
+    balanced = "" if kept_by == "validation_error" else f"balanced {row[kept_by]:.2f} %  "
     return (
         f"epoch {row['epoch']:.0f}/{epochs}  train error {row['train_error']:.2f} %  loss {row['train_loss']:.4f}  "
-        f"validation error {row['validation_error']:.2f} %  loss {row['validation_loss']:.4f}  "
+        f"validation error {row['validation_error']:.2f} %  {balanced}loss {row['validation_loss']:.4f}  "
         f"{row['images_per_second']:.0f} images/s"
     )
 

@@ -13,12 +13,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, batches, epoch_order, load_data
+from capsella.data import LabelledImages, balanced_order, batches, epoch_order, load_data
 from capsella.errors import CapsellaError
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
+from capsella.training.balance import class_weights, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib, settle_precision, settle_votes
@@ -27,7 +28,7 @@ from capsella.training.logs import StepBar, epoch_line, open_events, progress_ba
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
-from capsella.training.validation import reaches, routing_row, stopped, validate
+from capsella.training.validation import Validation, is_to_keep, kept_by, reaches, routing_row, stopped, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -55,10 +56,10 @@ def train(
         asked, recipe = recipe, settle_votes(recipe, machine)
         fabric = launch(recipe, machine)
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
-        if chosen is not None:
-            trainer.console.print(f"precision {chosen}", markup=False, soft_wrap=True)
-        if recipe != asked:
-            trainer.console.print("votes auto → bfloat16: bf16-mixed, and this processor multiplies it", soft_wrap=True)
+        votes = None if recipe == asked else "auto → bfloat16: bf16-mixed, and this processor multiplies it"
+        for field, choice in (("precision", chosen), ("votes", votes), ("balance", trainer.balance_choice)):
+            if choice is not None:
+                trainer.console.print(f"{field} {choice}", markup=False, soft_wrap=True)
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, machine)
         trainer.run()
@@ -91,7 +92,8 @@ class Trainer:
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
         self.splits = splits = load_data(recipe.data)
-        self.recipe = recipe = recipe.with_range(splits.value_range)
+        recipe, self.balance_choice = settle_balance(recipe.with_range(splits.value_range), splits.train)
+        self.recipe = recipe
         torch.manual_seed(recipe.seed)
         self.model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
         self.model.value_range = splits.value_range
@@ -102,6 +104,8 @@ class Trainer:
         self.augment = Augment(recipe.augment, splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         ema = recipe.optimizer.ema
+        weights = class_weights(self.recipe, splits.train)
+        self.class_weights = None if weights is None else weights.to(fabric.device)
         self.average = None if ema is None else average_of(self.model, ema)
         self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
@@ -120,7 +124,7 @@ class Trainer:
                 row = self._finish_epoch()
                 if writer is not None:
                     write_events(writer, row)
-                    self.console.print(epoch_line(row, self.recipe.epochs), soft_wrap=True)
+                    self.console.print(epoch_line(row, self.recipe.epochs, kept_by(self.recipe)), soft_wrap=True)
         if writer is not None:
             writer.close()
             if not self.recipe.data.is_paired:
@@ -155,7 +159,11 @@ class Trainer:
     def _epoch_batches(self) -> Iterator[Tensor]:
         """Indices of the batches of this epoch that are still to do; with several devices, this one's part of each."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
-        order = epoch_order(len(self.splits.train), self.recipe.epoch_images, generator)
+        images, wanted = self.splits.train, self.recipe.epoch_images
+        even = self.recipe.balance == "sampling"
+        order = (
+            balanced_order(images.labels, wanted, generator) if even else epoch_order(len(images), wanted, generator)
+        )
         world, rank = self.fabric.world_size, self.fabric.global_rank
         for chosen in order.split(self.recipe.batch_size)[self.progress.batch :]:
             if len(chosen) >= world:  # a rest of fewer images than devices would leave one without any
@@ -172,7 +180,8 @@ class Trainer:
 
         output = self.network(images, labels)
         spread = self.recipe.loss.spread_at(progress.step, self.total_steps)
-        losses = total_loss(output, images, labels, self.recipe.loss, parts=parts, spread=spread)
+        weights = self.class_weights
+        losses = total_loss(output, images, labels, self.recipe.loss, parts=parts, spread=spread, class_weights=weights)
         self.wrapped_optimizer.zero_grad()
         self.fabric.backward(losses.total)
         norms = gradient_norms(self.model)
@@ -211,8 +220,8 @@ class Trainer:
         """Validate, keep the weights where they are to be kept, write metrics and checkpoint."""
         progress, sums = self.progress, self._sums_over_devices()
         self.judged.eval()
-        validation_loss, validation_error = self._validate(self.splits.validation)
-        self._check_finite("validation loss", validation_loss, progress.step)
+        validation = self._validate(self.splits.validation)
+        self._check_finite("validation loss", validation.loss, progress.step)
         progress.epoch += 1
         row: Row = {
             "epoch": progress.epoch,
@@ -224,18 +233,17 @@ class Trainer:
             "train_classification": sums["classification"] / sums["images"],
             "train_reconstruction": sums["reconstruction"] / sums["images"],
             "train_error": 100 * sums["errors"] / sums["images"],
-            "validation_loss": validation_loss,
-            "validation_error": validation_error,
+            **{f"validation_{name}": value for name, value in validation._asdict().items()},
             "images_per_second": sums["images"] / sums["seconds"],
             "seconds": sums["seconds"],
             **routing_row(self.judged, self.splits.validation, self.fabric.device),
             **{name: total / progress.batch for name, total in sums.items() if name.startswith("gradient_")},
         }
         if self.recipe.stop_at_error is not None and self.recipe.stop_on == "test":
-            row["test_error"] = self._validate(self.splits.test)[1]
+            row["test_error"] = self._validate(self.splits.test).error
         progress.history.append(row)
         progress.batch, progress.sums = 0, {}
-        if self._is_to_keep(row):
+        if is_to_keep(self.recipe, row, progress.best):
             progress.best = row
             if self._is_first:
                 self.judged.save_pretrained(self.files.path)
@@ -244,8 +252,8 @@ class Trainer:
         self._save_checkpoint()
         return row
 
-    def _validate(self, images: LabelledImages) -> tuple[float, float]:
-        """Loss and error in per cent of the weights that would be kept."""
+    def _validate(self, images: LabelledImages) -> Validation:
+        """Loss and errors of the weights that would be kept."""
         return validate(self.judged, images, self.recipe.loss, self.recipe.batch_size, self.fabric)
 
     def _sums_over_devices(self) -> dict[str, float]:
@@ -260,17 +268,6 @@ class Trainer:
             name: value / world if name == "seconds" or name.startswith("gradient_") else value
             for name, value in added.items()
         }
-
-    def _is_to_keep(self, row: Row) -> bool:
-        """Lower validation error; at the same error, lower validation loss; or `keep`, or where training stops."""
-        best = self.progress.best
-        keys = ("validation_error", "validation_loss")
-        return (
-            best is None
-            or self.recipe.keep == "last"
-            or reaches(self.recipe, row)
-            or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
-        )
 
     @property
     def is_finished(self) -> bool:

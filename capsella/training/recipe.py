@@ -4,13 +4,14 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from capsella.data import DataOptions
 from capsella.data.depth import ValueRange
 from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.routing import Routing
+from capsella.training.balance import Balance
 from capsella.training.options import AugmentOptions, ModelOptions, OptimizerOptions
 from capsella.training.precision import Precision
 
@@ -42,6 +43,11 @@ class Recipe:
     epoch_images: int | None = None
     """An epoch is this many training images, drawn anew for each, some perhaps twice, instead of a pass over all. For
     sets so large that one wants to validate more often than after each pass."""
+    balance: Balance = "none"
+    """What is done for rare classes: draw all classes evenly (sampling), or weigh their losses (weights); no image
+    counts more than five times. Then the epoch is kept, and waited for, by the balanced error: of each class the share
+    that was not found, in the mean. `auto`: sampling where the largest class has at least 1.5 times the training images
+    of the smallest. The run keeps what that was when it began."""
     batch_size: int = 128
     """Images a step, over all devices together."""
     keep: Literal["best", "last"] = "best"
@@ -71,6 +77,10 @@ class Recipe:
             _check_finite(group)
         at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         at_least(1, patience=self.patience, epoch_images=self.epoch_images)
+        known = self.balance in get_args(Balance)
+        require(known, "be 'auto', 'none', 'sampling' or 'weights'", balance=self.balance)
+        if self.data.is_paired:
+            require(self.balance in ("auto", "none"), "be 'none' for pairs", balance=self.balance)
         require(self.keep in ("best", "last"), "be 'best' or 'last'", keep=self.keep)
         kept = self.keep == "best" or self.patience is None
         require(kept, "be None where the last epoch is kept", patience=self.patience)

@@ -35,7 +35,7 @@ class Run:
 class RunFolder:
     """What a run's folder holds, by name. Beside these: model.json and model.safetensors.
 
-    config.json: name, recipe (with the precision that "auto" was), machine, environment. metrics.csv: a row an epoch.
+    config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch.
     summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a
     resumed training starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it
     is there when the run is tested. diverged.json: why a training among several learning rates has no result. .lock:
@@ -108,6 +108,8 @@ class RunFolder:
         if recipe.precision == "bf16-mixed" and isinstance(mine, EMRouting) and isinstance(theirs, EMRouting):
             votes = theirs.votes if mine.votes == "auto" else mine.votes
             recipe = recipe.with_model(routing=replace(mine, votes=votes))
+        if recipe.balance == "auto":
+            recipe = replace(recipe, balance=begun.balance)
         if begun.complete() != recipe.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"

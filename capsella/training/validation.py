@@ -1,11 +1,11 @@
 """What an epoch's weights are worth: loss and error on held-out images, how the routing does, whether to stop there."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from capsella.data import LabelledImages, batches
-from capsella.losses import LossOptions, count_errors, total_loss
+from capsella.losses import LossOptions, count_errors, strongest, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
 from capsella.training.checkpoint import Row
@@ -18,18 +18,31 @@ if TYPE_CHECKING:
 DIAGNOSED = 32
 
 
+class Validation(NamedTuple):
+    """Mean loss; error in per cent; of each class the share that was not found, in the mean, in per cent."""
+
+    loss: float
+    error: float
+    balanced_error: float
+
+
 @torch.no_grad()
 def validate(
     model: ImageClassifier, images: LabelledImages, loss: LossOptions, batch_size: int, fabric: "Fabric"
-) -> tuple[float, float]:
-    """Loss and error in per cent; every device computes all of it."""
+) -> Validation:
+    """Loss and errors of a set; every device computes all of it."""
     total, errors = 0.0, 0
+    images_of, found_of = (torch.zeros(len(images.classes), device=fabric.device) for _ in range(2))
     for part, labels, parts in batches(images, batch_size, device=fabric.device):
         with fabric.autocast():
             output = model(part, labels)
         total += float(total_loss(output, part, labels, loss, parts=parts).total) * len(labels)
         errors += count_errors(output.activations, labels)
-    return total / len(images), 100 * errors / len(images)
+        found = labels[strongest(output.activations, labels) == labels]
+        images_of += labels.flatten().bincount(minlength=len(images_of))
+        found_of += found.bincount(minlength=len(found_of))
+    recall = (found_of / images_of)[images_of > 0]
+    return Validation(total / len(images), 100 * errors / len(images), 100 * (1 - float(recall.double().mean())))
 
 
 @torch.no_grad()
@@ -43,6 +56,25 @@ def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.de
     for number, layer in enumerate(diagnose([traces]), 1):
         row |= {f"entropy_{number}": layer.entropy[-1], f"dead_{number}": layer.dead_share}
     return row
+
+
+def is_to_keep(recipe: Recipe, row: Row, best: Row | None) -> bool:
+    """Lower validation error, balanced where the recipe balances the classes, or an equal one with a lower loss.
+
+    The first epoch is, where `keep` says so every epoch, and the one at whose error training stops.
+    """
+    keys = (kept_by(recipe), "validation_loss")
+    return (
+        best is None
+        or recipe.keep == "last"
+        or reaches(recipe, row)
+        or tuple(row[key] for key in keys) < tuple(best[key] for key in keys)
+    )
+
+
+def kept_by(recipe: Recipe) -> str:
+    """The column of metrics.csv by whose least number an epoch is kept."""
+    return "validation_error" if recipe.balance == "none" else "validation_balanced_error"
 
 
 def reaches(recipe: Recipe, row: Row) -> bool:

@@ -5,6 +5,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
+from sklearn.metrics import balanced_accuracy_score
 
 from capsella.data import load_data
 from capsella.errors import CapsellaError
@@ -14,6 +15,7 @@ from capsella.papers import get_recipe
 from capsella.training import AugmentOptions, OptimizerOptions, load_run
 from capsella.training.augment import Augment
 from capsella.training.loop import Trainer
+from capsella.training.validation import Validation
 
 LR = 1e-3
 
@@ -135,7 +137,12 @@ class TestKeptEpoch:
     def scripted(self, monkeypatch, tiny, quiet_train):
         def run(losses_and_errors, name="run", **fields):
             results = iter(losses_and_errors)
-            monkeypatch.setattr(Trainer, "_validate", lambda self, images: next(results))
+
+            def validate(self, images):
+                loss, error, *balanced = next(results)
+                return Validation(loss, error, *(balanced or [error]))
+
+            monkeypatch.setattr(Trainer, "_validate", validate)
             return quiet_train(tiny(**fields), name)
 
         return run
@@ -154,6 +161,11 @@ class TestKeptEpoch:
 
     def test_at_an_equal_error_the_lower_loss_is_better(self, scripted):
         assert self.kept_epoch(scripted([(0.5, 20), (0.4, 20), (0.4, 20), (0.1, 21)], epochs=4)) == 2
+
+    def test_where_classes_are_balanced_the_balanced_error_counts(self, scripted):
+        results = [(1, 40, 50), (1, 30, 60), (1, 35, 45)]
+        assert self.kept_epoch(scripted(results, epochs=3)) == 2
+        assert self.kept_epoch(scripted(results, "sampling", epochs=3, balance="sampling")) == 3
 
     def test_the_last_epoch_is_kept_where_the_recipe_says_so(self, scripted, last_checkpoint):
         run = scripted([(1, 10), (1, 20), (1, 30)], epochs=3, keep="last")
@@ -213,6 +225,8 @@ def test_validation_is_the_mean_over_all_its_images(tiny, quiet_train):
     row = rows(run.folder)[0]
     assert float(row["validation_loss"]) == pytest.approx(float(loss), rel=1e-4)
     assert float(row["validation_error"]) == pytest.approx(float(error), rel=1e-4)
+    recall = balanced_accuracy_score(validation.labels, output.activations.argmax(1))
+    assert float(row["validation_balanced_error"]) == pytest.approx(100 * (1 - recall), rel=1e-4)
 
 
 def test_bf16_runs_and_learns_like_float32(tiny, quiet_train):

@@ -65,6 +65,12 @@ def test_only_recipes_that_three_seeds_have_shown_take_what_the_machine_is_fast_
     assert set(by_precision.values()) == {"auto", "32-true"}
 
 
+def test_recipes_for_own_images_balance_and_those_of_papers_do_not():
+    balanced = {name for name in list_recipes() if get_recipe(name).balance != "none"}
+    assert balanced >= {"images-capsnet", "images-cnn", "images-matrix-capsnet"}
+    assert all(name.startswith("images-") for name in balanced)
+
+
 def test_an_unknown_recipe_suggests_the_nearest():
     with pytest.raises(ValueError, match=r"recipe: must be a registered name, got 'dmo'; did you mean demo\?"):
         get_recipe("dmo")

@@ -1,0 +1,70 @@
+"""`balance`: whether rare classes are drawn more often, or weigh more in the loss, and what "auto" is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.data.batches import even_shares
+from capsella.data.split.sets import LabelledImages
+
+if TYPE_CHECKING:
+    from capsella.training.recipe import Recipe
+
+Settled = Literal["none", "sampling", "weights"]
+Balance = Literal["auto", "none", "sampling", "weights"]
+UNEVEN = 1.5
+"""Classes are uneven where the largest has at least this many times the training images of the smallest."""
+
+
+@dataclass(frozen=True)
+class BalanceChoice:
+    """What "auto" is for these images, and why, in a few words."""
+
+    balance: Settled
+    why: str
+
+    def __str__(self) -> str:
+        return f"auto → {self.balance}: {self.why}"
+
+
+def choose_balance(counts: Mapping[str, int]) -> BalanceChoice:
+    """What "auto" is for so many training images of each class: sampling where they are uneven.
+
+    >>> print(choose_balance({"neutrophil": 160, "monocyte": 16}))
+    auto → sampling: neutrophil has 10.0 times the training images of monocyte (160 and 16)
+    >>> print(choose_balance({"cat": 12, "dog": 10}))
+    auto → none: cat has 1.2 times the training images of dog (12 and 10)
+    """
+    large, small = (function(counts, key=counts.__getitem__) for function in (max, min))
+    ratio = counts[large] / counts[small]
+    if ratio == 1:
+        return BalanceChoice("none", f"every class has {counts[large]} training images")
+    why = f"{large} has {ratio:.1f} times the training images of {small} ({counts[large]} and {counts[small]})"
+    return BalanceChoice("sampling" if ratio >= UNEVEN else "none", why)
+
+
+def settle_balance(recipe: "Recipe", images: LabelledImages) -> tuple["Recipe", BalanceChoice | None]:
+    """The recipe with the balance that "auto" is for these training images, and why; any other recipe as it is."""
+    if recipe.balance != "auto":
+        return recipe, None
+    if recipe.data.is_paired:
+        choice = BalanceChoice("none", "pairs are drawn from all classes")
+    else:
+        choice = choose_balance(images.counts())
+    return replace(recipe, balance=choice.balance), choice
+
+
+def class_weights(recipe: "Recipe", images: LabelledImages) -> Float[Tensor, " classes"] | None:
+    """Weights [classes] in the loss, of mean 1 over the training images; None where the recipe has no weights.
+
+    In the mean over an epoch they do what sampling does: a class weighs as many times more as it would be drawn.
+    """
+    if recipe.balance != "weights":
+        return None
+    counts = list(images.counts().values())
+    shares = even_shares(counts)
+    return torch.tensor([share * sum(counts) / count for share, count in zip(shares, counts, strict=True)])

@@ -1,0 +1,163 @@
+"""`--balance`: what classes are drawn or weighted to, what "auto" is, and that a run keeps what it began with."""
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from capsella.data import balanced_order, even_shares
+from capsella.data.batches import MOST_REPEATS
+from capsella.errors import CapsellaError
+from capsella.grid.run import finish_run
+from capsella.losses import Classification, LossOptions, total_loss
+from capsella.training import Machine, RunFolder, TrainingDivergedError, load_run, resume, train
+from capsella.training import loop as training_loop
+from capsella.training.balance import BalanceChoice, choose_balance, class_weights
+from capsella.types import Output
+from tests.training.test_resume import poison_step
+
+LABELS = torch.tensor([0] * 160 + [1] * 80 + [2] * 10)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_classes_are_even_where_each_has_images_enough():
+    assert even_shares([60, 90, 50]) == pytest.approx([1 / 3] * 3)
+
+
+def test_a_rare_class_is_not_repeated_without_end():
+    shares = even_shares([300, 45, 5])
+    assert shares[2] == pytest.approx(MOST_REPEATS * 5 / 350)
+    assert shares[0] == shares[1] == pytest.approx((1 - shares[2]) / 2)
+    assert even_shares([0, 7, 7]) == pytest.approx([0, 0.5, 0.5])
+
+
+def test_an_epoch_has_as_many_steps_as_before_and_classes_evenly():
+    order = balanced_order(LABELS, None, generator())
+    assert len(order) == len(LABELS)
+    assert LABELS[order].bincount().tolist() == [100, 100, 50]
+
+
+def test_images_of_a_class_are_drawn_alike_often():
+    times = balanced_order(LABELS, None, generator()).bincount(minlength=len(LABELS))
+    assert times[:160].tolist().count(1) == 100
+    assert times[:160].max() == 1
+    assert sorted(times[160:240].tolist()) == [1] * 60 + [2] * 20
+    assert times[240:].tolist() == [5] * 10
+
+
+def test_the_order_follows_from_the_seed_and_leaves_out_others_each_time():
+    first, again, other = (balanced_order(LABELS, None, generator(seed)) for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert set(first.tolist()) != set(other.tolist())
+    assert LABELS[first[:50]].unique().numel() == 3  # not class by class
+
+
+@pytest.mark.parametrize("wanted", [1, 7, 1000])
+def test_an_epoch_of_a_wanted_length(wanted):
+    assert len(balanced_order(LABELS, wanted, generator())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("counts", "balance"), [((10, 10), "none"), ((14, 10), "none"), ((15, 10), "sampling"), ((159, 16), "sampling")]
+)
+def test_auto_samples_where_classes_are_uneven(counts, balance):
+    choice = choose_balance(dict(zip("ab", counts, strict=True)))
+    assert choice.balance == balance
+    assert str(counts[0]) in str(choice)
+
+
+@pytest.mark.parametrize("name", ["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"])
+def test_weights_multiply_the_loss_of_each_image_by_its_class(name: Classification):
+    torch.manual_seed(0)
+    logits, labels, images = torch.randn(6, 3), torch.tensor([0, 0, 1, 2, 1, 0]), torch.zeros(6, 1, 2, 2)
+    output, weights = Output(logits.softmax(1), logits=logits), torch.tensor([0.5, 1.5, 3.0])
+    options = LossOptions(name)
+    alone = [Output(output.activations[k : k + 1], logits=logits[k : k + 1]) for k in range(6)]
+    losses = [total_loss(one, images[:1], label[None], options) for one, label in zip(alone, labels, strict=True)]
+    each = torch.stack([loss.classification for loss in losses])
+    weighted = total_loss(output, images, labels, options, class_weights=weights)
+    torch.testing.assert_close(weighted.classification, (weights[labels] * each).mean())
+    alike = total_loss(output, images, labels, options, class_weights=torch.ones(3))
+    torch.testing.assert_close(alike.total, total_loss(output, images, labels, options).total)
+
+
+def test_weights_are_for_one_class_an_image():
+    pair, output, weights = torch.tensor([[0, 1]]), Output(torch.rand(1, 3)), torch.ones(3)
+    with pytest.raises(ValueError, match="class_weights: must be None for images of two classes"):
+        total_loss(output, torch.zeros(1, 1, 2, 2), pair, LossOptions(), class_weights=weights)
+
+
+@pytest.fixture
+def uneven(tiny, monkeypatch):
+    """The tiny recipe on its digits with every 1, 2 and 3 but one left out of training."""
+    load = training_loop.load_data
+
+    def load_uneven(options):
+        splits = load(options)
+        rare = torch.isin(splits.train.labels, torch.tensor([1, 2, 3])).nonzero()[:, 0].tolist()
+        kept = [k for k in range(len(splits.train)) if k not in rare] + [
+            next(k for k in rare if splits.train.labels[k] == label) for label in (1, 2, 3)
+        ]
+        object.__setattr__(splits, "train", splits.train.subset(kept))
+        return splits
+
+    monkeypatch.setattr(training_loop, "load_data", load_uneven)
+    return tiny
+
+
+def test_mean_weight_is_one_over_the_training_images(uneven):
+    images = training_loop.load_data(uneven().data).train
+    weights = class_weights(uneven(balance="weights"), images)
+    assert float(weights[images.labels].mean()) == pytest.approx(1)
+    assert weights[1] > 2 * weights[0]
+    assert class_weights(uneven(balance="sampling"), images) is None
+
+
+def test_each_balance_trains_another_network(uneven, quiet_train):
+    runs = [quiet_train(uneven(balance=b, epochs=1), b) for b in ("none", "sampling", "weights", "auto")]
+    none, sampling, weights, auto = ((run.folder / "model.safetensors").read_bytes() for run in runs)
+    assert len({none, sampling, weights}) == 3
+    assert auto == sampling
+    assert runs[3].recipe.balance == "sampling"
+
+
+def test_a_run_keeps_what_auto_was_when_it_began(uneven, tmp_path, monkeypatch):
+    recipe, folder = uneven(balance="auto", epochs=1), tmp_path / "run"
+    console = Console(record=True, file=io.StringIO())
+    with monkeypatch.context() as patch:
+        poison_step(patch, 2)
+        with pytest.raises(TrainingDivergedError):
+            train(recipe, folder, name="tiny", machine=Machine(accelerator="cpu"), console=console)
+    first = console.export_text().splitlines()[0]
+    assert first == "balance auto → sampling: 0 has 5.0 times the training images of 1 (5 and 1)"
+    assert json.loads((folder / "config.json").read_text())["recipe"]["balance"] == "sampling"
+
+    never = BalanceChoice("none", "as the test says")
+    monkeypatch.setattr("capsella.training.balance.choose_balance", lambda counts: never)
+    run = resume(folder, console=Console(quiet=True))
+    assert run.recipe.balance == "sampling"
+    RunFolder(folder).check_recipe(recipe)
+    with pytest.raises(CapsellaError, match="holds a run of another recipe"):
+        RunFolder(folder).check_recipe(uneven(balance="none", epochs=1))
+    finish_run(load_run(folder), progress=False)
+    assert RunFolder(folder).read("result")["recipe"]["balance"] == "sampling"
+
+
+def test_the_epoch_line_has_the_error_that_epochs_are_kept_by(uneven, tmp_path):
+    for balance, is_shown in (("none", False), ("sampling", True)):
+        console = Console(record=True, file=io.StringIO(), width=200)
+        train(
+            uneven(balance=balance, epochs=1),
+            tmp_path / balance,
+            machine=Machine(accelerator="cpu"),
+            console=console,
+        )
+        with open(tmp_path / balance / "metrics.csv", newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert (f"balanced {float(row['validation_balanced_error']):.2f} %" in console.export_text()) == is_shown
