@@ -57,6 +57,7 @@ def images_efficient() -> Recipe:
         epochs=30,
         batch_size=32,
         channels_last=True,
+        balance="auto",
     )
 
 
@@ -79,7 +80,7 @@ def images_resnet() -> Recipe:
 @register_recipe
 def images_emnet() -> Recipe:
     """EM-NET 1 of Forslöv's thesis on a folder of images, at 224×224; some 25 images a second on two cores."""
-    return replace(emnet_modern("forslov2018_emnet1_init1"), data=replace(FOLDER, size=224, channels=3))
+    return replace(emnet_modern("forslov2018_emnet1_init1"), data=replace(FOLDER, size=224, channels=3), balance="auto")
 
 
 @register_recipe
@@ -141,6 +142,7 @@ def _on_stem(network: str, loss: LossOptions) -> Recipe:
         optimizer=OptimizerOptions(learning_rate=1e-3),
         epochs=30,
         batch_size=32,
+        balance="auto",
     )
 
 
