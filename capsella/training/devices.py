@@ -33,8 +33,9 @@ def settle_votes(recipe: Recipe, machine: Machine) -> Recipe:
     Only where its EM routing leaves the choice open (`votes="auto"`). The precision must be settled.
     """
     routing = recipe.model.complete().options.get("routing")
-    is_open = isinstance(routing, EMRouting) and routing.votes == "auto" and routing.backend in ("auto", "native")
-    if not is_open or recipe.precision != "bf16-mixed":
+    if not isinstance(routing, EMRouting) or routing.votes != "auto" or routing.backend not in ("auto", "native"):
+        return recipe
+    if recipe.precision != "bf16-mixed":
         return recipe
     if kind_of(machine.accelerator) != "cpu" or not _native.multiplies_bfloat16():
         return recipe
