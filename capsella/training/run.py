@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run's folder holds, by name. Beside these: model.json and model.safetensors.
+    """What a run's folder holds, by name. Beside these: model.json, model.safetensors and calibration.json.
 
     config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch.
     summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a

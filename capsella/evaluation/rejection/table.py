@@ -16,8 +16,8 @@ def rejection_table(result: Rejection) -> RenderableType:
         Text("\nprediction sets on the test images"),
         _sets(result),
         Text(
-            f"calibration on the test images: expected error {result.ece_before:.4f} → {result.ece:.4f}, "
-            f"loss {result.nll_before:.4f} → {result.nll:.4f} nats"
+            "calibration on the test images (before: activations divided by their sum): "
+            f"expected error {result.ece_before:.4f} → {result.ece:.4f}, loss {result.nll_before:.4f} → {result.nll:.4f} nats"
         ),
         *(Text(f"note: {note}") for note in result.notes()),
     )
