@@ -200,7 +200,7 @@ def _names(kind: type) -> set[str]:
     """Options of a family alone: none that names files, code, numbers' types or labels."""
     from transformers import PretrainedConfig
 
-    own, shared = (set(inspect.signature(one.__init__).parameters) for one in (kind, PretrainedConfig))
+    own, shared = (set(inspect.signature(one).parameters) for one in (kind, PretrainedConfig))
     return {name for name in own - shared if not name.startswith("_")} - {"kwargs"}
 
 

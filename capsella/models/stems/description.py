@@ -65,6 +65,7 @@ class StemDescription:
         """
         try:
             tuples = ("mean", "std", "size", "maps")
-            return cls(**{k: tuple(v) if k in tuples and v is not None else v for k, v in values.items()})
+            fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in values.items()}
+            return cls(**fields)
         except TypeError as error:
             raise ValueError(f"stem: must be described as capsella writes it: {error}") from error
