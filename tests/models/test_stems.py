@@ -299,3 +299,12 @@ def test_find_stem_gives_description_and_network(folder):
     description, network = find_stem(str(folder), (70, 70), 3)
     assert isinstance(network, nn.Module)
     assert description.build().state_dict().keys() == network.state_dict().keys()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("size", "classes"), [(32, 2), (128, 5), (224, 12)])
+def test_class_capsules_start_where_the_squash_has_a_slope(folder, size, classes, tied):
+    model = create_model("stem_capsules", stem=str(folder), image_size=size, classes=classes, tied=tied, stage=3)
+    lengths = model.train()(torch.rand(8, 3, size, size)).activations
+    assert 0.05 < lengths.mean() < 0.8
+    assert lengths.max() < 0.95

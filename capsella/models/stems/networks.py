@@ -22,20 +22,11 @@ Model = TypeVar("Model", bound=ImageClassifier)
 
 @register_model
 def stem_capsules(
-    *,
-    image_size: tuple[int, int] = (224, 224),
-    channels: int = 3,
-    classes: tuple[str, ...] = tuple("0123456789"),
-    stem: str | Mapping[str, Any] = FRESH,
-    freeze: bool = True,
-    stage: int | None = None,
-    positions: int = 4,
-    types: int = 16,
-    routing: Routing = DynamicRouting(iterations=3),
-    tied: bool = True,
-    class_weight_sd: float | None = None,
-    reconstruction: bool = False,
-) -> CapsuleClassifier:
+    *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = tuple("0123456789"),
+    stem: str | Mapping[str, Any] = FRESH, freeze: bool = True, stage: int | None = None, positions: int = 4,
+    types: int = 16, routing: Routing = DynamicRouting(iterations=3), tied: bool = True,
+    class_weight_sd: float | None = None, reconstruction: bool = False,
+) -> CapsuleClassifier:  # fmt: skip
     """Class capsules on the feature maps of a network that was trained before.
 
     The maps are batch normalised; a 1×1 convolution makes `types` primary capsules of 8 elements at each position, and
@@ -43,16 +34,14 @@ def stem_capsules(
 
     Args:
         image_size: (height, width), at least 1×1.
-        channels: of the image; grey is repeated for a stem of colours.
-        classes: their names.
+        channels, classes: of the image, and their names; grey is repeated for a stem of colours.
         stem: a name on the Hugging Face hub (OWNER/NAME), a folder with a backbone of `transformers`, a run, or a
             registered network, whose weights are fresh.
         freeze: the stem's weights stay as they are; a stem of fresh weights always learns.
         stage: of a backbone, from 1; None: the last if its map has `positions` rows and columns, or else the last with
             a stride of at most 16.
         positions: images are enlarged until the stem's map has at least so many rows and columns.
-        types: of primary capsules.
-        routing: of the class capsules.
+        types: of primary capsules. routing: of the class capsules.
         tied: one weight a type and class, shared over positions; otherwise each position has its own.
         class_weight_sd: of the class capsules' first weights; None: such that they start about half as long as can be.
         reconstruction: with a decoder.
@@ -60,23 +49,15 @@ def stem_capsules(
     at_least(1, types=types)
     layer = _stem(stem, freeze, stage, positions, image_size, channels)
     width, rows, columns = layer.description.maps
-    if class_weight_sd is None:
-        class_weight_sd = _class_weight_sd(len(classes), types, rows * columns, tied)
-    class_capsules = DenseCapsules(
-        (rows, columns), types, POSE, len(classes), CLASS_POSE, tied=tied, routing=routing, weight_sd=class_weight_sd
-    )
-    return _settled(
-        CapsuleClassifier(
-            backbone=nn.Sequential(layer, nn.BatchNorm2d(width)),
-            primary=PrimaryCapsules(width, types, POSE, kernel=1, stride=1),
-            capsule_layers=nn.Sequential(class_capsules),
-            decoder=DenseDecoder(len(classes), CLASS_POSE, (channels, *image_size)) if reconstruction else None,
-            image_size=image_size,
-            channels=channels,
-            classes=classes,
-        ),
-        layer,
-    )
+    capsules = _class_capsules((rows, columns), types, len(classes), routing, tied, class_weight_sd)
+    decoder = DenseDecoder(len(classes), CLASS_POSE, (channels, *image_size)) if reconstruction else None
+    model = CapsuleClassifier(
+        backbone=nn.Sequential(layer, nn.BatchNorm2d(width)),
+        primary=PrimaryCapsules(width, types, POSE, kernel=1, stride=1),
+        capsule_layers=nn.Sequential(capsules),
+        decoder=decoder, image_size=image_size, channels=channels, classes=classes,
+    )  # fmt: skip
+    return _settled(model, layer)
 
 
 @register_model
@@ -135,11 +116,16 @@ def _settled(model: Model, stem: Stem) -> Model:
     return model
 
 
-def _class_weight_sd(classes: int, types: int, positions: int, tied: bool) -> float:
-    """Such that class capsules are neither as short nor as long as can be at first, where the squash has no slope.
+def _class_capsules(
+    grid: tuple[int, int], types: int, classes: int, routing: Routing, tied: bool, sd: float | None
+) -> DenseCapsules:
+    """`sd`: None such that they are neither as short nor as long as can be at first, where the squash has no slope.
 
     Children are about 0.7 long behind normalised maps, and routed evenly. With tied weights the votes of a type at
     neighbouring positions agree, so that their sum grows with their number; otherwise with its root.
     """
-    together = positions / 2 if tied else positions**0.5
-    return float(classes / (together * types**0.5 * CLASS_POSE**0.5 * 0.7))
+    if sd is None:
+        positions = grid[0] * grid[1]
+        together = positions / 2 if tied else positions**0.5
+        sd = float(classes / (together * types**0.5 * CLASS_POSE**0.5 * 0.7))
+    return DenseCapsules(grid, types, POSE, classes, CLASS_POSE, tied=tied, routing=routing, weight_sd=sd)
