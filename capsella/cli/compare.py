@@ -39,8 +39,8 @@ def _print_plan(plan: Plan) -> None:
     show(table)
     curve = 2 * len(given.shares) * len(given.seeds)
     print(
-        f"{plan.epochs} epochs in batches of {plan.batch_size}, {counted(len(given.seeds), 'seed')}; {curve} more runs for the "
-        f"data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}."
+        f"{plan.epochs} epochs in batches of {plan.batch_size}, {counted(len(given.seeds), 'seed')}; {curve} more "
+        f"runs for the data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}."
     )
     if given.precision == "auto":
         print(f"precision auto → {plan.precision}")
