@@ -3,12 +3,14 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -99,13 +101,26 @@ def _in_processes(
     chunks: Iterable[tuple[str, ...]], read: Callable[[Sequence[str]], Chunk], workers: int
 ) -> Iterator[Chunk]:
     waiting: deque[tuple[tuple[str, ...], Future[Chunk]]] = deque()
-    with _Workers(read, workers) as pool:
+    with _terminated_in_order(), _Workers(read, workers) as pool:
         for files in chunks:
             waiting.append((files, pool.submit(files)))
             if len(waiting) > _AHEAD * workers:
                 yield pool.result(*waiting.popleft())
         while waiting:
             yield pool.result(*waiting.popleft())
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM ends Python where it stands, and the pool's semaphores stay; here it unwinds as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Workers:

@@ -108,9 +108,10 @@ def read_split(options: DataOptions, split: str) -> ImageSet:
         for file in _FILES[split]
     )
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
+    pixels = resize_array(images[..., None], options.height_width, options.channels)
     with errors_of(f"{images_file} and {labels_file} do not belong together"):
         return ImageSet(
-            images=resize_array(images[..., None], options.height_width, options.channels),
+            images=pixels,
             labels=torch.from_numpy(labels.astype(np.int64)),
             classes=_CLASSES[options.name],
         )

@@ -19,22 +19,22 @@ def png16(pixels: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def tiff(pixels: np.ndarray, byte_order: str = "<", **tags: int) -> bytes:
-    """An uncompressed TIFF from [h w] or [h w 3] unsigned integers; `tags` as t280=0: further ones, by number."""
+def tiff(pixels: np.ndarray, byte_order: str = "<", deflate: bool = False, **tags: int) -> bytes:
+    """A TIFF from [h w] or [h w 3] unsigned integers; `tags` as t280=0: further ones, by number."""
     height, width = pixels.shape[:2]
     channels = 1 if pixels.ndim == 2 else 3
     stored = pixels.astype(pixels.dtype.newbyteorder(byte_order))
-    bits = 8 * stored.itemsize
+    bits, content = 8 * stored.itemsize, zlib.compress(stored.tobytes()) if deflate else stored.tobytes()
     entries: dict[int, tuple[int, ...]] = {
         256: (width,),
         257: (height,),
         258: (bits,) * channels,
-        259: (1,),
+        259: (8 if deflate else 1,),
         262: (2 if channels == 3 else 1,),
         273: (0,),
         277: (channels,),
         278: (height,),
-        279: (stored.nbytes,),
+        279: (len(content),),
         339: (1,) * channels,
         **{int(name[1:]): (value,) for name, value in tags.items()},
     }
@@ -46,10 +46,10 @@ def tiff(pixels: np.ndarray, byte_order: str = "<", **tags: int) -> bytes:
     directory, place = b"", first
     for number, values in sorted(entries.items()):
         if len(values) > 2:
-            content = struct.pack(f"{byte_order}I", place)
+            packed = struct.pack(f"{byte_order}I", place)
             place += 2 * len(values)
         else:
-            content = struct.pack(f"{byte_order}{len(values)}H", *values).ljust(4, b"\0")
-        directory += struct.pack(f"{byte_order}HHI", number, 3, len(values)) + content
+            packed = struct.pack(f"{byte_order}{len(values)}H", *values).ljust(4, b"\0")
+        directory += struct.pack(f"{byte_order}HHI", number, 3, len(values)) + packed
     head = (b"II*\0" if byte_order == "<" else b"MM\0*") + struct.pack(f"{byte_order}IH", 8, len(entries))
-    return head + directory + b"\0\0\0\0" + longer + stored.tobytes()
+    return head + directory + b"\0\0\0\0" + longer + content

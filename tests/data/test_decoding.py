@@ -50,7 +50,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name in ("cut.png", "cut.jpg"):
         (folder / name).write_bytes((folder / name).read_bytes()[:-600])
     noise.save(folder / "moving.png", save_all=True, append_images=[noise.rotate(90)])
-    noise.save(folder / "moving.gif")
+    noise.save(folder / "moving.gif", save_all=True, append_images=[noise.rotate(90)])
     Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40).save(folder / "deep.png")
     (folder / "bomb.png").write_bytes(bomb())
     (folder / "comment.png").write_bytes(text_bomb())
@@ -68,13 +68,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "comment.png": "cannot be read as an image (",
         "cut.jpg": "cannot be read as an image (",
         "cut.png": "cannot be read as an image (",
-        "deep.png": "",
+        "deep.png": "it has 16 bits a channel, and no range says which values are black and white",
         "empty.png": "the file is empty",
         "folder.png": "it is a folder",
         "gone.png": "no such file",
         "large.png": "400,000,001 bytes; at most 400,000,000 are read",
         "loop.png": "symbolic links",
-        "moving.gif": "cannot identify image file",
+        "moving.gif": "it holds 2 pages or pictures",
         "moving.png": "it holds 2 pages",
         "pipe.png": "it is a pipe or a device",
         "text.png": "cannot identify image file",

@@ -1,5 +1,7 @@
 """One's own images: folders, split files, groups, and everything that can be wrong with them."""
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +67,22 @@ def test_formats_sub_folders_and_what_is_passed_over(cells: Path):
     every = [value for images in splits.named().values() for value in values(images)]
     assert every.count(50) == 4
     assert len(every) == 44
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and such links are not there")
+def test_what_is_passed_over_is_said_in_one_line(cells: Path):
+    for name in ("a.heic", "b.heic", "c.svg", ".hidden.svg"):
+        (cells / "monocyte" / name).write_text("x")
+    (cells / "basophil/gone.png").symlink_to("nowhere.png")
+    os.mkfifo(cells / "basophil/pipe.png")
+    for name in ("top.png", "loose.tif"):
+        save(cells / name, 1)
+    (note,) = load_data(options(cells)).notes
+    assert note.startswith("passed over ")
+    for part in ("2 images beside the class folders", "2 .heic files", "1 .svg file,", "1 dangling link", "1 pipe or"):
+        assert part in note
+    assert note.endswith("(loose.tif, top.png, gone.png, …)")
+    assert "hidden" not in note
 
 
 def test_links_are_followed_but_not_in_circles(cells: Path, tmp_path: Path):
@@ -203,27 +221,30 @@ def test_folders_that_cannot_be_classes(tmp_path: Path):
     with pytest.raises(CapsellaError, match=r"must have one sub-folder a class, 2 or more, got \['only'\]"):
         load_data(options(tmp_path))
     (tmp_path / "other").mkdir()
-    (tmp_path / "other/a.gif").write_bytes(b"GIF89a")
-    with pytest.raises(CapsellaError, match=r"other: a class must have images \(\.png.*\), got none among 1 files"):
+    (tmp_path / "other/a.heic").write_bytes(b"heic")
+    with pytest.raises(CapsellaError, match=r"other: a class must have images \(\.png.*\), got none among 1 file"):
         load_data(options(tmp_path))
 
 
 def test_a_class_of_one_image_says_what_to_do(cells: Path):
     save(cells / "lymphocyte/1.png", 255)
-    with pytest.raises(
-        CapsellaError, match=r"cells: the class 'lymphocyte' has 1 image\(s\) to part.*add images, leave"
-    ):
+    with pytest.raises(CapsellaError, match=r"cells: the class 'lymphocyte' has 1 image to part.*add images, leave"):
         load_data(options(cells))
 
 
 def test_mixed_channels_and_sizes_name_examples(cells: Path):
     save(cells / "monocyte/colour.png", 9, (6, 6, 3))
-    with pytest.raises(CapsellaError, match=r"numbers of channels; set channels .* 1 \(40 .*, 3 \(1 .*colour\.png\)"):
+    with pytest.raises(
+        CapsellaError, match=r"numbers of channels; set all .* --channels 1 or 3. Got 1 \(40 .*, 3 \(1 .*colour\.png\)"
+    ):
         load_data(options(cells))
     assert load_data(options(cells, channels=1)).channels == 1
     assert load_data(options(cells, channels=3)).channels == 3
     save(cells / "monocyte/wide.png", 9, (6, 12))
-    with pytest.raises(CapsellaError, match=r"different sizes .*; set size .*6×12 \(1 .*wide\.png\), 6×6 \(41 .*"):
+    with pytest.raises(
+        CapsellaError,
+        match=r"different sizes .*; --size 64 \(.* from 6 to 12 pixels\).*6×12 \(1 .*wide\.png\), 6×6 \(41 .*",
+    ):
         load_data(options(cells, channels=1))
     assert load_data(options(cells, channels=1, size=5)).image_size == (5, 5)
 

@@ -211,7 +211,7 @@ def test_pairs_of_a_folder(tmp_path) -> None:
         ({"name": "multimnist", "train_pairs": 0}, "train_pairs: must be at least 1, got 0"),
         ({"name": "multimnist", "pair_shift": -1}, "pair_shift: must not be negative, got -1"),
         ({"name": "multi", "of": "folder"}, "path: must be given for the source 'folder'"),
-        ({"name": "multimnist", "size": 0}, "size: must be at least 1, got 0"),
+        ({"name": "multimnist", "size": 0}, "size: must be from 1 to 4096, as --size 64, got 0"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(fields, message) -> None:

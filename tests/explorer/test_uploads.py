@@ -49,8 +49,15 @@ def test_every_change_is_said_and_is_that_of_prediction(grey, tmp_path):
 
 
 def test_sixteen_bits_become_eight_and_it_is_said(colour, tmp_path):
-    _, said = read_upload(saved(tmp_path / "a.png", random(34, 34, dtype=np.uint16)), "a.png", colour)
-    assert said == ["a.png has 34×34 pixels: resized to the network's 17×17", "its 16 bits were brought to 8"]
+    deep = saved(tmp_path / "a.png", random(34, 34, dtype=np.uint16))
+    with pytest.raises(CapsellaError, match="has 16 bits a channel, and this network was trained on images of 8"):
+        read_upload(deep, "a.png", colour)
+    colour.value_range = (50.0, 4000.0)
+    _, said = read_upload(deep, "a.png", colour)
+    assert said == [
+        "a.png has 34×34 pixels: resized to the network's 17×17",
+        "its values 50 to 4,000, the network's range, became black to white",
+    ]
 
 
 def animated(path, kind):
@@ -80,7 +87,10 @@ def truncated(path):
         (truncated, r"x\.png: cannot be read as an image"),
         (lambda path: animated(path, "GIF"), r"x\.png: must be a single picture, got 2 \(animated"),
         (lambda path: animated(path, "PNG"), r"x\.png: must be a single picture, got 2 \(animated"),
-        (lambda path: Image.new("L", (9, 9)).save(path, format="GIF"), r"must be PNG, JPEG, BMP or TIFF, got GIF"),
+        (
+            lambda path: Image.new("L", (9, 9)).save(path, format="PPM"),
+            r"must be PNG, JPEG, BMP, TIFF, GIF or WebP, got PPM",
+        ),
         (too_many_pixels, r"x\.png: must have at most 40 megapixels, got 10000×5000 = 50\.0"),
         (lambda path: path.write_bytes(bytes(20_000_001)), r"x\.png: must be at most 20 MB, got 20\.0 MB"),
     ],

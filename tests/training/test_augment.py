@@ -35,6 +35,17 @@ def test_without_options_nothing_changes(images):
     assert torch.equal(Augment(AugmentOptions(), (SIZE, SIZE))(images), images)
 
 
+def test_a_shift_can_repeat_the_border(images):
+    bright = torch.full_like(images, 0.8)
+    dark = Augment(AugmentOptions(shift=2), (SIZE, SIZE))(bright)
+    assert (dark == 0).any()
+    repeated = Augment(AugmentOptions(shift=2, border="repeat"), (SIZE, SIZE))
+    assert torch.equal(repeated(bright), bright)
+    assert repeated(images).min() >= images.min() > 0
+    with pytest.raises(ValueError, match="border: must be 'zero' or 'repeat', got 'mirror'"):
+        AugmentOptions(border="mirror")
+
+
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_shift_moves_whole_pixels_and_zeros_move_in(images, most):
     found = shifts(images, Augment(AugmentOptions(shift=most), (SIZE, SIZE))(images), most)

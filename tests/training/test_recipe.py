@@ -9,6 +9,7 @@ import torch
 
 from capsella.data import DataOptions
 from capsella.errors import CapsellaError
+from capsella.losses import LossOptions
 from capsella.models import create_model
 from capsella.models.base import _MODELS
 from capsella.papers import get_recipe, list_recipes, recipe_group, recipe_summary
@@ -84,6 +85,12 @@ def test_an_unknown_recipe_suggests_the_nearest():
         ({"patience": 0}, "patience: must be at least 1, got 0"),
         ({"keep": "first"}, "keep: must be 'best' or 'last', got 'first'"),
         ({"keep": "last", "patience": 3}, "patience: must be None where the last epoch is kept, got 3"),
+        ({"optimizer": OptimizerOptions(learning_rate=math.inf)}, "learning_rate: must be a finite number, got inf"),
+        ({"loss": LossOptions(absent_weight=math.nan)}, "absent_weight: must be a finite number, got nan"),
+        (
+            {"model": ModelOptions("hinton2018_matrix_capsnet", {"routing": EMRouting(cost_scale=math.inf)})},
+            "cost_scale: must be a finite number, got inf",
+        ),
         ({"seed": -1}, "seed: must be from 0 to 4194303, got -1"),
         ({"seed": 4194304}, "seed: must be from 0 to 4194303, got 4194304"),
     ],
@@ -127,7 +134,7 @@ def test_options_check_their_fields(options, fields, text):
         (lambda values: values["loss"].update(weight=1), "weight"),
         (lambda values: values["model"]["routing"].update(name="dynamc"), "did you mean dynamic?"),
         (lambda values: values["model"]["routing"].update(iteration=2), "did you mean iterations?"),
-        (lambda values: values["data"].update(size=-1), "size: must be at least 1, got -1"),
+        (lambda values: values["data"].update(size=-1), "size: must be from 1 to 4096, as --size 64, got -1"),
     ],
 )
 def test_a_damaged_recipe_is_named(change, text):

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,14 +34,12 @@ class Journal:
             overwrite: drop an older journal.
 
         Raises:
-            CapsellaError: another process writes it; the older one is about something else, or no journal.
+            CapsellaError: no file can be written there, or another process writes it; the older one is about something else, or no journal.
         """
         self.path, self.classes = path, tuple(classes)
         self.files: set[str] = set()
         self.predictions = self.broken = 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
-        self.file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `__exit__`)
+        self.file = _open(path)
         try:
             lock(self.file, f"{path}: another capsella predict is writing it; wait for its end")
             if overwrite:
@@ -145,3 +144,14 @@ class Journal:
         if len(activations) != len(self.classes):
             raise ValueError(f"{self.path}: {len(activations)} activations of {len(self.classes)} classes")
         return Prediction(file, self.classes[record["class"]], activations)
+
+
+def _open(path: Path) -> FileIO:
+    """Unbuffered: what a full disk refuses must not be tried again when the file is closed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "ab", buffering=0)
+    except OSError as error:
+        raise CapsellaError(
+            f"{path.parent}: no table can be written there ({error.strerror or error}); choose another --out"
+        ) from error

@@ -1,0 +1,195 @@
+"""Files of more than 8 bits a channel: their exact values, the range that a set is read by, what is said of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data import DataOptions, Splits, load_data, read_image, save_split
+from capsella.errors import CapsellaError
+
+from .deep_files import png16, tiff
+
+TWELVE = (0.0, 4095.0)
+RGB = np.random.default_rng(0).integers(0, 4096, (5, 7, 3)).astype(np.uint16)
+SCALED = np.rint(RGB * (255 / 4095)).astype(np.uint8)
+
+
+def folder(path: Path, **changes: object) -> Splits:
+    return load_data(DataOptions(name="folder", path=path, **changes))  # type: ignore[arg-type]
+
+
+def ramp(low: int, high: int) -> np.ndarray:
+    return np.linspace(low, high, 64).astype(np.uint16).reshape(8, 8)
+
+
+@pytest.fixture
+def camera(tmp_path: Path) -> Path:
+    """Two classes of ten training and four test images; values 100 to 4000 in training, up to 60,000 in the test."""
+    for name in ("a", "b"):
+        for split, number, high in (("train", 10, 4000), ("test", 4, 60_000)):
+            (tmp_path / "set" / split / name).mkdir(parents=True)
+            for i in range(number):
+                Image.fromarray(ramp(100, high)).save(tmp_path / "set" / split / name / f"{i}.tif")
+    return tmp_path / "set"
+
+
+def test_twelve_bits_are_not_black_and_the_range_is_of_training_images_alone(camera: Path):
+    splits = folder(camera)
+    assert splits.value_range == (100, 4000)
+    assert (int(splits.train.images.min()), int(splits.train.images.max())) == (0, 255)
+    (note,) = splits.notes
+    assert "28 files of 16 bits a channel: values 100 to 4,000 become 0 to 255" in note
+    assert "of 18 training images; --range sets it" in note  # two of twenty are held out for validation
+    file = camera / splits.test.files[0]
+    again = read_image(file, value_range=splits.value_range)
+    assert torch.equal(again, splits.test.images[0])
+
+
+def test_a_range_that_is_given_is_taken(camera: Path):
+    splits = folder(camera, range=(0.0, 8000.0))
+    assert splits.value_range == (0, 8000)
+    assert abs(int(splits.train.images.max()) - 127.5) < 1
+    assert "values 0 to 8,000 become 0 to 255, as set" in splits.notes[0]
+
+
+def test_single_hot_pixels_do_not_set_the_range(camera: Path):
+    hot = np.full((400, 400), 500, dtype=np.uint16)
+    hot[200:] = 900
+    hot[0, :5] = 65535
+    for name in ("a", "b"):
+        for i in range(10):
+            Image.fromarray(hot).save(camera / "train" / name / f"{i}.tif")
+    assert folder(camera, size=8).value_range == (500, 900)
+
+
+@pytest.mark.parametrize("tags", [{"t280": 0, "t281": 4095}, {"t340": 0, "t341": 4095}])
+def test_what_the_files_state_comes_first_unless_their_values_are_beyond(camera: Path, tags: dict[str, int]):
+    for split, number in (("train", 10), ("test", 4)):
+        for name in ("a", "b"):
+            for i in range(number):
+                (camera / split / name / f"{i}.tif").write_bytes(tiff(ramp(100, 4000), **tags))
+    splits = folder(camera)
+    assert splits.value_range == TWELVE
+    assert "as the files state" in splits.notes[0]
+    for name in ("a", "b"):  # in each class, all the same: whatever is held out, some are trained on
+        for i in range(10):
+            (camera / "train" / name / f"{i}.tif").write_bytes(tiff(ramp(100, 5000), **tags))
+    assert folder(camera).value_range == (100, 5000)
+
+
+def test_floating_point_files_are_read_by_their_values(camera: Path):
+    for file in camera.rglob("*.tif"):
+        Image.fromarray(ramp(0, 1000).astype(np.float32) / 1000 - 0.25).save(file)
+    splits = folder(camera)
+    assert splits.value_range == pytest.approx((-0.25, 0.75))
+    assert int(splits.train.images.max()) == 255
+
+
+def test_files_of_8_bits_are_taken_as_they_are(camera: Path):
+    plain = np.full((8, 8), 77, dtype=np.uint8)
+    for name in ("a", "b"):
+        Image.fromarray(plain).save(camera / "train" / name / "plain.png")
+    splits = folder(camera)
+    assert "; 2 files of 8 bits taken as stored" in splits.notes[0]
+    sets = splits.named().values()
+    kept = [i for images in sets for i, f in zip(images.images, images.files, strict=True) if "plain" in f]
+    assert [image.unique().tolist() for image in kept] == [[77], [77]]
+    for file in camera.rglob("*.tif"):
+        Image.fromarray(plain).save(file)
+    splits = folder(camera)
+    assert (splits.value_range, splits.notes) == (None, ())
+
+
+def test_values_that_are_all_the_same_have_no_range(camera: Path):
+    for file in camera.rglob("*.tif"):
+        Image.fromarray(np.full((8, 8), 300, dtype=np.uint16)).save(file)
+    with pytest.raises(
+        CapsellaError, match="all values of the training images are 300; set a range, as --range 0 4095"
+    ):
+        folder(camera)
+
+
+def test_a_rare_signal_on_an_even_background_is_seen(camera: Path):
+    for file in camera.rglob("*.tif"):
+        values = np.zeros((60, 60), dtype=np.uint16)
+        values[0, 0] = 3000
+        Image.fromarray(values).save(file)
+    splits = folder(camera)
+    assert splits.value_range == (0, 3000)
+    assert "the extremes of" in splits.notes[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [png16(RGB), tiff(RGB), tiff(RGB, ">"), tiff(RGB, deflate=True), tiff(RGB, ">", deflate=True)],
+    ids=["png", "little", "big", "little-deflated", "big-deflated"],
+)
+def test_colour_of_16_bits_is_read_to_its_lower_byte(tmp_path: Path, content: bytes):
+    (tmp_path / "a.tif").write_bytes(content)
+    assert np.array_equal(read_image(tmp_path / "a.tif", value_range=TWELVE).permute(1, 2, 0).numpy(), SCALED)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_grey_of_16_bits_in_both_byte_orders(tmp_path: Path, order: str):
+    (tmp_path / "a.tif").write_bytes(tiff(RGB[..., 0], order))
+    assert np.array_equal(read_image(tmp_path / "a.tif", value_range=TWELVE)[0].numpy(), SCALED[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (png16(np.dstack([RGB, RGB[..., :1]])), "neither grey nor RGB, with 16 bits a channel; save it without"),
+        (tiff(RGB[..., 0], t262=0), "it stores white as 0, with 16 bits; save it with black as 0"),
+    ],
+)
+def test_what_cannot_be_brought_to_a_range_is_refused(tmp_path: Path, content: bytes, message: str):
+    (tmp_path / "a.tif").write_bytes(content)
+    with pytest.raises(CapsellaError, match=message):
+        read_image(tmp_path / "a.tif", value_range=TWELVE)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float):
+    Image.fromarray(np.array([[0.0, value]], dtype=np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(CapsellaError, match="it holds values that are not finite numbers"):
+        read_image(tmp_path / "a.tif", value_range=TWELVE)
+
+
+@pytest.mark.parametrize("value_range", [(4095.0, 0.0), (1.0, 1.0), (0.0, np.inf), (np.nan, 1.0)])
+def test_a_range_must_be_one(tmp_path: Path, value_range: tuple[float, float]):
+    with pytest.raises(
+        ValueError, match="range: must be two finite numbers, the lower one first, as in --range 0 4095"
+    ):
+        DataOptions(name="folder", path=tmp_path, range=value_range)
+
+
+def test_split_files_need_no_pixels(camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def forbidden(*arguments: object) -> None:
+        raise AssertionError("pixels were read")
+
+    monkeypatch.setattr("capsella.data.survey.read_values", forbidden)
+    monkeypatch.setattr("capsella.data.folder.decode", forbidden)
+    Image.fromarray(np.zeros((3, 9, 3), dtype=np.uint8)).save(camera / "train/a/other.png")  # of another size and form
+    (camera / "train/a/notes.txt").write_text("x")
+    said: list[str] = []
+    counts = save_split(DataOptions(name="folder", path=camera), tmp_path / "split.csv", said.append)
+    assert sum(row.train + row.validation + row.test for row in counts) == 29
+    assert said == ["passed over 1 .txt file (notes.txt)"]
+    (camera / "train/a/broken.png").write_text("no image")
+    with pytest.raises(CapsellaError, match=r"broken\.png: cannot be read"):
+        save_split(DataOptions(name="folder", path=camera), tmp_path / "split.csv")
+
+
+def test_too_much_for_the_memory_is_told_before_a_pixel_is_read(camera: Path, monkeypatch: pytest.MonkeyPatch):
+    def forbidden(*arguments: object) -> None:
+        raise AssertionError("pixels were read")
+
+    monkeypatch.setattr("capsella.data.folder.decode", forbidden)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 100_000_000}))
+    with pytest.raises(CapsellaError, match=r"28 images of 4096×4096×1 need 0.9 GiB .* 0.1 GiB are free; .* --size 64"):
+        folder(camera, size=4096)
+    with pytest.raises(CapsellaError, match=r"1,797 images of 4096×4096×1 need"):
+        load_data(DataOptions(size=4096))
