@@ -94,13 +94,13 @@ def lock(file: IO[Any], busy: str) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Be the only process that works in a folder, which is made where it is not there.
 
-    The file .lock in it holds the process's number, and is removed at the end, and so is the folder where nothing else
-    came into it. A lock that a killed process left behind is taken over.
+    The file .lock in it holds the process's number, and is removed at the end, and so are the folders that were made for
+    it where nothing else came into them. A lock that a killed process left behind is taken over.
 
     Raises:
         CapsellaError: another process works there.
     """
-    was_there, path = folder.exists(), folder / ".lock"
+    path, made = folder / ".lock", [one for one in (folder, *folder.parents) if not one.exists()]
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with open(path, "a+", encoding="utf-8") as file:
@@ -115,8 +115,9 @@ def alone_in(folder: Path) -> Iterator[None]:
                 yield
             finally:
                 path.unlink(missing_ok=True)
-                if not was_there and not any(folder.iterdir()):
-                    folder.rmdir()
+                for one in made:
+                    if not any(one.iterdir()):
+                        one.rmdir()
             return
 
 

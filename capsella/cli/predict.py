@@ -16,9 +16,9 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images into a table: file, class, the activation of every class, and how probable the class is.
+    """Classify images into a table: file, class, probability, activations.
 
-    Activations are raw; the probability is calibrated on the run's validation images.
+    The probability is calibrated on validation images; activations are raw.
 
     With --out, images that cannot be read are listed in OUT.broken.csv.
 

@@ -24,7 +24,7 @@ from capsella.papers.own_images import DEFAULT, fitted
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, new_run_folder, resume, train
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
-       capsella train RECIPE [IMAGES] [--out FOLDER] [--seeds N] [--FIELD VALUE …]
+       capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
        capsella train --resume RUN
 
 IMAGES is a folder with one sub-folder a class. Size, batch and epochs are
