@@ -12,6 +12,7 @@ from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.data import single_images
+from capsella.errors import counted
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
 from capsella.explain.plots import confusion_figure, printable, read_metrics, robustness_figure, write_png

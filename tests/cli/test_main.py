@@ -23,7 +23,10 @@ def test_help_names_every_command(cli, words):
 @pytest.mark.parametrize(
     ("words", "mentions"),
     [
-        (["train"], ["--resume RUN", "--seeds N", "demo", "sabour2017-mnist", "IMAGES is a folder with one sub-folder a class"]),
+        (
+            ["train"],
+            ["--resume RUN", "--seeds N", "demo", "sabour2017-mnist", "IMAGES is a folder with one sub-folder a class"],
+        ),
         (["train", "demo"], ["--out", "--seeds", "--epochs", "--model.routing.iterations", "--data.path", "--seed"]),
         (["train", "demo", "--model", "sabour2017_cnn"], ["--model.dropout", "default: cross_entropy"]),
         (["evaluate"], ["RUN", "--split", "--json", "--out"]),

@@ -329,7 +329,7 @@ class TestErrors:
             (["--sizes", "0.01", "1"], "is less than one; leave out the data-size curve with --sizes 1"),
             (["--minutes", "0.0001"], "minutes: must be at least "),
             (["--epochs", "0"], "epochs: must be at least 1, got 0"),
-            (["--latency-limit", "0"], "latency_limit: must be above 0, got 0.0"),
+            (["--latency-limit", "0"], "latency_limit: must be above 0 and finite, got 0.0"),
             (["--shift", "-1"], "shift: must not be negative, got -1"),
         ],
     )
@@ -342,7 +342,7 @@ class TestErrors:
         assert "must have one sub-folder a class, 2 or more, got ['red']" in wrong(tmp_path / "one")
         (tmp_path / "one" / "lone").mkdir()
         shutil.copy(images / "blue" / "1.png", tmp_path / "one" / "lone")
-        assert "the class 'lone' has 1 image(s) to part" in wrong(tmp_path / "one")
+        assert "the class 'lone' has 1 image to part" in wrong(tmp_path / "one")
         (tmp_path / "one" / "red" / "0.png").write_bytes(b"\x89PNG")
         assert str(Path("red") / "0.png") in " ".join(wrong(tmp_path / "one").split())
 
