@@ -25,7 +25,7 @@ def test_help_names_every_command(cli, words):
     [
         (
             ["train"],
-            ["--resume RUN", "--seeds N", "demo", "sabour2017-mnist", "IMAGES is a folder with one sub-folder a class"],
+            ["--resume RUN", "--seeds N", "demo", "sabour2017-mnist", "IMAGES is a folder"],
         ),
         (["train", "demo"], ["--out", "--seeds", "--epochs", "--model.routing.iterations", "--data.path", "--seed"]),
         (["train", "demo", "--model", "sabour2017_cnn"], ["--model.dropout", "default: cross_entropy"]),

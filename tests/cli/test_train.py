@@ -213,7 +213,7 @@ class TestBadImages:
     def test_a_class_too_small_to_split(self, refused, folder):
         for number in range(1, 6):
             (folder / "b" / f"b{number}.png").unlink()
-        assert "the class 'b' has 1 image(s) to part" in refused(folder)
+        assert "the class 'b' has 1 image to part" in refused(folder)
 
 
 def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path, monkeypatch):
