@@ -94,8 +94,8 @@ def lock(file: IO[Any], busy: str) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Be the only process that works in a folder, which is made where it is not there.
 
-    The file .lock in it holds the process's number, and is removed at the end. So are the folders that were made for it,
-    where nothing else came into them. A lock that a killed process left behind is taken over.
+    The file .lock in it holds the process's number, and is removed at the end. So are the folders made for it, where
+    nothing else came into them. A lock that a killed process left behind is taken over.
 
     Raises:
         CapsellaError: another process works there.
