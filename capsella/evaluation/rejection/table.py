@@ -17,7 +17,8 @@ def rejection_table(result: Rejection) -> RenderableType:
         _sets(result),
         Text(
             "calibration on the test images (before: activations divided by their sum): "
-            f"expected error {result.ece_before:.4f} → {result.ece:.4f}, loss {result.nll_before:.4f} → {result.nll:.4f} nats"
+            f"expected error {result.ece_before:.4f} → {result.ece:.4f}, "
+            f"loss {result.nll_before:.4f} → {result.nll:.4f} nats"
         ),
         *(Text(f"note: {note}") for note in result.notes()),
     )
