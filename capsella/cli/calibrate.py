@@ -12,9 +12,9 @@ from capsella.training import calibrate_run
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Fit calibrated probabilities for a run on its validation images, into calibration.json.
+    """Fit probabilities for a run on its validation images: calibration.json.
 
-    Every training ends with this. It is for older runs, and for folders whose weights have changed.
+    Every training ends with this. It is for older or changed runs.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

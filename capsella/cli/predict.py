@@ -15,9 +15,9 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images into a table: file, class, the activation of every class, and how probable the class is.
+    """Classify images into a table: file, class, every activation, probability.
 
-    Activations are raw; the probability is calibrated on the run's validation images.
+    Activations are raw. The probability is calibrated on validation images.
 
     With --out, images that cannot be read are listed in OUT.broken.csv.
 
