@@ -12,9 +12,11 @@ from capsella.training import calibrate_run
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Fit probabilities for a run on its validation images: calibration.json.
+    """Fit calibrated probabilities for a run on its validation images.
 
-    Every training ends with this. It is for older or changed runs.
+    They are written to calibration.json. Every training ends with this.
+
+    It is for older runs, and for folders whose weights have changed.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

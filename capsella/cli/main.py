@@ -21,7 +21,7 @@ GROUPS = {
     "train and judge": {
         "train": "train a recipe, test it once, and write a report",
         "evaluate": "error, precision, recall, calibration and confusions of a run",
-        "calibrate": "fit probabilities for a run that has none",
+        "calibrate": "fit probabilities for a run that was trained without them",
         "compare": "capsule networks or CNNs: which serve your images better?",
         "robustness": "accuracy on turned, moved, coloured and noisy test images",
         "attack": "accuracy under adversarial attacks",

@@ -15,9 +15,9 @@ from capsella.training import load_run
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images into a table: file, class, every activation, probability.
+    """Classify images into a table: file, class, probability, activations.
 
-    Activations are raw. The probability is calibrated on validation images.
+    The probability is calibrated on validation images; activations are raw.
 
     With --out, images that cannot be read are listed in OUT.broken.csv.
 
