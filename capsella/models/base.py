@@ -25,7 +25,7 @@ class ImageClassifier(nn.Module, ABC):
 
     classes: names of the classes. image_size: (height, width). channels: 1 or 3 as a rule.
     name, options: what `create_model` was called with, all defaults filled in.
-    confidence: for calibrated probabilities; None until `capsella.training.calibrate` has fitted it.
+    confidence: for calibrated probabilities; None until `capsella.training.calibrate_model` has fitted it.
     """
 
     name: str

@@ -14,7 +14,7 @@ from capsella.models.inference import inference, without_decoder
 from capsella.training.run import load_run
 
 
-def calibrate(model: ImageClassifier, images: LabelledImages, batch_size: int = 128) -> Confidence:
+def calibrate_model(model: ImageClassifier, images: LabelledImages, batch_size: int = 128) -> Confidence:
     """Fit `model.confidence` on images that it was not trained on, set it, and return it; weights stay as they are.
 
     Args:
@@ -36,9 +36,9 @@ def calibrate(model: ImageClassifier, images: LabelledImages, batch_size: int = 
 
 
 def calibrate_folder(folder: Path, images: LabelledImages, device: torch.device, batch_size: int = 128) -> Confidence:
-    """Calibrate the model saved in `folder`, and write calibration.json there. Raises as `calibrate`."""
+    """Calibrate the model saved in `folder`, and write calibration.json there. Raises as `calibrate_model`."""
     model = ImageClassifier.from_pretrained(folder).to(device)
-    confidence = calibrate(model, images, batch_size)
+    confidence = calibrate_model(model, images, batch_size)
     write_confidence(model, confidence, folder)
     return confidence
 

@@ -48,8 +48,7 @@ def predict_table(
 ) -> Written:
     """Classify image files into the table `out`, and list those that cannot be read in `out`.broken.csv.
 
-    What is known is in `out`.journal until all files are done. However the process ends, a call with `resume` goes on
-    from there: every file is in one of the two tables, once.
+    However the process ends, a call with `resume` goes on from `out`.journal: every file is in one table, once.
 
     Args:
         model, paths: any registered model; files and folders, as for `image_files`.
@@ -61,19 +60,18 @@ def predict_table(
         console: for progress.
 
     Raises:
-        ValueError: from `check_table` and `predict_files`; both `resume` and `overwrite`.
-        CapsellaError: `out` or its journal is there and no flag says what to do; from `Journal` and `predict_files`.
+        ValueError, CapsellaError: from `check_table`, `predict_files` and `Journal`; flags that do not fit `out`.
     """
-    paths, out = [Path(path) for path in paths], Path(out)
     check_speed(batch_size, workers)
+    paths, out = [Path(path) for path in paths], Path(out)
     certainty = certainty or Certainty(model.confidence if classes == 1 else None)
     check_table(out, model.classes, certainty)
     journal_path = _unused(out, resume=resume, overwrite=overwrite)
     total = sum(1 for _ in image_files(paths))
     with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
         files = (name for name in image_files(paths) if name not in journal.files)
-        workers = _workers_for(total - len(journal.files)) if workers is None else workers
-        batches = predict_batches(model, files, batch_size=batch_size, workers=workers, classes=classes)
+        number = _workers_for(total - len(journal.files), workers)
+        batches = predict_batches(model, files, batch_size=batch_size, workers=number, classes=classes)
         _collect(batches, journal, total, console)
         return _finish(journal, out, certainty)
 
@@ -117,7 +115,9 @@ def _finish(journal: Journal, out: Path, certainty: Certainty) -> Written:
     return Written(rows, journal.broken, broken_table if journal.broken else None)
 
 
-def _workers_for(images: int) -> int:
+def _workers_for(images: int, asked: int | None) -> int:
+    if asked is not None:
+        return asked
     if images < _FEW:
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

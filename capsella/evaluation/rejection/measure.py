@@ -112,7 +112,9 @@ def measure_rejection(model: ImageClassifier, validation: Evaluation, test: Eval
         ValueError: a model that is not calibrated; pairs.
     """
     if (confidence := model.confidence) is None:
-        raise ValueError("model: must be calibrated, as by capsella.training.calibrate, got one without confidence")
+        raise ValueError(
+            "model: must be calibrated, as by capsella.training.calibrate_model, got one without confidence"
+        )
     require(validation.labels.ndim == test.labels.ndim == 1, "show one class an image", validation_and_test="pairs")
     sure, sure_before = (_probability(test, one) for one in (confidence.probabilities(test.activations), _shares(test)))
     sure_validation = _probability(validation, confidence.probabilities(validation.activations))
