@@ -81,7 +81,7 @@ def truncated(path):
     [
         (
             lambda path: path.write_bytes(b"no image at all"),
-            r"x\.png: is damaged, or no image; PNG, JPEG, BMP and TIFF",
+            r"x\.png: is damaged, or no image; PNG, JPEG, BMP, TIFF, GIF and WebP",
         ),
         (lambda path: path.write_bytes(b""), r"x\.png: is damaged, or no image"),
         (truncated, r"x\.png: cannot be read as an image"),

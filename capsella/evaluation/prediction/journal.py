@@ -38,7 +38,8 @@ class Journal:
             overwrite: drop an older journal.
 
         Raises:
-            CapsellaError: no file can be written there, or another process writes it; the older one is about something else, or no journal.
+            CapsellaError: no file can be written there; another process writes it; the older one is about something
+                else, or no journal.
         """
         self.path, self.classes = path, tuple(classes)
         self.files: set[str] = set()
