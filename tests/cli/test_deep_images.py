@@ -102,7 +102,9 @@ def test_a_prediction_that_is_broken_off_leaves_nothing_behind(trained: Path, tm
     for number in range(1, 3000):
         os.link(tmp_path / "0.png", tmp_path / f"{number}.png")
     words = ["predict", trained, tmp_path, "--out", tmp_path / "t.csv", "--workers", 1, "--batch-size", 1]
-    code = f"from capsella.cli.main import main; main({list(map(str, words))!r})"
+    # A job in the background, as these tests may be one, does not hear SIGINT.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; from capsella.cli.main import main; main({list(map(str, words))!r})"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     journal, end = tmp_path / "t.csv.journal", time.monotonic() + 100
     while time.monotonic() < end and not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
