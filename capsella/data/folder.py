@@ -61,13 +61,8 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         CapsellaError: no folder or sub-folders, one class only, a class without images, a broken image (unless
             skip_broken), mixed channels or sizes where the options keep them.
     """
-    root = Path(options.path or "")
-    passed_over = PassedOver()
-    listed = list_files(root, passed_over)
-    if table is not None:
-        listed = [file for file in listed if file.path not in table.unused]
-        if not listed:
-            raise CapsellaError(f"{table.path}: must put images of {root} in train and test, but all are unused")
+    root, passed_over = Path(options.path or ""), PassedOver()
+    listed = _used(list_files(root, passed_over), root, table)
     groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
     seen = Fingerprints(wanted=options.duplicates != "ignore")
     read = read or partial(_read, options=options)
@@ -84,13 +79,21 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         files=paths,
         metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
     )
-    name = root.resolve().name
+    name, notes = root.resolve().name, passed_over.notes()
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
-        return Parts.of_own(
-            name, {split: everything.subset(rows[split]) for split in rows}, broken, passed_over.notes()
-        )
-    return Parts(name, everything, broken=broken, notes=passed_over.notes())
+        return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
+    return Parts(name, everything, broken=broken, notes=notes)
+
+
+def _used(listed: list[ClassFile], root: Path, table: SplitTable | None) -> list[ClassFile]:
+    """What a split file does not leave unused."""
+    if table is None:
+        return listed
+    used = [file for file in listed if file.path not in table.unused]
+    if not used:
+        raise CapsellaError(f"{table.path}: must put images of {root} in train and test, but all are unused")
+    return used
 
 
 def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:

@@ -38,7 +38,7 @@ def read_image(
 ) -> UInt8[Tensor, "c h w"]:
     """Read one PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright as its EXIF data say.
 
-    Grey stays one channel, everything else becomes RGB; transparent pixels become black.
+    Grey stays one channel, everything else, and every GIF, becomes RGB; transparent pixels become black.
 
     Args:
         path: the file.
@@ -80,6 +80,8 @@ def decode(
         if look is not None:
             look(ImageOps.exif_transpose(image))
         if depth is None:
+            if image.format == "GIF":  # whose greys are colours of a palette, too, or not, as the writer chose
+                channels = channels or 3
             image.load()
             return to_tensor(ImageOps.exif_transpose(image), size, channels)
         if value_range is None:

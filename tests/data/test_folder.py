@@ -79,7 +79,7 @@ def test_what_is_passed_over_is_said_in_one_line(cells: Path):
         save(cells / name, 1)
     (note,) = load_data(options(cells)).notes
     assert note.startswith("passed over ")
-    for part in ("2 images beside the class folders", "2 .heic files", "1 .svg file,", "1 dangling link", "1 pipe or"):
+    for part in ("2 images beside the class folders", "2 .heic files", "1 .svg file (", "1 dangling link", "1 pipe or"):
         assert part in note
     assert note.endswith("(loose.tif, top.png, gone.png, …)")
     assert "hidden" not in note
@@ -243,7 +243,7 @@ def test_mixed_channels_and_sizes_name_examples(cells: Path):
     save(cells / "monocyte/wide.png", 9, (6, 12))
     with pytest.raises(
         CapsellaError,
-        match=r"different sizes .*; --size 64 \(.* from 6 to 12 pixels\).*6×12 \(1 .*wide\.png\), 6×6 \(41 .*",
+        match=r"different sizes .* --size 64 \(.* from 6 to 12 pixels\).*6×12 \(1 .*wide\.png\), 6×6 \(41 .*",
     ):
         load_data(options(cells, channels=1))
     assert load_data(options(cells, channels=1, size=5)).image_size == (5, 5)

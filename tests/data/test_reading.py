@@ -22,7 +22,9 @@ def save(folder: Path, name: str, image: Image.Image, **options: object) -> Path
 
 
 def test_single_gif_and_webp_are_read_and_films_refused(tmp_path: Path):
-    assert torch.equal(read_image(save(tmp_path, "a.gif", Image.fromarray(GREY))), torch.from_numpy(GREY)[None])
+    grey = save(tmp_path, "a.gif", Image.fromarray(GREY))
+    assert torch.equal(read_image(grey), torch.from_numpy(GREY).expand(3, -1, -1))
+    assert torch.equal(read_image(grey, channels=1), torch.from_numpy(GREY)[None])
     lossless = read_image(save(tmp_path, "a.webp", Image.fromarray(RGB), lossless=True))
     assert torch.equal(lossless, torch.from_numpy(RGB).permute(2, 0, 1))
     for name in ("film.gif", "film.webp"):

@@ -81,7 +81,9 @@ def test_a_recipe_of_another_version(run):
 def test_a_damaged_checkpoint(run, damage):
     (run / "summary.json").unlink()
     damage(run / "last.ckpt")
-    assert message_of(resume, run).startswith(f"{run / 'last.ckpt'} is damaged")
+    message = message_of(resume, run)
+    assert message.startswith(f"{run / 'last.ckpt'} is damaged or cut off")
+    assert message.endswith("Bring the file back from a copy, or train anew into another folder with --out")
 
 
 def test_a_checkpoint_of_another_model(run, tiny, quiet_train):
@@ -118,7 +120,7 @@ def pickle_to(state, path):
 def test_code_in_a_checkpoint_is_not_run(run, tmp_path, write, unsafe_read):
     write({"model": Trap(tmp_path / "trapped")}, run / "last.ckpt")
     text = f"{run / 'last.ckpt'} is damaged or cut off, or holds more than a checkpoint's tensors and numbers"
-    assert message_of(resume, run) == text
+    assert message_of(resume, run).startswith(text)
     assert not (tmp_path / "trapped").exists()
     unsafe_read(run / "last.ckpt")
     assert (tmp_path / "trapped").exists()  # the trap does work

@@ -45,10 +45,7 @@ def predict_files(
     broken: list[Broken] | None = None,
     classes: int = 1,
 ) -> Iterator[Prediction]:
-    """Classify image files, resized as in training, in the order of `image_files`.
-
-    Files of more than 8 bits a channel are read by the range that the model was trained with; of a model without one
-    they cannot be read. Files of 8 bits are taken as they are.
+    """Classify image files, resized and brought to 8 bits as in training, in the order of `image_files`.
 
     Args:
         model: any registered model.

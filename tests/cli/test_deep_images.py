@@ -1,0 +1,116 @@
+"""Images of a camera of 12 bits, from training to prediction, as a user calls the commands."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from capsella.data import load_data
+from capsella.evaluation import evaluate
+from capsella.export.graph import describe_model
+from capsella.models import ImageClassifier
+from capsella.training import load_run
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of ten images with values of 12 bits in files of 16."""
+    folder, random = tmp_path_factory.mktemp("camera"), np.random.default_rng(0)
+    for label, name in enumerate(("dim", "lit")):
+        (folder / name).mkdir()
+        for number in range(10):
+            values = random.normal(300, 20, (20, 20))
+            values[5:15, 5:15] += 500 + 2500 * label
+            Image.fromarray(values.clip(0, 4095).astype(np.uint16)).save(folder / name / f"{number}.tif")
+    (folder / "lit/notes.txt").write_text("not an image")
+    return folder
+
+
+def test_training_and_prediction_read_the_same_pixels(cli, camera: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    said = cli("train", "images-cnn", "--data.path", camera, "--size", 20, "--epochs", 1, "--out", run).out
+    assert "20 files of 16 bits a channel: values" in said
+    assert "passed over 1 .txt file (notes.txt)" in said
+    model, recipe = load_run(run).model, load_run(run).recipe
+    low, high = model.value_range
+    assert 200 < low < 300
+    assert 3000 < high < 4096
+    assert recipe.data.range == (low, high)
+    assert json.loads((run / "model.json").read_text())["value_range"] == [low, high]
+    model.save_pretrained(tmp_path / "again")
+    assert ImageClassifier.from_pretrained(tmp_path / "again").value_range == (low, high)
+    assert any(f"bring {low:.10g} to 0 and {high:.10g} to 1" in step for step in describe_model(model)["preprocessing"])
+
+    test = load_data(recipe.data).test
+    expected = evaluate(model, test).activations
+    cli("predict", run, *(camera / file for file in test.files), "--out", tmp_path / "p.csv")
+    rows = list(csv.reader((tmp_path / "p.csv").open()))[1:]
+    assert np.allclose([[float(cell) for cell in row[2:]] for row in rows], expected, atol=2e-6)
+    other = cli("predict", run, camera / test.files[0], "--range", 0, 65535).out
+    assert other.splitlines()[1].split(",")[2:] != rows[0][2:]
+
+
+def test_a_model_of_8_bits_does_not_guess(cli, trained: Path, camera: Path):
+    refused = cli("predict", trained, camera / "lit/1.tif")
+    assert refused.code == 1
+    assert "it has 16 bits a channel, and no range says which values are black and white" in refused.err
+    assert cli("predict", trained, camera / "lit/1.tif", "--range", 0, 4095).code == 0
+    assert "range: must be two finite numbers" in cli("predict", trained, camera, "--range", 5, 5).err
+
+
+@pytest.mark.parametrize("value_range", [[1, 0], [0], "ab", [0, None], {"low": 0}])
+def test_a_damaged_range_in_a_model_is_named(cli, trained: Path, camera: Path, tmp_path: Path, value_range: object):
+    load_run(trained).model.save_pretrained(tmp_path)
+    description = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "model.json").write_text(json.dumps({**description, "value_range": value_range}))
+    with pytest.raises(Exception, match=r"model\.json is damaged or not written by capsella"):
+        ImageClassifier.from_pretrained(tmp_path)
+
+
+def test_data_show_tells_depth_and_range(cli, camera: Path, images: Path, tmp_path: Path):
+    deep = cli("data", "show", "folder", "--path", camera, "--out", tmp_path / "sheet.png").out
+    assert "20 files of 16 bits a channel: values" in deep
+    assert "passed over 1 .txt file (notes.txt)" in deep
+    assert "8 bits a channel" in cli("data", "show", "folder", "--path", images, "--out", tmp_path / "sheet.png").out
+
+
+def test_a_comparison_takes_one_range_for_all_runs(cli, camera: Path, tmp_path: Path):
+    said = cli("compare", camera, "--models", "cnn-small", "capsules-small", "--sizes", 1, "--seeds", 0, "--dry-run")
+    assert "20 files of 16 bits a channel: values" in said.out
+    assert "1 seed;" in said.out
+
+
+def test_a_table_that_cannot_be_written_is_told_first(cli, trained: Path, camera: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    refused = cli("predict", trained, camera, "--range", 0, 4095, "--out", tmp_path / "file/t.csv")
+    assert f"{tmp_path / 'file'}: no table can be written there" in refused.err
+    assert "Errno" not in refused.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_prediction_that_is_broken_off_leaves_nothing_behind(trained: Path, tmp_path: Path, sent: signal.Signals):
+    Image.fromarray(np.zeros((9, 9), dtype=np.uint8)).save(tmp_path / "0.png")
+    for number in range(1, 3000):
+        os.link(tmp_path / "0.png", tmp_path / f"{number}.png")
+    words = ["predict", trained, tmp_path, "--out", tmp_path / "t.csv", "--workers", 1, "--batch-size", 1]
+    # A job in the background, as these tests may be one, does not hear SIGINT.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; from capsella.cli.main import main; main({list(map(str, words))!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    journal, end = tmp_path / "t.csv.journal", time.monotonic() + 100
+    while time.monotonic() < end and not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
+        time.sleep(0.05)
+    process.send_signal(sent)
+    error = process.communicate(timeout=100)[1]
+    assert process.returncode == 128 + sent
+    assert "leaked" not in error
+    assert "Traceback" not in error
