@@ -133,13 +133,17 @@ def images_stem_linear() -> Recipe:
 
 
 def _on_stem(network: str, loss: LossOptions) -> Recipe:
-    """The same for both heads but for the loss; which stem is for the user to say."""
+    """The same for both heads but for the loss; which stem is for the user to say.
+
+    A head on a frozen stem learns at three times the rate of a whole network: at 1e-3 the linear layer is far from its
+    best after a hundred steps.
+    """
     return Recipe(
         model=ModelOptions(network, {"stem": ""}),
         data=FOLDER,
         augment=AugmentOptions(shift=2, flip=True),
         loss=loss,
-        optimizer=OptimizerOptions(learning_rate=1e-3),
+        optimizer=OptimizerOptions(learning_rate=3e-3),
         epochs=30,
         batch_size=32,
         balance="auto",
