@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from capsella.errors import CapsellaError, require
 
@@ -37,7 +37,7 @@ def check_range(value_range: ValueRange | None) -> None:
         require(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
 
 
-def depth_of(image: Image.Image) -> str | None:
+def depth_of(image: ImageFile.ImageFile) -> str | None:
     """What an opened image, not loaded yet, holds in place of 8 bits a channel, as "16 bits"; None for 8 bits."""
     if image.mode == "F":
         return "floating-point numbers"
@@ -45,7 +45,7 @@ def depth_of(image: Image.Image) -> str | None:
         return "32 bits" if image.format == "TIFF" and _tag(image, _BITS_PER_SAMPLE) == 32 else "16 bits"
     if image.mode.startswith("I;"):
         return f"{_tag(image, _BITS_PER_SAMPLE) or 16} bits"
-    deep = image.format in ("PNG", "TIFF") and any(";16" in mode for mode in _raw_modes(image))
+    deep = image.format in ("PNG", "TIFF") and any(";16" in _raw_mode(tile) for tile in image.tile)
     return "16 bits" if deep else None
 
 
@@ -58,7 +58,7 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
     """
     with Image.open(file, formats=FORMATS) as image:
         colour = not image.mode.startswith(("I", "F"))
-        if colour and set(_raw_modes(image)) - _OTHER_ORDER.keys():
+        if colour and {_raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
             raise CapsellaError("neither grey nor RGB, with 16 bits a channel; save it without transparency")
         if _tag(image, _COLOURS) == 0:
             raise CapsellaError("it stores white as 0, with 16 bits; save it with black as 0")
@@ -72,13 +72,14 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
 
 def _lower_bytes(file: Path | BytesIO) -> UInt8[np.ndarray, "h w 3"]:
     with Image.open(file, formats=FORMATS) as image:
-        opened: Any = image
-        tiles = []
-        for *place, arguments in opened.tile:
-            first, *rest = [arguments] if isinstance(arguments, str) else arguments
-            tiles.append((*place, (_OTHER_ORDER[first], *rest) if rest else _OTHER_ORDER[first]))
-        opened.tile = tiles
+        image.tile = [tile._replace(args=_other_order(tile)) for tile in image.tile]
         return np.asarray(ImageOps.exif_transpose(image))
+
+
+def _other_order(tile: ImageFile._Tile) -> str | tuple[Any, ...]:
+    """How Pillow is to read the tile in the other byte order."""
+    raw = _OTHER_ORDER[_raw_mode(tile)]
+    return (raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw
 
 
 def to_8_bits(values: Shaped[np.ndarray, "h w *c"], value_range: ValueRange) -> UInt8[np.ndarray, "h w *c"]:
@@ -98,15 +99,14 @@ def stated_range(image: Image.Image) -> ValueRange | None:
     return (0.0, 2.0**bits - 1) if bits is not None and 8 < bits < 16 else None
 
 
-def _tag(image: Image.Image, number: int) -> Any:
-    """A TIFF tag's value, None where there is none; of one value a channel, the largest."""
+def _tag(image: Image.Image, number: int) -> float | None:
+    """A TIFF tag's value; of one value a channel, the largest."""
     value = getattr(image, "tag_v2", {}).get(number)
     if isinstance(value, tuple):
         return max(value, default=None)
     return None if value is None else float(value)
 
 
-def _raw_modes(image: Image.Image) -> list[str]:
-    """How a file stores the parts of its pixels, in Pillow's words, as "RGB;16B"."""
-    tiles = getattr(image, "tile", [])
-    return [str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments) for *_, arguments in tiles]
+def _raw_mode(tile: ImageFile._Tile) -> str:
+    """How a file stores its pixels, in Pillow's words, as "RGB;16B"."""
+    return str(tile.args[0] if isinstance(tile.args, tuple) and tile.args else tile.args)
