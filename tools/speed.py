@@ -54,22 +54,24 @@ the samples of a profile:
 
 ## Votes in bfloat16
 
-`EMRouting(votes="bfloat16")`, or `--votes bfloat16`, rounds poses and weights to bfloat16 before they are multiplied. Sums and
-gradients stay float32. The numbers are the same on every backend and machine, up to the order of sums. The weights take half
-the memory. On processors with AVX512-BF16, one instruction makes two products and their sums. There, a training in `bf16-mixed`
-takes these votes by itself, says so, and keeps it in its configuration. Nothing else turns them on.
+`EMRouting(votes="bfloat16")`, or `--votes bfloat16`, rounds poses and weights to bfloat16 before they are multiplied.
+Sums and gradients stay float32. The numbers are the same on every backend and machine, up to the order of sums. The
+weights take half the memory. On processors with AVX512-BF16, one instruction makes two products and their sums.
+There, a training in `bf16-mixed` takes these votes by itself, says so, and keeps it in its configuration. Nothing
+else turns them on.
 
-The instruction itself is not measured here. Without it, pairs are taken apart in registers: first capsule convolution, batch 8,
-AVX-512, Intel Xeon at 2.8 GHz, one thread, median of 60 interleaved calls, time as a share of that with float32 votes:
+The instruction itself is not measured here. Without it, pairs are taken apart in registers: first capsule
+convolution, batch 8, AVX-512, Intel Xeon at 2.8 GHz, one thread, median of 60 interleaved calls, time as a share of
+that with float32 votes:
 
 | competition | forward | backward |
 |---|---:|---:|
 | types | 0.90 | 1.00 |
 | all parents | 0.86 | 0.96 |
 
-A small test of the errors, and no evidence that both are alike: small matrix CapsNet, scikit-learn's digits at 20×20, 8 epochs,
-three seeds (`capsella train hinton2018-mnist --model hinton2018_matrix_capsnet_small --data.name digits --data.size 20
---augment.shift 0 --epochs 8 --batch-size 32 --seeds 3 --votes bfloat16`), test errors in per cent:
+A small test of the errors, and no evidence that both are alike: small matrix CapsNet, scikit-learn's digits at 20×20,
+8 epochs, three seeds (`capsella train hinton2018-mnist --model hinton2018_matrix_capsnet_small --data.name digits
+--data.size 20 --augment.shift 0 --epochs 8 --batch-size 32 --seeds 3 --votes bfloat16`), test errors in per cent:
 
 | votes | seeds 0, 1, 2 | mean ± SD |
 |---|---|---:|
