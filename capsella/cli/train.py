@@ -15,7 +15,7 @@ from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Spread
-from capsella.explain import write_report
+from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
 from capsella.grid import finish_run
 from capsella.papers import get_recipe
@@ -99,19 +99,20 @@ def _finish(trained: Run, console: Console) -> Evaluation | None:
     if not is_first_process():
         return None
     evaluation, splits = finish_run(trained)
-    facts = {
-        "recipe": trained.name,
-        "network": trained.model.name,
-        "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
-        "seed": str(trained.recipe.seed),
-        "versions": f"capsella {trained.environment['capsella']}, torch {trained.environment['torch']}",
-    }
-    metrics = RunFolder(trained.folder).metrics
-    report = write_report(trained.folder, trained.model, evaluation, splits.test, metrics, trained.name, facts)
+    files = RunFolder(trained.folder)
+    about = about_training(trained, splits, files.read("summary"))
+    facts = run_facts(trained, splits)
+    report = write_report(
+        trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
+    )
     low, high = evaluation.error_interval
+    least, most = evaluation.balanced_accuracy_interval
+    for warning in evaluation.warnings():
+        console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
         f"95 % interval {low:.2f} to {high:.2f})\n"
+        f"balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/] (95 % interval {least:.2f} to {most:.2f})\n"
         f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
         soft_wrap=True,
     )
