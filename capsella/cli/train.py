@@ -25,7 +25,8 @@ USAGE = """usage: capsella train RECIPE [--out FOLDER] [--seeds N] [--FIELD VALU
        capsella train --resume RUN
 
 Trains a recipe and keeps the epoch with the lowest validation error (with
---keep last, the last). Tests that once, and writes report.html.
+--keep last, the last; where rare classes are balanced, the lowest balanced
+error). Tests that once, and writes report.html.
 
 Every field of a recipe is a flag: `capsella train RECIPE --help` lists them.
 --model NAME takes another network. If both networks have the same options, it

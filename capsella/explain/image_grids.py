@@ -211,8 +211,9 @@ def _aspect(images: Float[np.ndarray, "n c h w"]) -> float:
 
 
 def _verdict(axes: Axes, true: str, predicted: str, after: str) -> None:
-    """Head an image with its class in green, or with what it was taken for and what it is in red."""
-    text = shorten(predicted, 16) + after
+    """Head an image with its class in green, or with what it is and what it was taken for in red."""
+    text = shorten(true, 16)
     if true != predicted:
-        text = f"{text}\nis {shorten(true, 19)}"
+        text += f",\ntaken for {shorten(predicted, 14)}"
+    text += after
     axes.set_title(text, color=RIGHT if true == predicted else WRONG, fontsize=8, parse_math=False)

@@ -59,7 +59,7 @@ def test_reconstructions_stand_below_their_input(channels):
     grid = np.array(figure.axes).reshape(6, 6)
     shown = [axes.images[0].get_array() for axes in grid[3:, 1]]
     assert figure.axes[0].get_title() == "cat"
-    assert grid[3, 1].get_title() == "dog\nis cat"
+    assert grid[3, 1].get_title() == "cat,\ntaken for dog"
     assert (grid[0, 0].title.get_color(), grid[3, 1].title.get_color()) == (RIGHT, WRONG)
     for scale, picture in zip((1, 0.5, 0.25), shown, strict=True):
         np.testing.assert_allclose(np.asarray(picture).reshape(4, 4, channels), scale * images[7].transpose(1, 2, 0))
@@ -69,7 +69,7 @@ def test_reconstructions_stand_below_their_input(channels):
 def test_predictions_say_class_confidence_and_truth():
     figure = prediction_figure(np.zeros((7, 1, 4, 4)), ["cat"] * 7, ["cat"] * 6 + ["dog"], np.linspace(0.4, 1, 7))
     assert figure.axes[0].get_title() == "cat 0.40"
-    assert figure.axes[6].get_title() == "dog 1.00\nis cat"
+    assert figure.axes[6].get_title() == "cat,\ntaken for dog 1.00"
 
 
 def side_by_side(pair):

@@ -41,7 +41,7 @@ def test_each_image_and_its_reconstruction_has_its_colour() -> None:
     assert shown(figure, 4, 0)[0, 1].tolist() == [0, 0, 0]
     assert shown(figure, 5, 0)[0, 1].tolist() == [0.25 * c for c in SECOND]
     assert shown(figure, 6, 0)[2, 1].tolist() == [0.5 * c for c in FIRST]
-    assert figure.axes[0].get_title() == "3 + 5\nis 3 + 8"
+    assert figure.axes[0].get_title() == "3 + 8,\ntaken for 3 + 5"
     with pytest.raises(ValueError, match="as many of each, at least 1, got 1, 1, 1, 1, 1, 2, 1"):
         overlay_figure(parts.max(1), parts, drawn, true, others, ["a", "b"], ["a"])
 
