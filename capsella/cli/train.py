@@ -107,13 +107,11 @@ def _finish(trained: Run, console: Console) -> Evaluation | None:
         trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
     )
     low, high = evaluation.error_interval
-    least, most = evaluation.balanced_accuracy_interval
     for warning in evaluation.warnings():
         console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
-        f"95 % interval {low:.2f} to {high:.2f})\n"
-        f"balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/] (95 % interval {least:.2f} to {most:.2f})\n"
+        f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
         f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
         soft_wrap=True,
     )

@@ -43,14 +43,14 @@ def too_few(splits: Splits) -> list[str]:
     """
     counts = describe(splits)
     sentences = []
-    for split, least, why in (
-        ("train", LEAST_TRAIN, "too few to learn a class from"),
-        ("test", LEAST_TEST, "too few to say how well a class is found"),
+    for split, name, least, why in (
+        ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
+        ("test", "test", LEAST_TEST, "too few to say how well a class is found"),
     ):
         few = [f"{row.name} ({getattr(row, split)})" for row in counts if getattr(row, split) < least]
         if few:
             rest = f" and {len(few) - _MOST_NAMED} more classes" if len(few) > _MOST_NAMED else ""
-            sentences.append(f"fewer than {least} {split} images, {why}: {', '.join(few[:_MOST_NAMED])}{rest}")
+            sentences.append(f"fewer than {least} {name} images, {why}: {', '.join(few[:_MOST_NAMED])}{rest}")
     sizes = [row.train for row in counts]
     if max(sizes) >= UNEVEN * min(sizes):
         large, small = (function(counts, key=lambda row: row.train) for function in (max, min))

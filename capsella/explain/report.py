@@ -77,19 +77,20 @@ def write_report(
         if section.figure is not None:
             png = write_png(section.figure, folder / "figures" / f"{section.name}.png")
             pictures[section.name] = base64.b64encode(png).decode()
-    shown = {
-        "title": title,
-        "facts": facts,
+    shown = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
+    path = folder / "report.html"
+    write_text(path, _page({**shown, **_words(evaluation, training)}))
+    return path
+
+
+def _words(evaluation: Evaluation, training: Training | None) -> dict[str, object]:
+    """What the page says before its figures."""
+    return {
         "evaluation": evaluation,
         "about": [*(() if training is None else training.paragraphs), *about_result(evaluation)],
         "confusions": about_confusions(evaluation),
         "limits": limits(evaluation, training),
-        "sections": sections,
-        "pictures": pictures,
     }
-    path = folder / "report.html"
-    write_text(path, _page(shown))
-    return path
 
 
 def _page(shown: Mapping[str, object]) -> str:

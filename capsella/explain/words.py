@@ -14,9 +14,9 @@ FEW = 30
 """Test images of a class, below which its sensitivity is known to ten points or worse."""
 MOST_CONFUSIONS, MOST_CLASSES = 3, 12
 BALANCED = {
-    "none": "Every training image was shown once an epoch",
-    "sampling": "Rare classes were shown more often (balance: sampling)",
-    "weights": "Mistakes on rare classes counted more (balance: weights)",
+    "none": "No class was shown more often for being rare (balance: none);",
+    "sampling": "Rare classes were shown more often (balance: sampling), for",
+    "weights": "Mistakes on rare classes counted more (balance: weights), for",
 }
 
 
@@ -50,7 +50,7 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     elif column in best:
         chosen += f"which had the lowest {error}, on the validation images ({best[column]:.1f} %)."
     if not recipe.data.is_paired:
-        chosen += f" {BALANCED[recipe.balance]}: {choose_balance(counts).why}."
+        chosen += f" {BALANCED[recipe.balance]} {choose_balance(counts).why}."
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
 
 
