@@ -209,22 +209,7 @@ def total_loss(
         ValueError: two classes an image and a loss that is for one, or class weights; parts of another shape than the
             reconstructions.
     """
-    if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
-        raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for images of two classes, got {options.name}")
-    if labels.ndim == 2 and class_weights is not None:
-        raise ValueError("class_weights: must be None for images of two classes, got some")
-    present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
-    each = None if class_weights is None else class_weights[labels]
-    if options.name == "margin":
-        constants = options.positive_margin, options.negative_margin, options.absent_weight
-        classification = margin_loss(output.activations, present, *constants, image_weights=each)
-    elif options.name == "sigmoid_cross_entropy":
-        classification = sigmoid_cross_entropy(output, present, each)
-    elif options.name == "spread":
-        margin = options.spread_last if spread is None else spread
-        classification = spread_loss(output.activations, labels, margin, each)
-    else:
-        classification = cross_entropy(output, labels, each)
+    classification = _classification(output, labels, options, spread, class_weights)
     if output.reconstruction is None:
         return Losses(classification, classification, torch.zeros_like(classification))
     weight = options.reconstruction_weight
@@ -259,6 +244,26 @@ def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b
     """Images classified wrong; of two classes an image, both must be found ([S] §6)."""
     wrong = strongest(activations, labels) != labels
     return int(wrong.flatten(1).any(1).sum() if wrong.ndim == 2 else wrong.sum())
+
+
+def _classification(
+    output: Output, labels: Tensor, options: LossOptions, spread: float | None, class_weights: Tensor | None
+) -> Tensor:
+    if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
+        raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for images of two classes, got {options.name}")
+    if labels.ndim == 2 and class_weights is not None:
+        raise ValueError("class_weights: must be None for images of two classes, got some")
+    present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
+    each = None if class_weights is None else class_weights[labels]
+    if options.name == "margin":
+        constants = options.positive_margin, options.negative_margin, options.absent_weight
+        return margin_loss(output.activations, present, *constants, image_weights=each)
+    if options.name == "sigmoid_cross_entropy":
+        return sigmoid_cross_entropy(output, present, each)
+    if options.name == "spread":
+        margin = options.spread_last if spread is None else spread
+        return spread_loss(output.activations, labels, margin, each)
+    return cross_entropy(output, labels, each)
 
 
 def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> Float[Tensor, ""]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from capsella.cli.screen import list_entries, show
 from capsella.data import (
@@ -26,6 +27,7 @@ from capsella.data import (
     save_thesis_sets,
     source_table,
     thesis_set,
+    too_few,
 )
 from capsella.files import write_whole
 
@@ -106,6 +108,8 @@ def _show(name: str, words: list[str]) -> None:
     _print_counts(f"{splits.name}: {height}×{width}×{splits.channels}{depth}", describe(splits))
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
     _describe_pairs(splits)
+    for sentence in () if options.data.is_paired else too_few(splits):
+        show(Text(f"WARNING: {sentence}", style="bold red"))
     if splits.broken:
         print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ")
     out = options.out or Path(f"{name}.png")

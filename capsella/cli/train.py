@@ -16,7 +16,7 @@ from capsella.cli.recipes import recipe_groups
 from capsella.data.outline import outline
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Spread
-from capsella.explain import write_report
+from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
 from capsella.grid import finish_run
 from capsella.papers import get_recipe, list_recipes, recipe_function
@@ -31,7 +31,8 @@ IMAGES is a folder with one sub-folder a class. Size, batch and epochs are
 chosen for it, unless flags set them. Without a RECIPE it is images-efficient.
 
 Trains a recipe and keeps the epoch with the lowest validation error (with
---keep last, the last). Tests that once, and writes report.html.
+--keep last, the last; where rare classes are balanced, the lowest balanced
+error). Tests that once, and writes report.html.
 
 Every field of a recipe is a flag: `capsella train RECIPE --help` lists them.
 --model NAME takes another network. If both networks have the same options, it
@@ -133,19 +134,18 @@ def _finish(trained: Run, console: Console) -> Evaluation | None:
     if not is_first_process():
         return None
     evaluation, splits = finish_run(trained)
-    facts = {
-        "recipe": trained.name,
-        "network": trained.model.name,
-        "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
-        "seed": str(trained.recipe.seed),
-        "versions": f"capsella {trained.environment['capsella']}, torch {trained.environment['torch']}",
-    }
-    metrics = RunFolder(trained.folder).metrics
-    report = write_report(trained.folder, trained.model, evaluation, splits.test, metrics, trained.name, facts)
+    files = RunFolder(trained.folder)
+    about = about_training(trained, splits, files.read("summary"))
+    facts = run_facts(trained, splits)
+    report = write_report(
+        trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
+    )
     low, high = evaluation.error_interval
+    for warning in evaluation.warnings():
+        console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
-        f"95 % interval {low:.2f} to {high:.2f})\n"
+        f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
         f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
         soft_wrap=True,
     )

@@ -53,6 +53,11 @@ class Measured:
         return accuracy_interval(self.hits)
 
     @property
+    def balanced_accuracy(self) -> float:
+        """Mean over seeds of the mean recall of all classes, in per cent."""
+        return float(np.mean([one.balanced_accuracy for one in self.evaluations.values()]))
+
+    @property
     def shipped(self) -> Evaluation:
         """Of the seed that validates best."""
         return self.evaluations[self.trained.best_seed]
@@ -77,6 +82,7 @@ class Measured:
             },
             "validation_error_percent": trained.validation_error,
             "accuracy": self.accuracy.to_dict(),
+            "balanced_accuracy_percent": self.balanced_accuracy,
             "latency_ms": asdict(self.latency),
             "shipped_seed": trained.best_seed,
             "seeds": {

@@ -16,7 +16,8 @@ from capsella.errors import counted
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
 from capsella.explain.plots import confusion_figure, printable, read_metrics, robustness_figure, write_png
-from capsella.explain.report import Section, reconstruction_section, tweak_section
+from capsella.explain.report import reconstruction_section, tweak_section
+from capsella.explain.sections import Section
 from capsella.files import write_text
 
 

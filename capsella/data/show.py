@@ -11,6 +11,11 @@ from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
 from capsella.errors import at_least
 
+LEAST_TRAIN, LEAST_TEST = 10, 5
+"""Images of a class, below which `too_few` names it."""
+UNEVEN = 1.5
+"""Classes are uneven where the largest has at least this many times the training images of the smallest."""
+_MOST_NAMED = 8
 _LEAST_SIDE = 48  # smaller images are enlarged by a whole factor, pixels kept square
 _MARGIN = 4
 _FIRST_PAIRS = 1000  # a sheet of pairs takes its pictures from these
@@ -29,6 +34,33 @@ def describe(splits: Splits) -> list[ClassCounts]:
     """Images per class and split, in the order of the classes; of pairs, the images that they are made of."""
     counts = [images.counts() for images in splits.named().values()]
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
+
+
+def too_few(splits: Splits) -> list[str]:
+    """In sentences: classes with fewer than `LEAST_TRAIN` or `LEAST_TEST` images, and classes of very different size.
+
+    Nothing of it keeps one from training; the numbers of such classes say little.
+    """
+    counts = describe(splits)
+    sentences = []
+    for split, name, least, why in (
+        ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
+        ("test", "test", LEAST_TEST, "too few to say how well a class is found"),
+    ):
+        few = [f"{row.name} ({getattr(row, split)})" for row in counts if getattr(row, split) < least]
+        if few:
+            rest = f" and {len(few) - _MOST_NAMED} more classes" if len(few) > _MOST_NAMED else ""
+            sentences.append(f"fewer than {least} {name} images, {why}: {', '.join(few[:_MOST_NAMED])}{rest}")
+    sizes = [row.train for row in counts]
+    if max(sizes) >= UNEVEN * min(sizes):
+        large, small = (function(counts, key=lambda row: row.train) for function in (max, min))
+        share = 100 * large.train / sum(sizes)
+        sentences.append(
+            f"uneven classes: {large.name} has {large.train / small.train:.1f} times the training images of "
+            f"{small.name}; calling every image {large.name} would be right for about {share:.0f} %, so read the "
+            "balanced accuracy; recipes for images of one's own balance such classes (--balance auto)"
+        )
+    return sentences
 
 
 def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:

@@ -3,8 +3,9 @@
 Other packages import from here; the folders inside are named after what is asked, and export nothing themselves.
 """
 
-from capsella.evaluation.accuracy.evaluation import ClassScore, Evaluation, evaluate
-from capsella.evaluation.accuracy.table import evaluation_table, percent
+from capsella.evaluation.accuracy.evaluation import Evaluation, evaluate
+from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, confusions, shares
+from capsella.evaluation.accuracy.table import evaluation_table, percent, with_interval
 from capsella.evaluation.attacks.curves import (
     AttackCurve,
     AttackOptions,
@@ -20,6 +21,7 @@ from capsella.evaluation.intervals import (
     accuracy_interval,
     difference_interval,
     mcnemar,
+    mean_share_interval,
     wilson_interval,
 )
 from capsella.evaluation.prediction.certainty import Certainty

@@ -13,3 +13,4 @@ from capsella.explain.vote_distances import (
     vote_distances,
     vote_distances_figure,
 )
+from capsella.explain.words import Training, about_training, run_facts

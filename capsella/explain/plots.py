@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -13,7 +14,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import PERTURBATIONS, Calibration, Robustness
+from capsella.evaluation import PERTURBATIONS, Calibration, Robustness, Roc, shares
 from capsella.files import write_whole
 
 RESOLUTION = 110  # dots an inch
@@ -25,13 +26,19 @@ LOSSES = {
     "train_reconstruction": (TRAIN, ":"),
     "validation_loss": (VALIDATION, "-"),
 }
-ERRORS = {"train_error": (TRAIN, "-"), "validation_error": (VALIDATION, "-")}
+ERRORS = {
+    "train_error": (TRAIN, "-"),
+    "validation_error": (VALIDATION, "-"),
+    "validation_balanced_error": (VALIDATION, "--"),
+}
 RATES = {"learning_rate": (GREY, "-")}
 STYLES = ("o-", "s--", "^:")  # of the first ten networks, and so on
 
 
-def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str]) -> Figure:
-    """Counts in the cells; colour says which share of a true class (row) was put in a predicted class (column).
+def confusion_figure(
+    confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str], of: Literal["true", "predicted"] = "true"
+) -> Figure:
+    """Counts in the cells; colour says which share of its true class (row), or of its predicted one (column), it is.
 
     Raises:
         ValueError: a matrix that is not classes × classes.
@@ -43,12 +50,12 @@ def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequ
     side = max(n * cell, 2.4)
     figure = Figure(figsize=(side + 2.6, side + 1.8), layout="constrained")
     axes = figure.add_subplot()
-    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    share = shares(confusion, of)
+    picture = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     digits = len(str(confusion.max()))
     size = min(11.0, 72 * cell / (0.75 * max(digits, 2) + 0.6))  # points: the longest number fits into its cell
     for true, predicted in np.argwhere(confusion):
-        colour = "white" if shares[true, predicted] > 0.5 else "black"
+        colour = "white" if share[true, predicted] > 0.5 else "black"
         count = str(confusion[true, predicted])
         axes.text(predicted, true, count, ha="center", va="center", color=colour, fontsize=size)
     names, name_size = [shorten(name) for name in classes], min(10.0, 72 * cell * 0.62)
@@ -56,7 +63,29 @@ def confusion_figure(confusion: Int[np.ndarray, "true predicted"], classes: Sequ
     axes.set_xticks(range(n), names, rotation=0 if straight else 90, fontsize=name_size, parse_math=False)
     axes.set_yticks(range(n), names, fontsize=name_size, parse_math=False)
     axes.set(xlabel="predicted class", ylabel="true class")
-    figure.colorbar(picture, ax=axes, label="share of the true class", shrink=0.6)
+    figure.colorbar(picture, ax=axes, label=f"share of the {of} class", shrink=0.6)
+    return figure
+
+
+def roc_figure(curves: Mapping[str, Roc]) -> Figure:
+    """Sensitivity against 1 − specificity of each class, with the area below in the legend.
+
+    Raises:
+        ValueError: no curves.
+    """
+    if not curves:
+        raise ValueError("curves: must hold at least one class, got none")
+    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="by chance (0.500)")
+    for number, (name, curve) in enumerate(curves.items()):
+        style = ("-", "--", ":")[number // 10 % 3]
+        label = f"{shorten(name)} ({curve.auc:.3f})"
+        axes.plot(curve.false_positives, curve.true_positives, style, color=f"C{number % 10}", label=label)
+    axes.set(xlabel="1 − specificity", ylabel="sensitivity", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    axes.grid(alpha=0.25)
+    columns = -(-len(curves) // 20)
+    _as_written(axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), ncols=columns, title="class (AUC)"))
     return figure
 
 

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
-from capsella.evaluation import Evaluation, percent
+from capsella.evaluation import Evaluation, percent, with_interval
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.plots import (
-    confusion_figure,
     entropy_figure,
     printable,
     read_metrics,
@@ -26,8 +24,10 @@ from capsella.explain.plots import (
 )
 from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.routing_views import routing_diagnostics
+from capsella.explain.sections import Section, confusion_sections, roc_section
 from capsella.explain.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
+from capsella.explain.words import Training, about_confusions, about_result, limits
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.routing import DEAD_BELOW
@@ -43,16 +43,6 @@ PAIRS = (
 NO_DECODER = "This model has no decoder, so no image can be made from what it found."
 
 
-@dataclass(frozen=True)
-class Section:
-    """One part of the report: a figure and a sentence on how to read it, or why there is none."""
-
-    name: str
-    title: str
-    text: str
-    figure: Figure | None = None
-
-
 def write_report(
     folder: Path,
     model: ImageClassifier,
@@ -61,6 +51,7 @@ def write_report(
     metrics_csv: Path | None,
     title: str,
     facts: Mapping[str, str],
+    training: Training | None = None,
 ) -> Path:
     """Write `folder`/report.html and the figures as `folder`/figures/*.png; returns the path of the page.
 
@@ -72,6 +63,7 @@ def write_report(
         metrics_csv: the training's metrics, or None where there are none.
         title: heading of the page.
         facts: what is to be known of the run: recipe, seed, data, versions.
+        training: what the page says of the training in words, by `about_training`.
 
     Raises:
         ValueError: an evaluation of another set.
@@ -85,10 +77,20 @@ def write_report(
         if section.figure is not None:
             png = write_png(section.figure, folder / "figures" / f"{section.name}.png")
             pictures[section.name] = base64.b64encode(png).decode()
-    shown = {"title": title, "facts": facts, "evaluation": evaluation, "sections": sections, "pictures": pictures}
+    shown = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
     path = folder / "report.html"
-    write_text(path, _page(shown))
+    write_text(path, _page({**shown, **_words(evaluation, training)}))
     return path
+
+
+def _words(evaluation: Evaluation, training: Training | None) -> dict[str, object]:
+    """What the page says before its figures."""
+    return {
+        "evaluation": evaluation,
+        "about": [*(() if training is None else training.paragraphs), *about_result(evaluation)],
+        "confusions": about_confusions(evaluation),
+        "limits": limits(evaluation, training),
+    }
 
 
 def _page(shown: Mapping[str, object]) -> str:
@@ -96,7 +98,9 @@ def _page(shown: Mapping[str, object]) -> str:
     environment = Environment(
         loader=PackageLoader("capsella.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return printable(environment.get_template("report.html.jinja").render(shown, percent=percent))
+    return printable(
+        environment.get_template("report.html.jinja").render(shown, percent=percent, with_interval=with_interval)
+    )
 
 
 def _sections(
@@ -104,18 +108,13 @@ def _sections(
 ) -> list[Section]:
     """The report from top to bottom."""
     return [
-        Section(
-            "confusion",
-            "Confusion matrix",
-            "A row is a true class, a column what the model said. Everything off the diagonal is a mistake; the colour "
-            "is the share of the row.",
-            confusion_figure(evaluation.confusion, evaluation.classes),
-        ),
+        _mistakes(evaluation, images),
+        *confusion_sections(evaluation),
+        roc_section(evaluation),
         reconstruction_section(model, evaluation, images),
         tweak_section(model, evaluation, images),
         _training(metrics_csv),
         _samples(evaluation, images),
-        _mistakes(evaluation, images),
         _reliability(evaluation),
         _entropy(model, images),
         _votes(model, evaluation, images),

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data.batches import even_shares
+from capsella.data.show import UNEVEN
 from capsella.data.split.sets import LabelledImages
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 Settled = Literal["none", "sampling", "weights"]
 Balance = Literal["auto", "none", "sampling", "weights"]
-UNEVEN = 1.5
-"""Classes are uneven where the largest has at least this many times the training images of the smallest."""
 
 
 @dataclass(frozen=True)

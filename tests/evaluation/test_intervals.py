@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from capsella.evaluation.intervals import accuracy_interval, balanced_interval, difference_interval, mcnemar
+from capsella.evaluation.intervals import (
+    accuracy_interval,
+    balanced_interval,
+    difference_interval,
+    mcnemar,
+    mean_share_interval,
+    wilson_interval,
+)
 
 
 def hits(*rows):
@@ -147,3 +154,17 @@ class TestBalanced:
     def test_errors(self):
         with pytest.raises(ValueError, match=r"^labels: must be one for each of the 4 images, got \(3,\)$"):
             balanced_interval(hits("1100"), np.array([0, 1, 2]))
+def test_the_mean_of_shares_covers_the_truth_as_often_as_it_says():
+    """Classes of 40, 12 and 6 images, of which 90, 70 and 50 % are found: 95 % of all draws, a little more or less."""
+    generator, truth = np.random.default_rng(0), np.mean([0.9, 0.7, 0.5])
+    draws = np.stack([generator.binomial(n, p, 2000) for n, p in ((40, 0.9), (12, 0.7), (6, 0.5))], 1)
+    numbers = (40, 12, 6)
+    intervals = [mean_share_interval(list(zip(hits, numbers, strict=True))) for hits in draws.tolist()]
+    inside = [low <= truth <= high for low, high in intervals]
+    assert 0.93 < np.mean(inside) < 0.98
+
+
+def test_the_mean_of_one_share_is_wilsons():
+    assert mean_share_interval([(3, 10)]) == pytest.approx(wilson_interval(3, 10))
+    with pytest.raises(ValueError, match="shares: must each be of at least one image"):
+        mean_share_interval([(0, 0)])

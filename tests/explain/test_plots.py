@@ -3,13 +3,14 @@ import pytest
 from PIL import Image
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import calibration
+from capsella.evaluation import Roc, calibration
 from capsella.explain.plots import (
     attack_figure,
     confusion_figure,
     entropy_figure,
     read_metrics,
     reliability_figure,
+    roc_figure,
     shorten,
     training_figure,
     write_png,
@@ -35,6 +36,24 @@ def test_confusion_shows_counts_and_colours_shares(tmp_path):
     assert labels(axes.get_yticklabels()) == ["a", "$\\bad{", "c" * 21 + "…"]
     write_png(figure, tmp_path / "confusion.png")  # an unescaped $ would be read as a formula, and fail here
     assert Image.open(tmp_path / "confusion.png").size > (300, 300)
+
+
+def test_confusion_by_answers_colours_columns():
+    axes = confusion_figure(np.array([[3, 1], [1, 0]]), ("a", "b"), "predicted").axes[0]
+    assert axes.images[0].get_array().tolist() == [[0.75, 1], [0.25, 0]]
+
+
+def test_roc_has_a_curve_a_class_and_its_area():
+    curve = Roc(np.array([0, 0.5, 1]), np.array([0, 1, 1]), 0.75)
+    axes = roc_figure({"$\\bad{": curve, "b": curve}).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "by chance (0.500)",
+        "$\\bad{ (0.750)",
+        "b (0.750)",
+    ]
+    np.testing.assert_allclose(axes.lines[1].get_xydata(), [[0, 0], [0.5, 1], [1, 1]])
+    with pytest.raises(ValueError, match="curves: must hold at least one class"):
+        roc_figure({})
 
 
 def test_confusion_of_a_hundred_classes_names_them_all():

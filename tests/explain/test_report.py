@@ -10,11 +10,11 @@ import torch
 from capsella.data import ImageSet
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
-from capsella.explain import write_report
+from capsella.explain import Training, write_report
 from capsella.models import create_model
 
 METRICS = "epoch,learning_rate,train_loss,train_error,validation_error\n1,0.001,0.5,20,22\n2,0.0009,0.2,5,6\n"
-FIGURES = {"confusion", "training", "samples", "mistakes", "reliability"}
+FIGURES = {"confusion", "answers", "roc", "training", "samples", "mistakes", "reliability"}
 
 
 class Page(HTMLParser):
@@ -28,7 +28,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "br"):
             self.open.append(tag)
         self.sources += [value for name, value in attrs if name in ("src", "href")]
 
@@ -55,7 +55,7 @@ def test_report_of_a_capsule_network_stands_alone_and_escapes_names(report, caps
     page = Page(text)
     expected = FIGURES | {"reconstructions", "dimension_tweaks", "coupling_entropy"}
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == expected
-    assert len(page.sources) == 8
+    assert len(page.sources) == 10
     assert "script" not in page.tags
     for source in page.sources:
         assert source.startswith("data:image/png;base64,")
@@ -133,3 +133,30 @@ def test_an_evaluation_of_another_set_is_an_error(capsnet, image_set, tmp_path):
     other = replace(image_set, labels=image_set.labels.flip(0))
     with pytest.raises(ValueError, match="evaluation: must be of test_images, got one with other labels"):
         write_report(tmp_path, capsnet, evaluation, other, None, "title", {})
+
+
+def test_what_is_wrong_stands_first_and_in_words(report, cnn, image_set):
+    activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
+    text = html.unescape(report(cnn, Evaluation(activations, image_set.labels, image_set.classes)))
+    never, constant, headline, words, table = (
+        text.index(part)
+        for part in (
+            '<p class="warning">Never found: <b>&amp;</b> (0 of 4), $\\bad{ (0 of 4).',
+            '<p class="warning">Not shown to be better than calling every image round, which is right for 33.3 %',
+            "4 of 12 right",
+            "Of 12 test images, 4 were classified right: 33.3 %.",
+            "Sensitivity (recall)",
+        )
+    )
+    assert never < constant < headline < words < table
+    assert "<li><b>&amp;</b>, taken for round: 4 of the 4 images of <b>&amp;</b></li>" in text
+    assert "Read the interval, not the number, of each class with fewer than 30: round (4)" in text
+
+
+def test_a_training_is_told_in_words(report, cnn, image_set, tmp_path):
+    evaluation = evaluate(cnn, image_set)
+    for grouped, said in ((True, "Images of one group were kept in one split"), (False, "Nothing told which images")):
+        training = Training(("It was trained on <cells>.",), grouped)
+        page = write_report(tmp_path, cnn, evaluation, image_set, None, "title", {}, training).read_text()
+        assert "<p>It was trained on &lt;cells&gt;.</p>" in page
+        assert said in page

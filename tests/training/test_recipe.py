@@ -83,6 +83,7 @@ def test_an_unknown_recipe_suggests_the_nearest():
         ({"epochs": 0}, "epochs: must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size: must be at least 1, got 0"),
         ({"patience": 0}, "patience: must be at least 1, got 0"),
+        ({"balance": "even"}, "balance: must be 'auto', 'none', 'sampling' or 'weights', got 'even'"),
         ({"keep": "first"}, "keep: must be 'best' or 'last', got 'first'"),
         ({"keep": "last", "patience": 3}, "patience: must be None where the last epoch is kept, got 3"),
         ({"optimizer": OptimizerOptions(learning_rate=math.inf)}, "learning_rate: must be a finite number, got inf"),

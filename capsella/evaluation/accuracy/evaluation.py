@@ -1,5 +1,6 @@
-"""What a model makes of a labelled set: error with its interval, precision, recall, confusion, calibration."""
+"""What a model makes of a labelled set: error and balanced accuracy with intervals, each class, ROC, calibration."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -14,34 +15,18 @@ from torch import Tensor
 from capsella.data.batches import batches
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import at_least, require
-from capsella.evaluation.intervals import wilson_interval
+from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
+from capsella.evaluation.intervals import mean_share_interval, wilson_interval
 from capsella.losses import strongest
 from capsella.models import ImageClassifier
 from capsella.models.confidence.reliability import Calibration, calibration
 from capsella.models.inference import inference
 
+MOST_NAMED = 8  # classes in a warning
 CONFIDENCE = {
     1: "the largest class activation (a capsule's length, or a CNN's softmax), not normalised over the classes",
     2: "the second largest class activation: how sure the model is of the weaker class of a pair",
 }
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """How one class fared; a share is None where it would be 0/0.
-
-    support: test images of the class. predicted: images the model put there.
-    precision: of those predicted, the share that is right; None if none was predicted.
-    recall: of the support, the share that was found; None without test images.
-    f1: harmonic mean, 2·hits / (support + predicted); None without test images.
-    """
-
-    name: str
-    support: int
-    predicted: int
-    precision: float | None
-    recall: float | None
-    f1: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,21 +112,46 @@ class Evaluation:
         return confusion_matrix(self.labels.flatten().numpy(), self.predictions.flatten().numpy(), labels=every)
 
     @cached_property
+    def roc(self) -> list[Roc | None]:
+        """The ROC curve of each class against the rest; None for a class without test images, or with all of them."""
+        present = (self.labels.reshape(len(self.labels), -1, 1) == torch.arange(len(self.classes))).any(1)
+        columns = zip(self.activations.T.numpy(), present.T.numpy(), strict=True)
+        return [roc(activations, is_there) for activations, is_there in columns]
+
+    @cached_property
     def per_class(self) -> list[ClassScore]:
-        """Precision, recall and F1 of each class."""
-        hits = self.confusion.diagonal().tolist()
-        support, predicted = self.confusion.sum(1).tolist(), self.confusion.sum(0).tolist()
-        return [
-            ClassScore(
-                name=name,
-                support=s,
-                predicted=p,
-                precision=h / p if p else None,
-                recall=h / s if s else None,
-                f1=2 * h / (s + p) if s else None,
-            )
-            for name, h, s, p in zip(self.classes, hits, support, predicted, strict=True)
-        ]
+        """Precision, recall, F1, specificity and AUC of each class."""
+        return class_scores(self.confusion, self.classes, self.roc)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean recall of the classes that have test images, in per cent: each class counts the same."""
+        return 100 * _mean([score.recall for score in self.per_class])
+
+    @property
+    def balanced_accuracy_interval(self) -> tuple[float, float]:
+        """95 % interval of the balanced accuracy, in per cent: see `mean_share_interval`."""
+        hits, support = self.confusion.diagonal().tolist(), self.confusion.sum(1).tolist()
+        low, high = mean_share_interval([(h, s) for h, s in zip(hits, support, strict=True) if s])
+        return 100 * low, 100 * high
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of the classes that have test images, in [0, 1]."""
+        return _mean([score.f1 for score in self.per_class])
+
+    @property
+    def macro_auc(self) -> float | None:
+        """The mean area under the ROC curves, in [0, 1]; None where no class has one."""
+        areas = [score.auc for score in self.per_class]
+        return _mean(areas) if any(area is not None for area in areas) else None
+
+    @cached_property
+    def majority(self) -> Majority | None:
+        """What naming the commonest class for every image would reach; None for pairs, and for a single image."""
+        if self.labels.ndim == 2:
+            return None
+        return majority(self.labels.numpy(), self.correct.numpy(), self.classes)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -166,16 +176,37 @@ class Evaluation:
             notes.append(f"never predicted, so no precision: {', '.join(unused)}")
         return notes
 
+    def warnings(self) -> list[str]:
+        """What must stand before any other number: classes that are never found, a model no better than a constant."""
+        warnings = []
+        if lost := [f"{score.name} (0 of {score.support})" for score in self.per_class if score.recall == 0]:
+            rest = f" and {len(lost) - MOST_NAMED} more classes" if len(lost) > MOST_NAMED else ""
+            warnings.append(f"never found: {', '.join(lost[:MOST_NAMED])}{rest}")
+        if self.majority is not None and not self.majority.is_beaten:
+            warnings.append(str(self.majority))
+        return warnings
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, ready for JSON; a share that would be 0/0 is null and named in `notes`."""
-        curve = self.calibration
+        curve, one = self.calibration, self.majority
         return {
             "images": len(self.labels),
             "errors": self.errors,
             "error_percent": self.error,
             "error_interval_95_percent": list(self.error_interval),
+            "balanced_accuracy_percent": self.balanced_accuracy,
+            "balanced_accuracy_interval_95_percent": list(self.balanced_accuracy_interval),
+            "macro_f1": self.macro_f1,
+            "macro_auc": self.macro_auc,
+            "majority": None if one is None else {**asdict(one), "is_beaten": one.is_beaten},
             "classes": [asdict(score) for score in self.per_class],
-            "confusion": {"rows": "true", "columns": "predicted", "counts": self.confusion.tolist()},
+            "confusion": {
+                "rows": "true",
+                "columns": "predicted",
+                "counts": self.confusion.tolist(),
+                "shares_of_true": shares(self.confusion, "true").tolist(),
+                "shares_of_predicted": shares(self.confusion, "predicted").tolist(),
+            },
             "calibration": {
                 "confidence": self.confidence_means,
                 "expected_calibration_error": curve.expected_error,
@@ -184,6 +215,7 @@ class Evaluation:
                 "bin_confidence": _null_for_nan(curve.confidence),
                 "bin_accuracy": _null_for_nan(curve.accuracy),
             },
+            "warnings": self.warnings(),
             "notes": self.notes(),
         }
 
@@ -224,3 +256,8 @@ def evaluate(
 
 def _null_for_nan(values: Float[np.ndarray, "bins"]) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known)

@@ -5,14 +5,16 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.evaluation.accuracy.evaluation import Evaluation
+from capsella.evaluation.accuracy.scores import confusions, shares
 
 # Wider matrices do not fit a terminal: the commonest confusions are listed instead.
 MOST_COLUMNS = 12
-MOST_CONFUSIONS = 15
+MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # the second: beside a matrix
 
 
 def evaluation_table(evaluation: Evaluation) -> RenderableType:
-    """Error, scores of each class, confusion matrix (or the commonest confusions), calibration, notes."""
+    """Warnings, error, balanced accuracy, scores of each class, confusions, calibration, notes."""
+    warnings = [Text(f"WARNING: {warning}", style="bold red") for warning in evaluation.warnings()]
     low, high = evaluation.error_interval
     headline = Text(
         f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}): "
@@ -26,7 +28,21 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
         f"({len(evaluation.calibration.counts)} bins; confidence is {evaluation.confidence_means})"
     )
     notes = [Text(f"note: {note}") for note in evaluation.notes()]
-    return Group(headline, Text("\neach class"), _scores(evaluation), confusion, calibration, *notes)
+    tables = _scores(evaluation), _sensitivities(evaluation), confusion
+    return Group(*warnings, headline, *_over_classes(evaluation), Text("\neach class"), *tables, calibration, *notes)
+
+
+def _over_classes(evaluation: Evaluation) -> list[Text]:
+    """What the error hides where one class has most of the images."""
+    low, high = evaluation.balanced_accuracy_interval
+    area = "" if evaluation.macro_auc is None else f", mean AUC {evaluation.macro_auc:.3f}"
+    lines = [
+        Text(f"balanced accuracy {evaluation.balanced_accuracy:.2f} % (95 % interval {low:.2f} to {high:.2f})", "bold"),
+        Text(f"macro-F1 {100 * evaluation.macro_f1:.2f} %{area}"),
+    ]
+    if evaluation.majority is not None and evaluation.majority.is_beaten:  # else it is a warning
+        lines.append(Text(str(evaluation.majority)))
+    return lines
 
 
 def _scores(evaluation: Evaluation) -> Table:
@@ -41,6 +57,21 @@ def _scores(evaluation: Evaluation) -> Table:
     return table
 
 
+def _sensitivities(evaluation: Evaluation) -> Table:
+    table = Table()
+    table.add_column("class")
+    for heading in ("sensitivity % (95 %)", "specificity % (95 %)", "AUC"):
+        table.add_column(heading, justify="right")
+    for score in evaluation.per_class:
+        table.add_row(
+            Text(score.name),
+            with_interval(score.recall, score.recall_interval),
+            with_interval(score.specificity, score.specificity_interval),
+            "–" if score.auc is None else f"{score.auc:.3f}",
+        )
+    return table
+
+
 def _confusion_matrix(evaluation: Evaluation) -> Group:
     table = Table()
     table.add_column("")
@@ -49,21 +80,36 @@ def _confusion_matrix(evaluation: Evaluation) -> Group:
     for true, row in enumerate(evaluation.confusion.tolist()):
         cells = (Text(str(n) if n else "·", style="green" if true == c else "") for c, n in enumerate(row))
         table.add_row(Text(evaluation.classes[true]), *cells)
-    return Group(Text("\nconfusion: true class (rows) by predicted class (columns)"), table)
+    heading = Text("\nconfusion: true class (rows) by predicted class (columns)")
+    return Group(heading, table, _commonest_confusions(evaluation))
 
 
 def _commonest_confusions(evaluation: Evaluation) -> Group:
-    counts = evaluation.confusion.tolist()
-    pairs = [(n, true, c) for true, row in enumerate(counts) for c, n in enumerate(row) if n and true != c]
-    pairs.sort(key=lambda pair: (-pair[0], pair[1:]))
-    shown = min(len(pairs), MOST_CONFUSIONS)
+    kinds = confusions(evaluation.confusion)
+    if not kinds:
+        return Group(Text("\nno confusions"))
+    of_true, of_predicted = (shares(evaluation.confusion, of) for of in ("true", "predicted"))
+    shown = kinds[: MOST_CONFUSIONS if len(evaluation.classes) > MOST_COLUMNS else MOST_BESIDE]
     table = Table()
     for heading in ("true class", "taken for"):
         table.add_column(heading)
-    table.add_column("images", justify="right")
-    for n, true, c in pairs[:shown]:
-        table.add_row(Text(evaluation.classes[true]), Text(evaluation.classes[c]), str(n))
-    return Group(Text(f"\nconfusions: the commonest {shown} of {len(pairs)} kinds"), table)
+    for heading in ("images", "% of true class", "% of predicted"):
+        table.add_column(heading, justify="right")
+    for true, predicted, images in shown:
+        parts = (percent(share[true, predicted]) for share in (of_true, of_predicted))
+        table.add_row(Text(evaluation.classes[true]), Text(evaluation.classes[predicted]), str(images), *parts)
+    return Group(Text(f"\nconfusions: the commonest {len(shown)} of {len(kinds)} kinds"), table)
+
+
+def with_interval(share: float | None, interval: tuple[float, float] | None) -> str:
+    """A share in per cent with its interval.
+
+    >>> with_interval(0.5, (0.25, 0.75))
+    '50.0 (25.0 to 75.0)'
+    """
+    if share is None or interval is None:
+        return "–"
+    return f"{100 * share:.1f} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
 def percent(share: float | None) -> str:

@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    precision_recall_fscore_support,
+    recall_score,
+    roc_auc_score,
+)
 from torch import nn
 
 from capsella.data import ImageSet
-from capsella.evaluation import Evaluation, evaluate, evaluation_table
+from capsella.evaluation import Evaluation, evaluate, evaluation_table, shares, wilson_interval
 from capsella.models import ImageClassifier
 from capsella.types import Output
 
@@ -104,9 +111,12 @@ def test_missing_classes_give_null_and_say_so():
     assert (b["precision"], b["recall"], b["f1"]) == (0, None, None)
     assert (c["precision"], c["recall"], c["f1"]) == (None, None, None)
     assert result["notes"] == ["no test images, so no recall and no F1: b, c", "never predicted, so no precision: c"]
+    low, high = wilson_interval(0, 1)
     assert unpredicted["classes"][1] == {
-        "name": "b", "support": 1, "predicted": 0, "precision": None, "recall": 0, "f1": 0
+        "name": "b", "support": 1, "predicted": 0, "precision": None, "recall": 0, "f1": 0,
+        "recall_interval": (low, high), "specificity": 1, "specificity_interval": wilson_interval(1, 1), "auc": 0.5,
     }  # fmt: skip
+    assert (a["specificity"], a["specificity_interval"], a["auc"]) == (None, None, None)
 
 
 def test_dict_holds_the_numbers():
@@ -116,6 +126,59 @@ def test_dict_holds_the_numbers():
     assert sum(result["calibration"]["bin_counts"]) == 4
     assert result["calibration"]["expected_calibration_error"] == pytest.approx(0.05)
     assert result["calibration"]["bin_accuracy"].count(None) == 14
+
+
+def test_means_over_classes_agree_with_scikit_learn():
+    generator = np.random.default_rng(1)
+    labels = generator.choice(3, 300, p=[0.8, 0.15, 0.05])
+    activations = generator.random((300, 3)) + 0.5 * np.eye(3)[labels]
+    evaluation = Evaluation(torch.from_numpy(activations), torch.from_numpy(labels), NAMES)
+    predictions = activations.argmax(1)
+    assert evaluation.balanced_accuracy == pytest.approx(100 * balanced_accuracy_score(labels, predictions))
+    assert evaluation.macro_f1 == pytest.approx(f1_score(labels, predictions, average="macro"))
+    areas = [roc_auc_score(labels == k, activations[:, k]) for k in range(3)]
+    assert [score.auc for score in evaluation.per_class] == pytest.approx(areas)
+    assert evaluation.macro_auc == pytest.approx(np.mean(areas))
+    spared = [recall_score(labels != k, predictions != k) for k in range(3)]
+    assert [score.specificity for score in evaluation.per_class] == pytest.approx(spared)
+    assert np.array(shares(evaluation.confusion)) == pytest.approx(
+        confusion_matrix(labels, predictions, normalize="true")
+    )
+    assert np.array(shares(evaluation.confusion, "predicted")) == pytest.approx(
+        confusion_matrix(labels, predictions, normalize="pred")
+    )
+    json.dumps(evaluation.to_dict(), allow_nan=False)
+
+
+def test_a_model_that_names_the_commonest_class_alone_is_warned_of():
+    constant = of_predictions([0] * 100, [0] * 60 + [1] * 38 + [2] * 2)
+    assert constant.warnings() == [
+        "never found: b (0 of 38), c (0 of 2)",
+        "not shown to be better than calling every image a, which is right for 60.0 %: +0.0 points "
+        "(95 % interval -1.9 to +1.9)",
+    ]
+    assert constant.balanced_accuracy == pytest.approx(100 / 3)
+    assert printed(constant).splitlines()[0] == "WARNING: never found: b (0 of 38), c (0 of 2)"
+    worse = of_predictions([1] * 100, [0] * 60 + [1] * 38 + [2] * 2)
+    assert str(worse.majority).startswith("worse than calling every image a, which is right for 60.0 %: -22.0 points")
+
+
+def test_a_good_model_has_no_warning():
+    good = of_predictions([0] * 60 + [1] * 38 + [2] * 2, [0] * 60 + [1] * 38 + [2] * 2)
+    assert good.warnings() == good.to_dict()["warnings"] == []
+    assert good.majority.is_beaten
+    assert "WARNING" not in printed(good)
+    assert "better than calling every image a, which is right for 60.0 %: +40.0 points" in printed(good)
+
+
+def test_many_lost_classes_are_counted():
+    names = tuple(f"class{k}" for k in range(20))
+    (lost, _) = of_predictions([0] * 20, list(range(20)), classes=names).warnings()
+    assert lost.endswith("class8 (0 of 1) and 11 more classes")
+
+
+def test_a_single_image_has_no_baseline():
+    assert of_predictions([0], [0]).majority is None
 
 
 def test_most_confident_mistake_comes_first():
@@ -131,7 +194,7 @@ def test_a_length_rounded_above_one_still_calibrates():
 def test_table_prints_error_scores_and_names_as_they_are():
     text = printed(of_predictions([0, 1, 1, 2], [0, 1, 2, 2], classes=("[red]", "b", "c")))
     assert "error 25.00 % (95 % interval 4.56 to 69.94): 1 of 4 images wrong" in text
-    assert text.count("[red]") == 3  # in the scores, and as row and column of the matrix
+    assert text.count("[red]") == 4  # in both tables of scores, and as row and column of the matrix
     assert "50.00" in text
     assert "expected calibration error 0.0500" in text
 

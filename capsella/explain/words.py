@@ -1,0 +1,121 @@
+"""The report in words, for readers who do not read tables: what was trained, how good it is, what is not known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capsella.data import Splits
+from capsella.evaluation import Evaluation, confusions
+from capsella.training import Run
+from capsella.training.balance import choose_balance
+from capsella.training.validation import kept_by
+
+FEW = 30
+"""Test images of a class, below which its sensitivity is known to ten points or worse."""
+MOST_CONFUSIONS, MOST_CLASSES = 3, 12
+BALANCED = {
+    "none": "No class was shown more often for being rare (balance: none);",
+    "sampling": "Rare classes were shown more often (balance: sampling), for",
+    "weights": "Mistakes on rare classes counted more (balance: weights), for",
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a report says of a training: its paragraphs; and whether images were kept together in groups."""
+
+    paragraphs: tuple[str, ...]
+    grouped: bool
+
+
+def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Training:
+    """What was trained on what, which epoch was kept, and how classes were balanced, each with the reason.
+
+    `summary`: what the run's summary.json holds.
+    """
+    recipe, best, counts = run.recipe, summary["best"], splits.train.counts()
+    listed = ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
+    listed += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
+    kind = "pairs of images" if recipe.data.is_paired else "images"
+    trained = (
+        f"The network {run.model.name} was trained on {len(splits.train):,} {kind} of {len(counts)} classes: {listed}. "
+        f"{len(splits.validation):,} others (validation images) were used to choose the epoch. The "
+        f"{len(splits.test):,} test images, of which this page speaks, were used neither to train nor to choose."
+    )
+    error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
+    column = kept_by(recipe)
+    chosen = f"Kept: epoch {best['epoch']:.0f} of {summary['epochs']}, "
+    if recipe.stop_at_error is not None or recipe.keep == "last":
+        chosen += "at which the training ended."
+    elif column in best:
+        chosen += f"which had the lowest {error}, on the validation images ({best[column]:.1f} %)."
+    if not recipe.data.is_paired:
+        chosen += f" {BALANCED[recipe.balance]} {choose_balance(counts).why}."
+    return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
+
+
+def run_facts(run: Run, splits: Splits) -> dict[str, str]:
+    """What a report lists of a run."""
+    return {
+        "recipe": run.name,
+        "network": run.model.name,
+        "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
+        "balance": run.recipe.balance,
+        "seed": str(run.recipe.seed),
+        "versions": f"capsella {run.environment['capsella']}, torch {run.environment['torch']}",
+    }
+
+
+def about_result(evaluation: Evaluation) -> list[str]:
+    """How good the network is: images right, classes, and the commonest class alone."""
+    images, (low, high) = len(evaluation.labels), evaluation.error_interval
+    right = images - evaluation.errors
+    words = [
+        f"Of {images:,} test images, {right:,} were classified right: {100 - evaluation.error:.1f} %. Another set of "
+        f"as many images would give another number: the 95 % interval is {100 - high:.1f} to {100 - low:.1f} %."
+    ]
+    low, high = evaluation.balanced_accuracy_interval
+    seen = sum(score.support > 0 for score in evaluation.per_class)
+    words.append(
+        "If each class counts the same, however many images it has, the network finds "
+        f"{evaluation.balanced_accuracy:.1f} % (balanced accuracy; 95 % interval {low:.1f} to {high:.1f} %). A blind "
+        f"guess among the {seen} classes would find {100 / seen:.1f} %."
+    )
+    if evaluation.majority is not None:
+        words.append(f"The network is {evaluation.majority}.")
+    return words
+
+
+def about_confusions(evaluation: Evaluation) -> list[str]:
+    """The commonest mistakes: the true class first, then what it was taken for."""
+    named = evaluation.classes
+    return [
+        f"{named[one.true]}, taken for {named[one.predicted]}: {one.images} of the "
+        f"{evaluation.per_class[one.true].support} images of {named[one.true]}"
+        for one in confusions(evaluation.confusion)[:MOST_CONFUSIONS]
+    ]
+
+
+def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
+    """What the numbers of a page cannot say."""
+    few = [f"{score.name} ({score.support})" for score in evaluation.per_class if score.support < FEW]
+    listed = ", ".join(few[:MOST_CLASSES]) + (f" and {len(few) - MOST_CLASSES} more" if len(few) > MOST_CLASSES else "")
+    known = []
+    if few:
+        known.append(
+            f"Few test images. Read the interval, not the number, of each class with fewer than {FEW}: {listed}."
+        )
+    if training is not None and training.grouped:
+        known.append("Other slides and patients. Images of one group were kept in one split, so this much was tested.")
+    elif training is not None:
+        known.append(
+            "Other slides and patients. Nothing told which images belong together (--group). If images of one slide or "
+            "patient are both in training and here, a new slide will be classified worse than this page says."
+        )
+    known += [
+        "Another laboratory. Other microscopes, stains and cameras were tested only if their images are among these.",
+        "How sure one answer is. The activations are not calibrated: one of 0.9 does not mean right nine times in ten. "
+        "The section on calibration shows what they mean here.",
+        "Images that show none of the classes. The network puts each into one of its classes all the same.",
+    ]
+    return known

@@ -1,0 +1,36 @@
+"""What `capsella data show` warns of."""
+
+import pytest
+import torch
+
+from capsella.data import ImageSet, Splits, too_few
+
+NAMES = ("[red]", "b", "c")
+
+
+def image_set(*counts):
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
+    return ImageSet(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), labels, NAMES)
+
+
+def splits(train, test):
+    return Splits("cells", image_set(*train), image_set(1, 1, 1), image_set(*test))
+
+
+def test_enough_of_each_is_not_spoken_of():
+    assert too_few(splits((14, 10, 12), (5, 5, 5))) == []
+
+
+def test_small_classes_are_named_with_their_numbers():
+    train, test = too_few(splits((10, 9, 9), (5, 4, 0)))
+    assert train == "fewer than 10 training images, too few to learn a class from: b (9), c (9)"
+    assert test == "fewer than 5 test images, too few to say how well a class is found: b (4), c (0)"
+
+
+@pytest.mark.parametrize(("largest", "is_named"), [(29, False), (30, True)])
+def test_uneven_classes_are_named(largest, is_named):
+    said = too_few(splits((20, largest, 20), (9, 9, 9)))
+    assert bool(said) == is_named
+    if is_named:
+        assert said[0].startswith("uneven classes: b has 1.5 times the training images of [red]; calling every image b")
+        assert "right for about 43 %" in said[0]
