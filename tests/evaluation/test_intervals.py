@@ -154,6 +154,8 @@ class TestBalanced:
     def test_errors(self):
         with pytest.raises(ValueError, match=r"^labels: must be one for each of the 4 images, got \(3,\)$"):
             balanced_interval(hits("1100"), np.array([0, 1, 2]))
+
+
 def test_the_mean_of_shares_covers_the_truth_as_often_as_it_says():
     """Classes of 40, 12 and 6 images, of which 90, 70 and 50 % are found: 95 % of all draws, a little more or less."""
     generator, truth = np.random.default_rng(0), np.mean([0.9, 0.7, 0.5])

@@ -17,8 +17,8 @@ def image_files(paths: Iterable[Path]) -> Iterator[str]:
     """The image files that `paths` name: files as given, folders walked in sorted order, each file once.
 
     In folders, files are taken by suffix (BMP, GIF, JPEG, PNG, TIFF, WebP); hidden files and folders are passed over.
-    Links to files are taken as files; links to folders are not followed, so that no loop of links is without end. A folder that
-    cannot be listed is named in place of its files: whoever reads it gets the reason.
+    Links to files are taken as files; links to folders are not followed, so that no loop of links is without end. A
+    folder that cannot be listed is named in place of its files: whoever reads it gets the reason.
 
     Raises:
         CapsellaError: a path that does not exist, a folder without images; when the walk gets there.
