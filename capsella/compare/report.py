@@ -94,7 +94,7 @@ def _facts(found: Findings) -> dict[str, str]:
     facts = {
         "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
         "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
-        "machine": f"{made_with['cpu']}, {counted(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}",
+        "machine": f"{made_with['cpu']}, {counted(int(str(made_with["threads"])), "thread")}; GPU: {made_with['gpu']}",
         "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
     }
     if splits.notes:
