@@ -91,10 +91,11 @@ def _facts(found: Findings) -> dict[str, str]:
     splits, made_with = found.plan.splits, found.environment
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     height, width = splits.image_size
+    threads = int(str(made_with["threads"]))
     facts = {
         "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
         "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
-        "machine": f"{made_with['cpu']}, {counted(int(str(made_with["threads"])), "thread")}; GPU: {made_with['gpu']}",
+        "machine": f"{made_with['cpu']}, {counted(threads, 'thread')}; GPU: {made_with['gpu']}",
         "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
     }
     if splits.notes:
