@@ -4,10 +4,12 @@ import importlib
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
+from PIL import Image
 
 # Before the package is imported: in tests, and only there, annotated shapes of these parts are checked on each call.
 install_import_hook(["capsella.routing", "capsella.layers", "capsella.losses"], "beartype.beartype")
@@ -68,14 +70,20 @@ FIRST_STEPS = {
 
 
 @pytest.fixture
-def understood(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bool]:
-    """Whether a command line would be carried out; what it would do first is taken away."""
+def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], bool]:
+    """Whether a command line would be carried out, where cells/ has images; what it would do first is taken away."""
     from capsella.cli.main import VERBS, main
     from capsella.papers.published import FIGURES, TABLES
 
     def stop(*arguments: object, **options: object) -> None:
         raise ReachedError
 
+    for name in ("eosinophil", "neutrophil"):
+        folder = tmp_path / "cells" / name
+        folder.mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (64, 64)).save(folder / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
     for verb, steps in FIRST_STEPS.items():
         if verb in VERBS:
             for step in steps:

@@ -46,26 +46,37 @@ def mazzia2021_efficient_capsnet(
         ValueError: `halve_from` below 1, or an image too small for the convolutions.
     """
     at_least(1, halve_from=halve_from)
-    first_stride = 1 if halve_from is None or min(image_size) < halve_from else 2
-    strides = (first_stride, *(stride for _, _, stride in CONVOLUTIONS[1:]))
-    kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
-    # The last maps have 2×2 numbers at least: a batch of one image can then be normalised in training.
-    grid_after(image_size, [*kernels, (2, 1)])
-    grid = grid_after(image_size, kernels)
-    if class_weight_sd is None:
-        # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
-        class_weight_sd = math.sqrt(2 / (len(classes) * TYPES * POSE))
+    strides = _strides(image_size, halve_from)
+    grid = _grid(image_size, strides)
     return CapsuleClassifier(
         backbone=_backbone(channels, strides),
         primary=DepthwisePrimaryCapsules(TYPES, POSE, grid),
-        capsule_layers=nn.Sequential(
-            DenseCapsules((1, 1), TYPES, POSE, len(classes), CLASS_POSE, routing=routing, weight_sd=class_weight_sd)
-        ),
+        capsule_layers=nn.Sequential(_class_capsules(len(classes), routing, class_weight_sd)),
         decoder=_decoder(len(classes), (channels, *image_size)) if reconstruction else None,
         image_size=image_size,
         channels=channels,
         classes=classes,
     )
+
+
+def _strides(image_size: tuple[int, int], halve_from: int | None) -> tuple[int, ...]:
+    """Of each convolution."""
+    first = 1 if halve_from is None or min(image_size) < halve_from else 2
+    return (first, *(stride for _, _, stride in CONVOLUTIONS[1:]))
+
+
+def _grid(image_size: tuple[int, int], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of the last maps: at least 2×2, so that a batch of one image can be normalised in training."""
+    kernels = [(kernel, stride) for (_, kernel, _), stride in zip(CONVOLUTIONS, strides, strict=True)]
+    grid_after(image_size, [*kernels, (2, 1)])
+    return grid_after(image_size, kernels)
+
+
+def _class_capsules(classes: int, routing: Routing, weight_sd: float | None) -> DenseCapsules:
+    if weight_sd is None:
+        # Keras counts the fan-in of weights [classes, children, 8, 16] as all but the last axis.
+        weight_sd = math.sqrt(2 / (classes * TYPES * POSE))
+    return DenseCapsules((1, 1), TYPES, POSE, classes, CLASS_POSE, routing=routing, weight_sd=weight_sd)
 
 
 def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:

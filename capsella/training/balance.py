@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from capsella.data.batches import even_shares
+from capsella.data.batches import balanced_order, epoch_order, even_shares
 from capsella.data.show import UNEVEN
 from capsella.data.split.sets import LabelledImages
 
@@ -55,6 +55,13 @@ def settle_balance(recipe: "Recipe", images: LabelledImages) -> tuple["Recipe", 
     else:
         choice = choose_balance(images.counts())
     return replace(recipe, balance=choice.balance), choice
+
+
+def order_of(recipe: "Recipe", images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, "k"]:
+    """Rows of the training images, in the order of an epoch."""
+    if recipe.balance == "sampling":
+        return balanced_order(images.labels, recipe.epoch_images, generator)
+    return epoch_order(len(images), recipe.epoch_images, generator)
 
 
 def class_weights(recipe: "Recipe", images: LabelledImages) -> Float[Tensor, " classes"] | None:

@@ -27,19 +27,21 @@ def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice |
     return replace(recipe, precision=choice.precision), choice
 
 
-def settle_votes(recipe: Recipe, machine: Machine) -> Recipe:
-    """The recipe with bfloat16 votes, where it trains in bf16-mixed on a processor that gains by them; else as it is.
+def settle_votes(recipe: Recipe, machine: Machine) -> tuple[Recipe, str | None]:
+    """The recipe with bfloat16 votes, and why, where it trains in bf16-mixed on a processor that gains by them.
 
-    Only where its EM routing leaves the choice open (`votes="auto"`). The precision must be settled.
+    Any other recipe as it is. Only where its EM routing leaves the choice open (`votes="auto"`). The precision must be
+    settled.
     """
     routing = recipe.model.complete().options.get("routing")
     if not isinstance(routing, EMRouting) or routing.votes != "auto" or routing.backend not in ("auto", "native"):
-        return recipe
+        return recipe, None
     if recipe.precision != "bf16-mixed":
-        return recipe
+        return recipe, None
     if kind_of(machine.accelerator) != "cpu" or not _native.multiplies_bfloat16():
-        return recipe
-    return recipe.with_model(routing=replace(routing, votes="bfloat16"))
+        return recipe, None
+    why = "auto → bfloat16: bf16-mixed, and this processor multiplies it"
+    return recipe.with_model(routing=replace(routing, votes="bfloat16")), why
 
 
 def launch(recipe: Recipe, machine: Machine) -> "Fabric":

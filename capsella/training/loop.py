@@ -13,13 +13,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, balanced_order, batches, epoch_order, load_data
+from capsella.data import LabelledImages, batches, load_data
 from capsella.errors import CapsellaError
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
-from capsella.training.balance import class_weights, settle_balance
+from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
 from capsella.training.devices import launch, peak_memory_mib, settle_precision, settle_votes
@@ -52,12 +52,11 @@ def train(
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()
-        recipe, chosen = settle_precision(recipe, machine)
-        asked, recipe = recipe, settle_votes(recipe, machine)
+        recipe, precision = settle_precision(recipe, machine)
+        recipe, votes = settle_votes(recipe, machine)
         fabric = launch(recipe, machine)
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
-        votes = None if recipe == asked else "auto → bfloat16: bf16-mixed, and this processor multiplies it"
-        for field, choice in (("precision", chosen), ("votes", votes), ("balance", trainer.balance_choice)):
+        for field, choice in (("precision", precision), ("votes", votes), ("balance", trainer.balance_choice)):
             if choice is not None:
                 trainer.console.print(f"{field} {choice}", markup=False, soft_wrap=True)
         if fabric.is_global_zero:
@@ -103,10 +102,9 @@ class Trainer:
         self.optimizer = torch.optim.Adam(learned, weight_decay=recipe.optimizer.l2)
         self.augment = Augment(recipe.augment, splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
-        ema = recipe.optimizer.ema
         weights = class_weights(self.recipe, splits.train)
         self.class_weights = None if weights is None else weights.to(fabric.device)
-        self.average = None if ema is None else average_of(self.model, ema)
+        self.average = None if (ema := recipe.optimizer.ema) is None else average_of(self.model, ema)
         self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
         self.steps_per_epoch = math.ceil((recipe.epoch_images or len(splits.train)) / recipe.batch_size)
@@ -159,11 +157,7 @@ class Trainer:
     def _epoch_batches(self) -> Iterator[Tensor]:
         """Indices of the batches of this epoch that are still to do; with several devices, this one's part of each."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
-        images, wanted = self.splits.train, self.recipe.epoch_images
-        even = self.recipe.balance == "sampling"
-        order = (
-            balanced_order(images.labels, wanted, generator) if even else epoch_order(len(images), wanted, generator)
-        )
+        order = order_of(self.recipe, self.splits.train, generator)
         world, rank = self.fabric.world_size, self.fabric.global_rank
         for chosen in order.split(self.recipe.batch_size)[self.progress.batch :]:
             if len(chosen) >= world:  # a rest of fewer images than devices would leave one without any

@@ -200,7 +200,7 @@ def test_bf16_mixed_asks_for_bfloat16_votes_and_says_so(tiny, tmp_path):
 )
 def test_votes_stay_float32_in_all_else(tiny, precision, routing, accelerator):
     recipe = tiny(precision=precision).with_model(routing=routing)
-    assert settle_votes(recipe, Machine(accelerator=accelerator)) == recipe
+    assert settle_votes(recipe, Machine(accelerator=accelerator)) == (recipe, None)
 
 
 @pytest.mark.parametrize("has_kernels", [True, False])
@@ -211,7 +211,7 @@ def test_votes_stay_float32_where_the_processor_does_not_multiply_bfloat16(tiny,
 
     monkeypatch.setattr("capsella._native.kernels", Kernels() if has_kernels else None)
     recipe = tiny(precision="bf16-mixed").with_model(routing=EMRouting())
-    assert settle_votes(recipe, Machine(accelerator="cpu")) == recipe
+    assert settle_votes(recipe, Machine(accelerator="cpu")) == (recipe, None)
 
 
 def test_a_launch_needs_a_settled_precision(tiny):

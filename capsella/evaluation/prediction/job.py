@@ -56,8 +56,7 @@ def predict_table(
         batch_size, classes: images at a time; classes that an image shows, 2 for a model of pairs.
         workers: processes that decode; None is one a core but one, at most 8, and none for fewer than 500 images.
         resume, overwrite: go on with `out`.journal (same model, paths, working folder); or drop it and replace `out`.
-        certainty: for the columns behind the activations, also of files that are done already; None: the probability.
-        console: for progress.
+        certainty, console: for the columns behind the activations (None: the probability); for progress.
 
     Raises:
         ValueError, CapsellaError: from `check_table`, `predict_files` and `Journal`; flags that do not fit `out`.
