@@ -114,8 +114,8 @@ def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
         )
     known += [
         "Another laboratory. Other microscopes, stains and cameras were tested only if their images are among these.",
-        "How sure one answer is. The activations are not calibrated: one of 0.9 does not mean right nine times in ten. "
-        "The section on calibration shows what they mean here.",
+        "How sure one answer is. The activations here are no probabilities: one of 0.9 does not mean right nine times "
+        "in ten. The section on calibration shows what they mean; capsella predict writes calibrated probabilities.",
         "Images that show none of the classes. The network puts each into one of its classes all the same.",
     ]
     return known
