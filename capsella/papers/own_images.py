@@ -52,7 +52,7 @@ def images_efficient() -> Recipe:
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", {"reconstruction": False, "halve_from": 48}),
         data=replace(FOLDER, size=64),
-        augment=AugmentOptions(shift=4, flip=True),
+        augment=AugmentOptions(shift=4, border="repeat", flip=True),
         optimizer=OptimizerOptions(learning_rate=4e-3, schedule="cosine", warmup_steps=50, ema=0.98),
         epochs=30,
         batch_size=32,
