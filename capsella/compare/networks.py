@@ -31,7 +31,7 @@ ON_A_STEM = ("stem_capsules", "stem_linear")
 """Two heads on one stem: capsules must beat the linear layer to be worth it."""
 
 LARGE = 64
-"""Pixels on the shorter side from which on the networks of the thesis are the default."""
+"""Pixels on the shorter side from which on the networks of the thesis are the default, beside Efficient-CapsNet."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Candidate:
 
 def suited(image_size: tuple[int, int]) -> tuple[str, ...]:
     """Capsule networks and CNNs for images of a size."""
-    return GROUPS["thesis"] if min(image_size) >= LARGE else GROUPS["capsules-small"] + GROUPS["cnn-small"]
+    if min(image_size) < LARGE:
+        return GROUPS["capsules-small"] + GROUPS["cnn-small"]
+    return ("mazzia2021_efficient_capsnet", *GROUPS["thesis"])
 
 
 def names_of(words: Sequence[str]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class ComparisonOptions:
     """The images: one sub-folder a class."""
     models: tuple[str, ...] = ()
     """Registered networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis,
-    thesis. Default: two capsule networks and two CNNs that suit the size of the images."""
+    thesis. Default: three capsule networks and two CNNs that suit the size of the images."""
     stem: str | None = None
     """Compare class capsules and a linear layer on this stem too: a run, a folder with a backbone, or a name on the
     Hugging Face hub (OWNER/NAME). Its weights stay as they are."""

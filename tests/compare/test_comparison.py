@@ -296,7 +296,7 @@ class TestPlan:
 
     def test_defaults_suit_the_images(self):
         assert suited((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
-        assert suited((224, 64)) == GROUPS["thesis"]
+        assert suited((224, 64)) == ("mazzia2021_efficient_capsnet", *GROUPS["thesis"])
         for size in ((32, 32), (224, 224)):
             assert all(recipe_for(name)[0] in list_recipes() for name in suited(size))
         assert recipe_for("sabour2017_capsnet")[0] == "images-capsnet"
