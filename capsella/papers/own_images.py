@@ -140,8 +140,8 @@ def _on_stem(network: str, loss: LossOptions) -> Recipe:
     """
     return Recipe(
         model=ModelOptions(network, {"stem": ""}),
-        data=FOLDER,
-        augment=AugmentOptions(shift=2, flip=True),
+        data=replace(FOLDER, size=64),
+        augment=AugmentOptions(shift=4, border="repeat", flip=True),
         loss=loss,
         optimizer=OptimizerOptions(learning_rate=3e-3),
         epochs=30,
