@@ -104,6 +104,8 @@ def _to_table(
     )
     seconds = time.monotonic() - began
     lines = [f"{counted(written.rows, 'prediction')} written to {out} in {seconds:.0f} s"]
+    if options.unsure_below is not None:
+        lines.append(f"{written.unsure:,} of them unsure: the probability is below {options.unsure_below:g}")
     if written.broken_table:
         lines.append(f"{counted(written.broken, 'broken image')} listed in {written.broken_table}")
     errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
