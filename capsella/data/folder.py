@@ -21,7 +21,7 @@ from torch import Tensor
 
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
-from capsella.data.listing import PassedOver, sub_folders, walk
+from capsella.data.listing import PassedOver, is_image, sub_folders, walk
 from capsella.data.options import DataOptions
 from capsella.data.reading import ENDINGS, Look, decode, read_all, stack
 from capsella.data.source import Parts
@@ -117,7 +117,9 @@ def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[st
     folder = root / within
     classes = sub_folders(folder)
     if len(classes) < 2:
-        raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}")
+        loose = sum(is_image(entry) for entry in folder.iterdir())
+        beside = f"; {counted(loose, 'image')} beside: move each into the folder of its class" if loose else ""
+        raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}{beside}")
     passed_over.add_beside(folder)
     found = []
     for name in classes:
