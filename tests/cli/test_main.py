@@ -66,6 +66,12 @@ def test_help_fits_80_columns(cli, verb, monkeypatch):
     assert [line for line in lines if len(line) > 80] == []
 
 
+def test_help_wraps_texts_at_the_width_of_the_screen(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    # In the source there is a line break behind "an error,".
+    assert "an error, or with `keep` a warning. Copies of an" in cli("data", "show", "--help").out
+
+
 def test_help_of_a_recipe_shows_its_own_values(cli):
     out = cli("train", "demo", "--help").out
     assert "Passes over the training images. (default: 12)" in out
