@@ -1,7 +1,9 @@
 """Texts of fields for `--help`: each in one piece, to be wrapped at the width of the screen."""
 
+from typing import Any
+
 import docstring_parser
-from docstring_parser import Docstring
+from docstring_parser import Docstring, DocstringStyle
 
 
 def join_lines() -> None:
@@ -13,8 +15,8 @@ def join_lines() -> None:
     if read.__module__ == __name__:
         return
 
-    def parse_from_object(documented: object) -> Docstring:
-        parsed = read(documented)
+    def parse_from_object(obj: Any, style: DocstringStyle = DocstringStyle.AUTO) -> Docstring:
+        parsed = read(obj, style)
         for field in parsed.params:
             if field.description is not None:
                 field.description = " ".join(field.description.split())

@@ -80,6 +80,9 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
     )
     name, notes = root.resolve().name, passed_over.notes()
+    if groups is not None:
+        sizes = np.unique(groups[positions].numpy(), return_counts=True)[1].tolist()
+        notes += (f"{counted(len(sizes), 'group')} (--group), the largest of {counted(max(sizes), 'image')}",)
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
         return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)

@@ -45,7 +45,7 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
     for label in np.flatnonzero(counts.sum(axis=0)):
         here = counts[:, label] > 0
         if held[here].all() or not held[here].any():
-            note = "" if groups is None else " (copies of an image are in one)"
+            note = " (copies of an image are in one)" if TOGETHER in images.metadata else ""
             raise CapsellaError(
                 f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part{note}; holding some "
                 f"out for validation or test needs at least 2 {what}s of each class that no other class depends on: "
