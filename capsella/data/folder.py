@@ -79,10 +79,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         files=paths,
         metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
     )
-    name, notes = root.resolve().name, passed_over.notes()
-    if groups is not None:
-        sizes = np.unique(groups[positions].numpy(), return_counts=True)[1].tolist()
-        notes += (f"{counted(len(sizes), 'group')} (--group), the largest of {counted(max(sizes), 'image')}",)
+    name, notes = root.resolve().name, (*passed_over.notes(), *_about_groups(everything))
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
         return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
@@ -156,3 +153,11 @@ def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, "n"]:
             raise CapsellaError(f"group: the pattern {pattern!r} must capture a name in every path, got none in {path}")
         texts.append(match[1])
     return torch.from_numpy(np.unique(texts, return_inverse=True)[1].astype(np.int64))
+
+
+def _about_groups(images: ImageSet) -> tuple[str, ...]:
+    """At most one line: a pattern that finds too little puts patients together, or tears them."""
+    if "group" not in images.metadata:
+        return ()
+    sizes = images.metadata["group"].unique(return_counts=True)[1]
+    return (f"{counted(len(sizes), 'group')} (--group), the largest of {counted(int(sizes.max()), 'image')}",)
