@@ -63,12 +63,20 @@ def not_negative(**numbers: float) -> None:
         require(number >= 0, "not be negative", **{name: number})
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name that is not registered: says which names are near, or lists all of them."""
+def unknown_name(what: str, name: str, known: Iterable[str], where: str | None = None) -> ValueError:
+    """The error for a name that is not registered: says which names are near, or `near_names`' other answers."""
+    return ValueError(f"{what}: must be a registered name, got {name!r}; {near_names(name, known, where)}")
+
+
+def near_names(name: str, known: Iterable[str], where: str | None = None) -> str:
+    """Which names are meant, perhaps; where none is near, `where` to find them, or all of them.
+
+    >>> near_names("--epoch", ["--epochs", "--seed"]), near_names("x", ["a", "b"])
+    ('did you mean --epochs?', 'known: a, b')
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    return ValueError(f"{what}: must be a registered name, got {name!r}; {hint}")
+    return f"did you mean {' or '.join(near)}?" if near else where or f"known: {', '.join(names)}"
 
 
 def counted(number: int, what: str, plural: str | None = None) -> str:

@@ -1,5 +1,6 @@
 """`capsella data list`, `capsella data show NAME` and `capsella data split NAME`."""
 
+import os
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,14 +26,16 @@ from capsella.data import (
     overlap,
     save_split,
     save_thesis_sets,
+    source_names,
     source_table,
     thesis_set,
     too_few,
 )
+from capsella.errors import CapsellaError, counted
 from capsella.files import write_whole
 
 USAGE = """usage: capsella data list
-       capsella data show NAME [--size N] [--path FOLDER] … [--out SHEET.png]
+       capsella data show NAME [--size N] … [--out SHEET.png]
        capsella data split NAME [--per-class N] … [--thesis-sets] [--out FILE]
 
 list    names the sources, and says where their files are
@@ -40,7 +43,7 @@ show    counts the images of each class and split, and draws a contact sheet;
         for pairs it also measures how much their images overlap
 split   writes which image is in which split, for --data.split-file
 
-Images of your own: capsella data show folder --path FOLDER
+Images of your own: capsella data show FOLDER
 Pairs of images:    capsella data show multi --of NAME
 """
 HELP = ("-h", "--help")
@@ -100,8 +103,7 @@ def _list() -> None:
 
 
 def _show(name: str, words: list[str]) -> None:
-    # tyro would build the default options first, and those of `folder` are not complete without their path.
-    options = tyro.cli(Show, args=["--name", name, *words], prog=f"capsella data show {name}")
+    options = tyro.cli(Show, args=[*_source(name), *words], prog=f"capsella data show {name}")
     splits = load_data(options.data)
     height, width = splits.image_size
     depth = "" if splits.value_range else ", 8 bits a channel"
@@ -111,11 +113,28 @@ def _show(name: str, words: list[str]) -> None:
     for sentence in () if options.data.is_paired else too_few(splits):
         show(Text(f"WARNING: {sentence}", style="bold red"))
     if splits.broken:
-        print(f"left out {len(splits.broken)} broken images:", *splits.broken, sep="\n  ")
-    out = options.out or Path(f"{name}.png")
+        print(f"left out {counted(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
+    out = options.out or Path(f"{Path(name).resolve().name}.png")
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")
+
+
+def _source(name: str) -> list[str]:
+    """The flags that name a source, or a folder of images.
+
+    tyro would build the default options first, and those of `folder` are not complete without their path.
+
+    Raises:
+        CapsellaError: a path, and there is no such folder.
+    """
+    if name in source_names():
+        return ["--name", name]
+    if Path(name).is_dir():
+        return ["--name", "folder", "--path", name]
+    if Path(name).parent != Path() or name.endswith(("/", os.sep)):
+        raise CapsellaError(f"{name}: no such folder; a source of images is named as `capsella data list` does")
+    return ["--name", name]  # the error of the options names the nearest
 
 
 def _describe_pairs(splits: Splits) -> None:
@@ -131,8 +150,8 @@ def _describe_pairs(splits: Splits) -> None:
 
 
 def _split(name: str, words: list[str]) -> None:
-    options = tyro.cli(Split, args=["--name", name, *words], prog=f"capsella data split {name}")
-    data = options.data
+    options = tyro.cli(Split, args=[*_source(name), *words], prog=f"capsella data split {name}")
+    data, name = options.data, Path(name).resolve().name
     if data.name != "folder":  # of which no pixels are read
         data = replace(data, size=1, channels=1)  # images of all forms will do
     if options.thesis_sets:

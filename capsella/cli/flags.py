@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import tyro
 
-from capsella.errors import unknown_name
+from capsella.errors import near_names
 from capsella.models import model_function
 from capsella.training import Recipe
 from capsella.training.command_line import leaves
@@ -80,6 +80,7 @@ def _full_name(word: str, fields: dict[str, Any]) -> str:
         raise ValueError(f"--{flag}: must name one field, but could be {choices}")
     if not ends:
         meant = {*fields, *(path.rpartition(".")[2] for path in fields), *OTHER_FLAGS}
-        raise unknown_name("flag", f"--{flag}", (f"--{name.replace('_', '-')}" for name in meant))
+        hint = near_names(f"--{flag}", (f"--{name.replace('_', '-')}" for name in meant))
+        raise ValueError(f"--{flag}: no such flag; {hint}")
     group, _, leaf = ends[0].replace("_", "-").rpartition(".")
     return f"--{group}.{'no-' if negated else ''}{leaf}{equals}{value}"

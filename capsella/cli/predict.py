@@ -9,6 +9,7 @@ import tyro
 
 from capsella.cli.screen import console
 from capsella.data.depth import check_range
+from capsella.errors import counted
 from capsella.evaluation import Broken, Certainty, predict_files, predict_table, print_table
 from capsella.models import ImageClassifier
 from capsella.training import load_run
@@ -81,7 +82,7 @@ def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, 
     print_table(predictions, model.classes, certainty)
     if broken:
         lines = [f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken]
-        heading = f"left out {len(broken)} broken images:"
+        heading = f"left out {counted(len(broken), 'broken image')}:"
         console(stderr=True).print(heading, *lines, sep="\n  ", soft_wrap=True, markup=False)
 
 
@@ -102,9 +103,11 @@ def _to_table(
         console=errors,
     )
     seconds = time.monotonic() - began
-    lines = [f"{written.rows} predictions written to {out} in {seconds:.0f} s"]
+    lines = [f"{counted(written.rows, 'prediction')} written to {out} in {seconds:.0f} s"]
+    if options.unsure_below is not None:
+        lines.append(f"{written.unsure:,} of them unsure: the probability is below {options.unsure_below:g}")
     if written.broken_table:
-        lines.append(f"{written.broken} broken images listed in {written.broken_table}")
+        lines.append(f"{counted(written.broken, 'broken image')} listed in {written.broken_table}")
     errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 

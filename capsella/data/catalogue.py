@@ -26,8 +26,13 @@ def read_source(options: DataOptions, table: SplitTable | None) -> Parts:
     if options.name == "npz":
         return read_npz(Path(options.path or ""), options)
     if options.name not in _SOURCES:
-        raise unknown_name("name", options.name, (*_SOURCES, *PAIRED, "folder", "npz"))
+        raise unknown_name("name", options.name, source_names())
     return _SOURCES[options.name].read(options)
+
+
+def source_names() -> tuple[str, ...]:
+    """Every name that `DataOptions` takes."""
+    return (*_SOURCES, *PAIRED, "folder", "npz")
 
 
 class SourceRow(NamedTuple):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
-from capsella.data.listing import PassedOver, sub_folders, walk
+from capsella.data.listing import PassedOver, is_image, sub_folders, walk
 from capsella.data.options import DataOptions
 from capsella.data.reading import ENDINGS, Look, decode, read_all, stack
 from capsella.data.source import Parts
@@ -79,7 +79,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         files=paths,
         metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
     )
-    name, notes = root.resolve().name, passed_over.notes()
+    name, notes = root.resolve().name, (*passed_over.notes(), *_about_groups(everything))
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
         return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
@@ -117,7 +117,9 @@ def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[st
     folder = root / within
     classes = sub_folders(folder)
     if len(classes) < 2:
-        raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}")
+        loose = sum(is_image(entry) for entry in folder.iterdir())
+        beside = f"; {counted(loose, 'image')} beside: move each into the folder of its class" if loose else ""
+        raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}{beside}")
     passed_over.add_beside(folder)
     found = []
     for name in classes:
@@ -151,3 +153,11 @@ def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, "n"]:
             raise CapsellaError(f"group: the pattern {pattern!r} must capture a name in every path, got none in {path}")
         texts.append(match[1])
     return torch.from_numpy(np.unique(texts, return_inverse=True)[1].astype(np.int64))
+
+
+def _about_groups(images: ImageSet) -> tuple[str, ...]:
+    """At most one line: a pattern that finds too little puts patients together, or tears them."""
+    if "group" not in images.metadata:
+        return ()
+    sizes = images.metadata["group"].unique(return_counts=True)[1]
+    return (f"{counted(len(sizes), 'group')} (--group), the largest of {counted(int(sizes.max()), 'image')}",)

@@ -36,10 +36,10 @@ class Outline:
         """In words.
 
         >>> print(Outline(Path("cells"), 351, None, ("a", "b"), 224, 224, 3))
-        351 images in 2 classes, 224×224 pixels as a rule, colour
+        351 images in 2 classes, mostly 224×224 pixels, colour
         """
         kind = "grey" if self.channels == 1 else "colour"
-        size = f"{self.width}×{self.height} pixels as a rule"
+        size = f"mostly {self.width}×{self.height} pixels"
         return f"{self.images:,} images in {len(self.classes)} classes, {size}, {kind}"
 
 

@@ -206,7 +206,7 @@ def _attempt(reader: Callable[[], Tensor], skip_broken: bool) -> Tensor | Capsel
         return reader()
     except CapsellaError as error:
         if not skip_broken:
-            raise
+            raise CapsellaError(f"{error}. Mend or remove it; --skip-broken leaves such files out") from error
         return error
 
 

@@ -58,7 +58,7 @@ def too_few(splits: Splits) -> list[str]:
         sentences.append(
             f"uneven classes: {large.name} has {large.train / small.train:.1f} times the training images of "
             f"{small.name}; calling every image {large.name} would be right for about {share:.0f} %, so read the "
-            "balanced accuracy; recipes for images of one's own balance such classes (--balance auto)"
+            "balanced accuracy; the recipes images-… balance such classes (--balance auto)"
         )
     return sentences
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 from capsella.data import LabelledImages, batches, load_data
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.training.augment import Augment
@@ -139,9 +139,8 @@ class Trainer:
         for note in self.splits.notes:
             self.console.print(note, markup=False, soft_wrap=True)
         if broken := self.splits.broken:
-            self.console.print(
-                f"left out {len(broken)} broken images:", *broken, sep="\n  ", markup=False, soft_wrap=True
-            )
+            heading = f"left out {counted(len(broken), 'broken image')}:"
+            self.console.print(heading, *broken, sep="\n  ", markup=False, soft_wrap=True)
 
     def _train_epoch(self, bar: StepBar) -> None:
         self.network.train()

@@ -46,7 +46,8 @@ def recipe_function(name: str) -> RecipeFunction:
         ValueError: unknown; suggests the nearest.
     """
     if name not in RECIPES:
-        raise unknown_name("recipe", name, RECIPES)
+        where = "`capsella recipes` lists them; images of your own are named by their folder, which must be there"
+        raise unknown_name("recipe", name, RECIPES, where)
     return RECIPES[name]
 
 

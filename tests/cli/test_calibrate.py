@@ -38,6 +38,16 @@ def test_predict_with_a_set_and_doubts(cli, trained, images):
     assert answer.err == ""
 
 
+def test_predict_into_a_table_says_how_many_are_unsure(cli, trained, images, tmp_path):
+    for below in (0.5, 1):
+        out = tmp_path / f"{below}.csv"
+        answer = cli("predict", trained, images, "--unsure-below", below, "--out", out)
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+        unsure = sum(row["unsure"] == "true" for row in rows)
+        assert f"{unsure} of them unsure: the probability is below {below}" in answer.err
+    assert unsure == len(rows) == 33
+
+
 def test_too_few_validation_images_are_named(cli, trained, images):
     answer = cli("predict", trained, images / "rows", "--coverage", 0.95)
     assert "needs at least 19 validation images, and this model was calibrated on 3" in answer.err.replace("\n", " ")
@@ -71,7 +81,7 @@ def test_evaluate_with_rejection(cli, trained):
     ("words", "text"),
     [
         (["predict", "RUN", "IMAGES", "--coverage", 95], "coverage: must be between 0 and 1, as 0.95, got 95.0"),
-        (["predict", "RUN", "IMAGES", "--unsure-below", 0], "unsure_below: must be above 0 and at most 1, got 0.0"),
+        (["predict", "RUN", "IMAGES", "--unsure-below", 0], "unsure_below: must be above 0 and at most 1, as 0.9"),
     ],
 )
 def test_flags_that_cannot_be(cli, trained, images, words, text):

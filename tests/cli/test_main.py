@@ -66,6 +66,12 @@ def test_help_fits_80_columns(cli, verb, monkeypatch):
     assert [line for line in lines if len(line) > 80] == []
 
 
+def test_help_wraps_texts_at_the_width_of_the_screen(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    # In the source there is a line break behind "an error,".
+    assert "an error, or with `keep` a warning. Copies of an" in cli("data", "show", "--help").out
+
+
 def test_help_of_a_recipe_shows_its_own_values(cli):
     out = cli("train", "demo", "--help").out
     assert "Passes over the training images. (default: 12)" in out
@@ -83,7 +89,10 @@ def test_version(cli):
         (["time", "sabour2017_cnn"], "command: must be a registered name, got 'time'; known: attack, bench"),
         (["demo-explore"], "did you mean explore"),
         (["train", "dmo"], "recipe: must be a registered name, got 'dmo'; did you mean demo?"),
-        (["train", "demo", "--epoch", "3"], "got '--epoch'; did you mean --epochs"),
+        (["train", "demo", "--epoch", "3"], "--epoch: no such flag; did you mean --epochs"),
+        (["train", "nowhere/"], "got 'nowhere/'; `capsella recipes` lists them; images of your own are named by"),
+        (["data", "show", "nowhere/"], "nowhere/: no such folder; a source of images is named as"),
+        (["data", "show", "digts"], "name: must be a registered name, got 'digts'; did you mean digits?"),
         (["train", "demo", "--learning-rat", "1"], "did you mean --learning-rate"),
         (["train", "demo", "--model", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
         (["train", "demo", "--routing", "dynamc"], "did you mean dynamic?"),

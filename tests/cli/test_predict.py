@@ -47,7 +47,7 @@ def test_skip_broken_counts_and_lists(cli, trained, images, broken):
     answer = cli("predict", trained, images / "rows", broken.parent, "--skip-broken")
     assert answer.code == 0
     assert len(table(answer.out)) == 12
-    assert "left out 1 broken images:" in answer.err
+    assert "left out 1 broken image:" in answer.err
     assert str(broken) in answer.err
 
 
@@ -84,7 +84,7 @@ def test_a_broken_image_is_an_error_on_standard_output_and_listed_apart_from_a_t
     out = tmp_path / "p.csv"
     answer = cli("predict", trained, images / "rows", broken, "--out", out)
     assert answer.code == 0
-    assert f"1 broken images listed in {out}.broken.csv" in answer.err
+    assert f"1 broken image listed in {out}.broken.csv" in answer.err
     assert table((tmp_path / "p.csv.broken.csv").read_text())[1][0] == str(broken)
 
 

@@ -187,13 +187,15 @@ class TestBadImages:
     def test_a_truncated_image_is_named_or_left_out(self, refused, folder, cli, tmp_path):
         broken = folder / "a" / "a0.png"
         broken.write_bytes(broken.read_bytes()[:40])
-        assert f"{broken}: cannot be read as an image" in refused(folder)
+        said = refused(folder)
+        assert f"{broken}: cannot be read as an image" in said
+        assert "--skip-broken leaves such files out" in said
         answer = cli("train", "images-capsnet", "--path", folder, *SHORT, "--skip-broken", "--out", tmp_path / "run")
         assert answer.code == 0
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert len(summary["broken_images"]) == 1
         assert summary["broken_images"][0].startswith(str(broken))
-        assert "left out 1 broken images:" in answer.out
+        assert "left out 1 broken image:" in answer.out
         assert str(broken) in answer.out
 
     def test_a_class_without_images(self, refused, folder):
@@ -220,7 +222,7 @@ def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path
     monkeypatch.chdir(tmp_path)
     answer = cli("train", images, "--epochs", 1, "--accelerator", "cpu")
     assert answer.code == 0
-    assert "33 images in 3 classes, 17×17 pixels as a rule, grey" in answer.out
+    assert "33 images in 3 classes, mostly 17×17 pixels, grey" in answer.out
     assert "recipe images-efficient; chosen for these images:" in answer.out
     assert "--size 32" in answer.out
     assert "--batch-size 16" in answer.out

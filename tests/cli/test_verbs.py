@@ -142,9 +142,17 @@ class TestData:
         odd.unlink()
         assert answer.code == 0
         assert "my images: 17×17×1" in answer.out
-        assert "left out 1 broken images:" in answer.out
+        assert "left out 1 broken image:" in answer.out
         assert str(odd) in answer.out
         assert (tmp_path / "sheet.png").exists()
+
+    def test_a_folder_stands_for_its_source(self, cli, images, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        answer = cli("data", "show", images)
+        assert answer.code == 0
+        assert "my images: 17×17×1" in answer.out
+        assert (tmp_path / "my images.png").exists()
+        assert "split written to my images-split.csv" in cli("data", "split", images, "--size", 16).out
 
     def test_split_writes_a_file_that_training_reads(self, cli, images, tmp_path):
         out = tmp_path / "split.csv"

@@ -85,6 +85,14 @@ def test_the_split_does_not_depend_on_the_size(cells, said, tmp_path):
     assert [part.files for part in written.named().values()] == [part.files for part in drawn.named().values()]
 
 
+def test_they_are_no_patients(cells, said):
+    """A report says that images of one patient were kept together where the metadata hold groups."""
+    picture(3).save(cells / "a" / "again.png")
+    splits, warned = said(path=cells)
+    assert len(warned) == 1
+    assert "group" not in splits.train.metadata
+
+
 def test_they_join_the_groups_that_there_are(cells, said):
     """Patients of five images; one image of patient 0 is also patient 2's, so all ten stay together."""
     for name in ("a", "b"):
@@ -103,7 +111,7 @@ def test_they_join_the_groups_that_there_are(cells, said):
 
 def test_in_two_classes(cells, said):
     picture(3).save(cells / "b" / "wrong.png")
-    text = r"^cells: the same image is in two classes: a/03\.png and b/wrong\.png\. Remove what is wrong, or set dupl"
+    text = r"^cells: the same image is in two classes: a/03\.png and b/wrong\.png\. Remove what is wrong; --duplicates"
     with pytest.raises(CapsellaError, match=text):
         load_data(DataOptions(name="folder", path=cells))
     splits, warned = said(path=cells, duplicates="keep")

@@ -103,12 +103,18 @@ def test_links_are_followed_but_not_in_circles(cells: Path, tmp_path: Path):
 
 def test_patients_stay_on_one_side(cells: Path):
     splits = load_data(options(cells, group="(patient[0-9]+)_"))
+    assert splits.notes == ("10 groups (--group), the largest of 4 images",)
     patients = []
     for images in splits.named().values():
         assert images.files is not None
         patients.append({file.split("/")[1].split("_")[0] for file in images.files})
         assert set(images.labels.tolist()) == {0, 1}
     assert sum(map(len, patients)) == len(set.union(*patients)) == 10
+
+
+def test_one_group_cannot_be_parted(cells: Path):
+    with pytest.raises(CapsellaError, match="the class 'basophil' has 1 group to part; holding some out"):
+        load_data(options(cells, group="(patient)"))
 
 
 def test_a_pattern_must_find_a_group_in_every_path(cells: Path):
@@ -215,10 +221,13 @@ def test_folders_that_cannot_be_classes(tmp_path: Path):
     with pytest.raises(CapsellaError, match="gone: no such folder"):
         load_data(options(tmp_path / "gone"))
     save(tmp_path / "loose.png", 1)
-    with pytest.raises(CapsellaError, match="must have one sub-folder a class, 2 or more, got none"):
+    with pytest.raises(
+        CapsellaError, match="one sub-folder a class, 2 or more, got none; 1 image beside: move each into"
+    ):
         load_data(options(tmp_path))
+    (tmp_path / "loose.png").unlink()
     save(tmp_path / "only/a.png", 1)
-    with pytest.raises(CapsellaError, match=r"must have one sub-folder a class, 2 or more, got \['only'\]"):
+    with pytest.raises(CapsellaError, match=r"must have one sub-folder a class, 2 or more, got \['only'\]$"):
         load_data(options(tmp_path))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/a.heic").write_bytes(b"heic")

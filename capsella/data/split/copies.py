@@ -12,13 +12,14 @@ from scipy.sparse.csgraph import connected_components
 from capsella.data.fingerprints import EXACT, NAMES, NEAR, same_look
 from capsella.data.options import Duplicates
 from capsella.data.source import Parts
+from capsella.data.split.holdout import TOGETHER
 from capsella.errors import CapsellaError, warn_once
 
 _EXAMPLES = 3
 
 
 def keep_together(parts: Parts, duplicates: Duplicates) -> Parts:
-    """Make the copies of an image one group, so that what is held out later has all of them or none.
+    """Number the copies of an image alike (`TOGETHER`), so that what is held out later has all of them or none.
 
     Copies have the same pixels, or look the same, as after resizing or saving anew (`fingerprint`). They join the
     groups that the images have already. A warning says in one line what was found.
@@ -39,12 +40,12 @@ def keep_together(parts: Parts, duplicates: Duplicates) -> Parts:
     found.report(duplicates)
     joined = _joined(found, parts)
     ends = np.cumsum([len(images) for images in sets])[:-1]
-    groups = dict(zip(parts.named(), np.split(joined, ends), strict=True))
-    grouped = {
-        split: replace(images, metadata={**images.metadata, "group": torch.from_numpy(groups[split])})
+    units = dict(zip(parts.named(), np.split(joined, ends), strict=True))
+    kept = {
+        split: replace(images, metadata={**images.metadata, TOGETHER: torch.from_numpy(units[split])})
         for split, images in parts.named().items()
     }
-    return replace(parts, **grouped)  # type: ignore[arg-type]
+    return replace(parts, **kept)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,9 @@ class _Found:
         """Stop, or warn."""
         wrong = [text for text in (self._torn(self.same, "the same image is"),) if text]
         if wrong and duplicates == "error":
-            raise CapsellaError(f"{self.source}: {wrong[0]}. Remove what is wrong, or set duplicates to keep")
+            raise CapsellaError(
+                f"{self.source}: {wrong[0]}. Remove what is wrong; --duplicates keep goes on with a warning"
+            )
         near = self._torn(self.alike, "images that look the same are", unlike=self.same)
         for text in (*wrong, near, self._counted()):
             if text:

@@ -11,13 +11,17 @@ from jaxtyping import Bool, Int
 from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError, counted
 
+TOGETHER = "on one side"
+"""What an `ImageSet` calls, among its metadata, the numbers of groups joined by the copies of an image: no patients."""
+
 _TIE = 1e-9  # rounding errors must not decide between two equally good parts
 
 
 def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, ImageSet]:
     """Part a set in two, so that each class is on both sides, with about `share` of its images in the second.
 
-    Images with the same number in `metadata["group"]` stay together.
+    Images with the same number in `metadata["group"]` stay together, or in `metadata[TOGETHER]`, which joins groups by
+    the copies of an image.
 
     Args:
         images: the set; its order is kept within each side.
@@ -31,7 +35,7 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
         CapsellaError: a class has fewer than 2 images, or its groups cannot be parted without tearing one.
     """
     labels = images.labels.cpu().numpy()
-    groups = images.metadata.get("group")
+    groups = images.metadata.get(TOGETHER, images.metadata.get("group"))
     # Without groups, each image is one of its own.
     units = np.arange(len(labels)) if groups is None else np.unique(groups.cpu().numpy(), return_inverse=True)[1]
     what = "image" if groups is None else "group"
@@ -41,7 +45,7 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
     for label in np.flatnonzero(counts.sum(axis=0)):
         here = counts[:, label] > 0
         if held[here].all() or not held[here].any():
-            note = "" if groups is None else " (copies of an image are in one)"
+            note = " (copies of an image are in one)" if TOGETHER in images.metadata else ""
             raise CapsellaError(
                 f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part{note}; holding some "
                 f"out for validation or test needs at least 2 {what}s of each class that no other class depends on: "

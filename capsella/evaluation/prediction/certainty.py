@@ -30,7 +30,7 @@ class Certainty:
         below = self.unsure_below
         if self.coverage is not None:
             check_coverage(self.coverage)
-        require(below is None or 0 < below <= 1, "be above 0 and at most 1", unsure_below=below)
+        require(below is None or 0 < below <= 1, "be above 0 and at most 1, as 0.9", unsure_below=below)
         if self.confidence is None and (self.coverage, below) != (None, None):
             raise CapsellaError(
                 "coverage, unsure_below: need calibrated probabilities, and this model has none; "
@@ -57,6 +57,10 @@ class Certainty:
         if self.unsure_below is not None:
             found.append(probability < self.unsure_below)
         return tuple(found)
+
+    def doubts(self, prediction: Prediction) -> bool:
+        """Whether the answer is called unsure."""
+        return self.unsure_below is not None and self.values(prediction)[-1] is True
 
     def notes(self) -> list[str]:
         """What a reader must know of columns that are empty, or sets that say nothing."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,12 @@ _MOST_WORKERS = 8
 
 @dataclass(frozen=True)
 class Written:
-    """What `predict_table` left: rows in the table, and the files that could not be read, in a table of their own."""
+    """What `predict_table` left: rows in the table, those of them whose answer is unsure (0 where that was not asked),
+    and the files that could not be read, in a table of their own.
+    """
 
     rows: int
+    unsure: int
     broken: int
     broken_table: Path | None
 
@@ -106,12 +109,20 @@ def _finish(journal: Journal, out: Path, certainty: Certainty) -> Written:
         write_broken((outcome for outcome in journal.outcomes() if isinstance(outcome, Broken)), broken_table)
     else:
         broken_table.unlink(missing_ok=True)  # of an older table
-    predictions = (outcome for outcome in journal.outcomes() if isinstance(outcome, Prediction))
-    rows = write_table(predictions, journal.classes, out, certainty) if journal.predictions else 0
+    unsure = 0
+
+    def predictions() -> Iterator[Prediction]:
+        nonlocal unsure
+        for outcome in journal.outcomes():
+            if isinstance(outcome, Prediction):
+                unsure += certainty.doubts(outcome)
+                yield outcome
+
+    rows = write_table(predictions(), journal.classes, out, certainty) if journal.predictions else 0
     journal.delete()
     if not rows:
         raise CapsellaError(f"none of the {journal.broken} images could be read; {broken_table} says why")
-    return Written(rows, journal.broken, broken_table if journal.broken else None)
+    return Written(rows, unsure, journal.broken, broken_table if journal.broken else None)
 
 
 def _workers_for(images: int, asked: int | None) -> int:

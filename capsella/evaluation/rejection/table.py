@@ -13,7 +13,7 @@ def rejection_table(result: Rejection) -> RenderableType:
     return Group(
         Text(f"\nkeep the surest: thresholds from {result.validation_images} validation images, errors of test images"),
         _kept(result),
-        Text("\nprediction sets on the test images"),
+        Text("\nprediction sets on the test images; classes: in a set, on average"),
         _sets(result),
         Text(
             "calibration on the test images (before: activations divided by their sum): "
@@ -45,7 +45,7 @@ def _kept(result: Rejection) -> Table:
 
 def _sets(result: Rejection) -> Table:
     table = Table()
-    for heading in ("coverage", "reached", "95 % interval", "classes a set", "single %", "worst class"):
+    for heading in ("coverage", "reached", "95 % interval", "classes", "single %", "worst class"):
         table.add_column(heading, justify="left" if heading == "worst class" else "right")
     for one in result.sets:
         low, high = wilson_interval(one.held, result.images)

@@ -94,7 +94,7 @@ def test_notes(confidence):
     [
         ({"coverage": 1.0}, r"coverage: must be between 0 and 1, as 0\.95, got 1\.0"),
         ({"coverage": 0.0}, "coverage: must be between 0 and 1"),
-        ({"unsure_below": 0.0}, r"unsure_below: must be above 0 and at most 1, got 0\.0"),
+        ({"unsure_below": 0.0}, r"unsure_below: must be above 0 and at most 1, as 0.9, got 0\.0"),
         ({"unsure_below": 1.5}, "unsure_below: must be above 0 and at most 1"),
     ],
 )

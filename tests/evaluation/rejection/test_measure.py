@@ -1,6 +1,8 @@
 """Thresholds come from validation images, errors from test images."""
 
 import io
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,12 +82,14 @@ def test_equally_sure_images_are_kept_together():
 
 def test_as_tables_json_and_picture(calibrated):
     result = measure_rejection(*calibrated, evaluation(200, 1))
+    result = replace(result, sets=tuple(replace(one, worst_class="neutrophil") for one in result.sets))
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(rejection_table(result))
     text = console.export_text()
     assert "thresholds from 1000 validation images" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "…" not in text
+    assert len(re.findall(r"0\.\d+ to \d\.\d+ .* neutrophil │", text)) == len(result.sets)  # a line each
     values = result.to_dict()
     assert values["kept"][0]["errors"] == result.kept[0].errors
     assert values["prediction_sets"][0]["coverage"] == 0.8
