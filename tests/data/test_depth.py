@@ -167,7 +167,9 @@ def test_a_range_must_be_one(tmp_path: Path, value_range: tuple[float, float]):
         DataOptions(name="folder", path=tmp_path, range=value_range)
 
 
-def test_split_files_need_no_pixels_where_copies_are_not_looked_for(camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_split_files_need_no_pixels_where_copies_are_not_looked_for(
+    camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def forbidden(*arguments: object) -> None:
         raise AssertionError("pixels were read")
 
