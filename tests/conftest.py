@@ -52,7 +52,7 @@ class ReachedError(Exception):
 
 # What each command does first, once it has understood its options.
 FIRST_STEPS = {
-    "train": ("train", "resume", "_train_seeds"),
+    "train": ("train", "resume", "train_seeds", "train_folds"),
     "evaluate": ("load_run",),
     "calibrate": ("calibrate_run",),
     "attack": ("load_runs",),
