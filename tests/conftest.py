@@ -61,7 +61,7 @@ FIRST_STEPS = {
     "explore": ("check_gradio",),
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
-    "compare": ("make_plan",),
+    "compare": ("make_plan", "first_plan"),
     "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
     "robustness": ("load_runs",),
     "models": ("list_models",),

@@ -206,7 +206,7 @@ def fold_interval(
         ValueError: fewer than two folds, or no images.
 
     >>> fold_interval([0.7, 0.8, 0.9], tested=30, others=60)
-    FoldInterval(estimate=0.8..., low=0.57..., high=1.0)
+    FoldInterval(estimate=0.8, low=0.4072..., high=1.0)
     """
     if len(values) < 2:
         raise ValueError(f"values: must be of at least 2 folds, got {len(values)}")
