@@ -54,21 +54,12 @@ def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
     early = [one.name for one in (capsules, cnn) if one.name in unfinished]
     if useful and early:
         headline += f" But {' and '.join(early)} still learned when the training ended."
-    gone = sorted({one.network for one in first.candidates} - {one.name for one in networks})
     sentences = {
-        "accuracy": (
-            f"{capsules.name} has {100 * capsules.accuracy.estimate:.1f} % right, {cnn.name} "
-            f"{100 * cnn.accuracy.estimate:.1f} %: a difference of {points(difference.estimate)} points, 95 % interval "
-            f"{points(difference.low)} to {points(difference.high)}, from the differences on each fold."
-        ),
+        "accuracy": _accuracy(capsules, cnn, difference),
         "better than chance": " ".join(text for _, text in chance.values()),
-        "training": (
-            f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result."
-            if unfinished
-            else f"No network's training loss or error still fell clearly at the end of its {first.epochs} epochs."
-        ),
+        "training": _training(unfinished, first.epochs),
     }
-    if gone:
+    if gone := sorted({one.network for one in first.candidates} - {one.name for one in networks}):
         sentences["left out"] = f"Diverged on a fold: {', '.join(gone)}."
     return FoldsVerdict(networks, (capsules, cnn), winner, difference, useful, unfinished, headline, sentences)
 
@@ -95,14 +86,21 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         title=f"Capsules or a CNN for {first.splits.name}? {counted(len(folds), 'fold')}",
         verdict=verdict,
         best=[one.name for one in verdict.best],
-        folds=folds,
+        folds=list(zip(folds, _differences(verdict), strict=True)),
         images=len(labels_of(folds)),
         notes=[*first.splits.notes, *(f"left out: {reason}" for reason in first.splits.broken)],
         protocol=protocol(first),
+        points=points,
         picture=base64.b64encode(picture).decode(),
     )
     write_text(folder / "report.html", printable(page))
     return verdict, folder / "report.html"
+
+
+def _differences(verdict: FoldsVerdict) -> list[float]:
+    """Accuracy of the capsules less that of the CNN on each fold."""
+    capsules, cnn = verdict.best
+    return [a - b for a, b in zip(capsules.by_fold, cnn.by_fold, strict=True)]
 
 
 def _headline(
@@ -125,6 +123,23 @@ def _headline(
     return (
         f"{kind} wins: {one.name} is right {100 * sign * difference.estimate:.1f} points more often than {other.name} "
         f"(95 % interval over {folds} folds {low:.1f} to {high:.1f}).{guesses}"
+    )
+
+
+def _accuracy(capsules: OverFolds, cnn: OverFolds, difference: FoldInterval) -> str:
+    return (
+        f"{capsules.name} has {100 * capsules.accuracy.estimate:.1f} % right, {cnn.name} "
+        f"{100 * cnn.accuracy.estimate:.1f} %: a difference of {points(difference.estimate)} points, 95 % interval "
+        f"{points(difference.low)} to {points(difference.high)}, from the differences on each fold."
+    )
+
+
+def _training(unfinished: Sequence[str], epochs: int) -> str:
+    if not unfinished:
+        return f"No network's training loss or error still fell clearly at the end of its {epochs} epochs."
+    return (
+        f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "
+        f"(--epochs {2 * epochs}, with another --out)."
     )
 
 
@@ -154,7 +169,7 @@ def _values(options: ComparisonOptions, verdict: FoldsVerdict, folds: Sequence[F
             "capsules": capsules.name,
             "cnn": cnn.name,
             "difference": verdict.difference._asdict(),
-            "difference_by_fold": [a - b for a, b in zip(capsules.by_fold, cnn.by_fold, strict=True)],
+            "difference_by_fold": _differences(verdict),
             "better_than_chance": list(verdict.useful),
             "not_trained_to_the_end": list(verdict.unfinished),
         },

@@ -122,7 +122,7 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     begun = _begun(options)
     data = options.data
     if begun is not None:
-        data = replace(data, split_file=options.output / "split.csv", duplicates="ignore")
+        data = replace(data, split_file=options.output / "split.csv", duplicates="ignore", folds=None, fold=None)
     splits, table = load_split(data)
     options = _with_sizes(options, splits, begun)
     names = names_of(options.models) or suited(splits.image_size)
