@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -88,37 +89,21 @@ class TestDone:
         assert "max-width: 62rem" in text  # the style came along
         assert "max-width: 62rem" in (done / "fold0" / "report.html").read_text(encoding="utf-8")
 
-    def test_called_again_it_trains_nothing(self, done, images, monkeypatch):
+    def test_called_again_it_trains_what_is_missing(self, done, images, capsys):
         before = read(done / "compare.json")
-        monkeypatch.setattr("capsella.grid.run.train", None)
+        (done / "compare.json").unlink()
+        shutil.rmtree(done / "fold1")
+        stamps = {path: path.stat().st_mtime_ns for path in done.glob("fold*/runs/*/summary.json")}
+        assert len(stamps) == 4
         call(images, *FLAGS, "--out", done)
-        after = read(done / "compare.json")
-        assert after["verdict"] == before["verdict"]
-
-    def test_an_interrupted_study_goes_on(self, done, images, tmp_path, monkeypatch):
-        usual, plans = folds.compare, []
-
-        def stopped(plan, console):
-            if plans:
-                raise KeyboardInterrupt
-            plans.append(plan)
-            return usual(plan, console)
-
-        monkeypatch.setattr(folds, "compare", stopped)
-        with pytest.raises(SystemExit):
-            call(images, *FLAGS, "--out", tmp_path / "f")
-        assert not (tmp_path / "f" / "compare.json").exists()
-        stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "f").glob("fold*/runs/*/summary.json")}
-        assert len(stamps) == 2
-        monkeypatch.undo()
-        call(images, *FLAGS, "--out", tmp_path / "f")
+        assert capsys.readouterr().out.count("run 1 of 2") == 1
         assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-        assert read(tmp_path / "f" / "compare.json")["verdict"] == read(done / "compare.json")["verdict"]
+        assert read(done / "compare.json")["verdict"] == before["verdict"]
 
     def test_folders_of_other_comparisons(self, done, images, capsys):
         for words, text in (
             ((*FLAGS[:-2], "--out", done), "holds a comparison of several folds; choose another --out"),
-            ((*FLAGS[:-2], "--out", done / "fold1"), "holds a comparison with folds = 3, not None"),
+            ((*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"), "holds a comparison with folds = 3, not None"),
             ((*FLAGS, "--out", done / "fold1"), "holds a comparison of one split; choose another --out"),
             ((*FLAGS[:-1], 2, "--out", done), "holds a comparison with folds = 3, not 2"),
         ):
