@@ -52,7 +52,7 @@ class ReachedError(Exception):
 
 # What each command does first, once it has understood its options.
 FIRST_STEPS = {
-    "train": ("train", "resume", "_train_seeds"),
+    "train": ("train", "resume", "train_seeds", "train_folds"),
     "evaluate": ("load_run",),
     "calibrate": ("calibrate_run",),
     "attack": ("load_runs",),
@@ -61,7 +61,7 @@ FIRST_STEPS = {
     "explore": ("check_gradio",),
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
-    "compare": ("make_plan",),
+    "compare": ("make_plan", "first_plan"),
     "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
     "robustness": ("load_runs",),
     "models": ("list_models",),

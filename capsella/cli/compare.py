@@ -1,11 +1,15 @@
 """`capsella compare`."""
 
+from dataclasses import replace
+
 import tyro
 from rich.table import Table
 from rich.text import Text
 
 from capsella.cli.screen import console, show
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
+from capsella.compare.folds import compare_folds, first_plan
+from capsella.compare.folds_report import write_folds
 from capsella.compare.report import as_text
 from capsella.errors import counted
 from capsella.grid import duration
@@ -14,12 +18,31 @@ from capsella.grid import duration
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train, test, and write the report."""
     options = tyro.cli(ComparisonOptions, args=arguments, prog="capsella compare")
+    if options.folds is not None and not any(word.partition("=")[0] == "--seeds" for word in arguments):
+        options = replace(options, seeds=(0,))
+    if options.folds is not None and options.fold is None:
+        _run_folds(options, options.folds)
+        return
     plan = make_plan(options)
     _print_plan(plan)
     if options.dry_run:
         return
     found, report = compare(plan, console())
     print(f"\n{as_text(found)}\n\nreport  {report}")
+
+
+def _run_folds(options: ComparisonOptions, folds: int) -> None:
+    """One comparison a fold, and what they say together."""
+    plan = first_plan(options)
+    print(f"{folds} folds, tested in turn; the first:")
+    _print_plan(plan)
+    runs = folds * plan.runs_each * len(plan.candidates)
+    print(f"All {folds} folds: {counted(runs, 'run')}, estimated training: {duration(folds * plan.total_seconds())}.")
+    if options.dry_run:
+        return
+    verdict, report = write_folds(options, plan, compare_folds(options, plan, console()))
+    lines = [verdict.headline, *(f"{part}: {text}" for part, text in verdict.sentences.items())]
+    print("", *lines, f"\nreport  {report}", sep="\n")
 
 
 def _print_plan(plan: Plan) -> None:
@@ -38,10 +61,10 @@ def _print_plan(plan: Plan) -> None:
         table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, str(plan.runs_each), *times)
     show(table)
     curve = 2 * len(given.shares) * len(given.seeds)
+    more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
     print(
-        f"{plan.epochs} epochs in batches of {plan.batch_size}, {counted(len(given.seeds), 'seed')}; {curve} more runs "
-        f"for the data-size curve of the best of each kind. Estimated training: {duration(plan.total_seconds())}, "
-        "from a few images through each network here."
+        f"{plan.epochs} epochs in batches of {plan.batch_size}, {counted(len(given.seeds), 'seed')}{more}. Estimated "
+        f"training: {duration(plan.total_seconds())}, from a few images through each network here."
     )
     if given.precision == "auto":
         print(f"precision auto → {plan.precision}")

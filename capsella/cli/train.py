@@ -1,6 +1,5 @@
 """`capsella train`."""
 
-import dataclasses
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,23 +7,19 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 
 from capsella.cli import screen
 from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
+from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.data.outline import outline
-from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation, Spread
-from capsella.explain import about_training, run_facts, write_report
-from capsella.files import write_json
-from capsella.grid import finish_run
 from capsella.papers import get_recipe, list_recipes, recipe_function
 from capsella.papers.own_images import DEFAULT, fitted
-from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, new_run_folder, resume, train
+from capsella.training import Machine, Recipe, new_run_folder, resume, train
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
+       capsella train IMAGES --folds 5 [--out FOLDER] [--FIELD VALUE …]
        capsella train --resume RUN
 
 IMAGES is a folder with one sub-folder a class. Size, batch and epochs are
@@ -33,6 +28,10 @@ chosen for it, unless flags set them. Without a RECIPE it is images-efficient.
 Trains a recipe and keeps the epoch with the lowest validation error (with
 --keep last, the last; where rare classes are balanced, the lowest balanced
 error). Tests that once, and writes report.html.
+
+--folds N, for few images: trains N times, each time without another part of the
+images, and tests that part. So every image is tested once. Interrupted and
+called again with the same flags and --out, it goes on.
 
 Every field of a recipe is a flag: `capsella train RECIPE --help` lists them.
 --model NAME takes another network. If both networks have the same options, it
@@ -59,6 +58,16 @@ class Train:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"seeds: must be at least 1, got {self.seeds}")
+        if self.seeds > 1 and self.all_folds:
+            raise ValueError(
+                f"seeds: must be 1 with folds, which are trained once each, got {self.seeds}; for several seeds call "
+                "it with each --seed and another --out"
+            )
+
+    @property
+    def all_folds(self) -> bool:
+        """Whether each fold of the images is trained on in turn."""
+        return self.recipe.data.folds is not None and self.recipe.data.fold is None
 
 
 def run(arguments: list[str]) -> None:
@@ -71,17 +80,19 @@ def run(arguments: list[str]) -> None:
         if arguments[0] != "--resume" or len(arguments) != 2:
             got = f"capsella train {shlex.join(arguments)}"
             raise ValueError(f"--resume: must stand alone, as in `capsella train --resume RUN`, got `{got}`")
-        _finish(resume(Path(arguments[1]), console=console), console)
+        finish(resume(Path(arguments[1]), console=console), console)
     else:
         name, images, words = _named(arguments)
         recipe = get_recipe(name) if images is None else _fit(name, images, words, console)
         recipe, words = prepare(recipe, words)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
-        folder = options.out or new_run_folder(Path("runs"), name)
-        if options.seeds == 1:
-            _finish(train(options.recipe, folder, name=name, machine=options.machine, console=console), console)
+        folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
+        if options.all_folds:
+            train_folds(options.recipe, folder, name, machine, console)
+        elif options.seeds > 1:
+            train_seeds(options.recipe, options.seeds, folder, name, machine, console)
         else:
-            _train_seeds(options, folder, name, console)
+            finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
 
 
 def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
@@ -109,44 +120,3 @@ def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
         changes = f"mirrored, and shifted by up to {recipe.augment.shift} pixels"
         console.print(f"  training images are {changes} (--no-flip, --shift 0)", markup=False, soft_wrap=True)
     return recipe
-
-
-def _train_seeds(options: Train, folder: Path, name: str, console: Console) -> None:
-    """One run a seed, in sub-folders; seeds.json holds mean and spread."""
-    if folder.exists():
-        raise CapsellaError(f"{folder} exists already; choose another folder with --out")
-    errors: dict[int, float] = {}
-    for seed in range(options.recipe.seed, options.recipe.seed + options.seeds):
-        recipe = dataclasses.replace(options.recipe, seed=seed)
-        trained = train(recipe, folder / f"seed{seed}", name=name, machine=options.machine, console=console)
-        if (evaluation := _finish(trained, console)) is not None:
-            errors[seed] = evaluation.error
-    if not is_first_process():
-        return
-    spread = Spread.of(list(errors.values()))
-    write_json(folder / "seeds.json", {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
-    where = escape(str(folder / "seeds.json"))
-    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {where}", soft_wrap=True)
-
-
-def _finish(trained: Run, console: Console) -> Evaluation | None:
-    """Evaluate on the test images, write test.json and the report; None where another process does."""
-    if not is_first_process():
-        return None
-    evaluation, splits = finish_run(trained)
-    files = RunFolder(trained.folder)
-    about = about_training(trained, splits, files.read("summary"))
-    facts = run_facts(trained, splits)
-    report = write_report(
-        trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
-    )
-    low, high = evaluation.error_interval
-    for warning in evaluation.warnings():
-        console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
-    console.print(
-        f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
-        f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
-        f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
-        soft_wrap=True,
-    )
-    return evaluation

@@ -8,15 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from capsella.evaluation.intervals import Interval
+from capsella.evaluation.intervals import FoldInterval, Interval
 
 Curves = Mapping[str, Sequence[Float[np.ndarray, "epochs"]]]
 
 
 def accuracy_figure(
-    accuracies: Mapping[str, Interval], by_seed: Mapping[str, Sequence[float]], colours: Mapping[str, str]
+    accuracies: Mapping[str, Interval | FoldInterval],
+    by_seed: Mapping[str, Sequence[float]],
+    colours: Mapping[str, str],
 ) -> Figure:
-    """A row a network: the mean over seeds with its 95 % interval, and each seed as a dot; shares as per cent.
+    """A row a network: the mean over seeds, or folds, with its 95 % interval, and each as a dot; shares as per cent.
 
     Raises:
         ValueError: no networks.

@@ -66,6 +66,12 @@ class ComparisonOptions:
     """Share of the training images that choose learning rate, epoch and the best network of each kind."""
     test: float = 0.2
     """Share of all images held out for the test; they are used once, after everything is chosen."""
+    folds: int | None = None
+    """For few images, in place of `test`: part them into this many folds, compare once for each, tested on the fold
+    that it did not see, and report over all of them. Every image is tested once. The command then takes one seed, 0,
+    unless --seeds says otherwise, and no data-size curve."""
+    fold: int | None = None
+    """With `folds`: compare for this one alone, counted from 0."""
     split_file: Path | None = None
     """Your own split, in place of the shares; `capsella data split` describes the file."""
     group: str | None = None
@@ -83,7 +89,8 @@ class ComparisonOptions:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to train; latency is measured on the processor."""
     out: Path | None = None
-    """Folder for the runs and the report; default: runs/compare-NAME, with the name of the folder of images."""
+    """Folder for the runs and the report; default: runs/compare-NAME, with the name of the folder of images, and with
+    folds runs/compare-NAME-foldsN."""
     dry_run: bool = False
     """Print what would be trained and how long that takes, and stop."""
 
@@ -92,9 +99,11 @@ class ComparisonOptions:
             raise ValueError(f"seeds: must be at least one, and each only once, got {self.seeds}")
         if self.rates not in RATES:
             raise ValueError(f"rates: must be 1 or 3, got {self.rates}")
-        sizes = SIZES if self.sizes is None else self.sizes
+        sizes = self.asked_sizes
         if not sizes or max(sizes) != 1 or min(sizes) <= 0 or len(set(sizes)) < len(sizes):
             raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {sizes}")
+        if self.folds is not None and sizes != (1,):
+            raise ValueError(f"sizes: must be 1 with folds, for which there is no data-size curve, got {sizes}")
         for name in ("epochs", "batch_size"):
             number = getattr(self, name)
             if number is not None and number < 1:
@@ -108,7 +117,9 @@ class ComparisonOptions:
     @property
     def output(self) -> Path:
         """Where the runs and the report go."""
-        return self.out or Path("runs", f"compare-{self.folder.resolve().name}")
+        folds = "" if self.folds is None else f"-folds{self.folds}"
+        name = f"compare-{self.folder.resolve().name}{folds}"
+        return self.out or Path("runs", name, "" if self.fold is None else f"fold{self.fold}")
 
     @property
     def data(self) -> DataOptions:
@@ -121,6 +132,8 @@ class ComparisonOptions:
             range=self.range,
             validation=self.validation,
             test=self.test,
+            folds=self.folds,
+            fold=self.fold,
             split_file=self.split_file,
             group=self.group,
             skip_broken=self.skip_broken,
@@ -133,9 +146,14 @@ class ComparisonOptions:
         return AugmentOptions(shift=self.shift, border="repeat", flip=self.flip)
 
     @property
+    def asked_sizes(self) -> tuple[float, ...]:
+        """The shares of the training images, or the default ones."""
+        return self.sizes or (SIZES if self.folds is None else (1.0,))
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """The shares below 1, rising."""
-        return tuple(sorted(share for share in self.sizes or SIZES if share < 1))
+        return tuple(sorted(share for share in self.asked_sizes if share < 1))
 
     def to_dict(self) -> dict[str, Any]:
         """What decides the numbers, JSON-ready."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from capsella.compare.networks import LARGE, ON_A_STEM, Candidate, candidates, names_of, suited
-from capsella.compare.options import RATES, SIZES, ComparisonOptions
+from capsella.compare.options import RATES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError, warn_once
 from capsella.evaluation import execution_times
@@ -108,10 +108,12 @@ class Plan:
         return [rate_at(one.recipe, factor) for factor in RATES[self.options.rates]]
 
 
-def make_plan(options: ComparisonOptions) -> Plan:
+def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     """Read the images, split them, check every network against them, and time a step of each; writes nothing.
 
     A comparison that was begun in the folder keeps its split, its networks and its number of epochs.
+
+    `like`: a plan of the same networks on other folds, whose times, epochs and precision are taken.
 
     Raises:
         ValueError: an unknown network, one that cannot take the images, too little time for one epoch of each.
@@ -120,7 +122,7 @@ def make_plan(options: ComparisonOptions) -> Plan:
     begun = _begun(options)
     data = options.data
     if begun is not None:
-        data = replace(data, split_file=options.output / "split.csv", duplicates="ignore")
+        data = replace(data, split_file=options.output / "split.csv", duplicates="ignore", folds=None, fold=None)
     splits, table = load_split(data)
     options = _with_sizes(options, splits, begun)
     names = names_of(options.models) or suited(splits.image_size)
@@ -132,6 +134,8 @@ def make_plan(options: ComparisonOptions) -> Plan:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
         precision = begun.get("precision", options.precision)  # not in plans from before there was "auto"
         return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size, precision)
+    if like is not None:
+        return replace(like, options=options, splits=splits, table=table, candidates=tuple(chosen))
     costs = _costs(chosen, splits, batch_size)
     precision = choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
     plan = Plan(options, splits, table, tuple(chosen), costs, options.epochs, batch_size, precision)
@@ -168,6 +172,8 @@ def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
     """plan.json of this comparison, if it was begun."""
     path = options.output / "plan.json"
     if not path.exists():
+        if (options.output / "fold0").exists():
+            raise CapsellaError(f"{options.output} holds a comparison of several folds; choose another --out")
         return None
     try:
         plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -176,7 +182,8 @@ def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
         raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
     for name, value in options.to_dict().items():
         is_default = name == "sizes" and value is None
-        if not is_default and older.get(name, value) != value:  # an older plan has fewer options
+        usual = None if name in ("folds", "fold") else value  # an older plan has fewer options
+        if not is_default and older.get(name, usual) != value:
             raise CapsellaError(
                 f"{options.output} holds a comparison with {name} = {older.get(name)}, not {value}; "
                 "call it with the same options to go on, or choose another --out"
@@ -193,7 +200,7 @@ def _with_sizes(options: ComparisonOptions, splits: Splits, begun: dict[str, Any
         raise CapsellaError(f"{splits.name}: must have at least 2 test images, got {len(splits.test)}")
     if options.sizes is None and begun is not None:
         return replace(options, sizes=tuple(begun["options"]["sizes"]))
-    asked = SIZES if options.sizes is None else options.sizes
+    asked = options.asked_sizes
     rare, count = min(splits.train.counts().items(), key=lambda one: one[1])
     kept = tuple(share for share in asked if share == 1 or count * share >= 1)
     if kept != asked:

@@ -52,6 +52,13 @@ class DataOptions:
     test: float = 0.2
     """Share of all images held out for the test, class by class, where the source sets none apart."""
 
+    folds: int | None = None
+    """Part all images into this many folds, class by class, and test on one of them, in place of the share `test`: for
+    few images, so that in turn each is tested once."""
+
+    fold: int | None = None
+    """With `folds`: which of them is tested, from 0 on. `capsella train` trains on all in turn where none is named."""
+
     split_file: Path | None = None
     """A CSV file that says which image is in train, validation or test, or unused, in place of the shares and of the
     source's own split. Columns: file (for `folder`, relative to it) and split; `capsella data split` writes one."""
@@ -115,6 +122,7 @@ class DataOptions:
     def __post_init__(self) -> None:
         self._check_pairs()
         if self.is_paired:
+            require(self.folds is None, "be None for pairs", folds=self.folds)
             self.single()  # which checks the fields of the source that the pairs are made of
             return
         for name, share in (("validation", self.validation), ("test", self.test)):
@@ -127,6 +135,7 @@ class DataOptions:
         at_least(2, first_classes=self.first_classes)
         require(self.channels in (1, 3, None), "be 1 or 3, as --channels 1, or None", channels=self.channels)
         not_negative(split_seed=self.split_seed)
+        self._check_folds()
         self._check_belongs("path", ("folder", "npz"), self.path)
         self._check_belongs("range", ("folder", "npz"), self.range)
         self._check_belongs("group", ("folder", "npz", *VIEWED), self.group)
@@ -149,6 +158,18 @@ class DataOptions:
             number = getattr(self, name)
             self._check_belongs(name, PAIRED, number)
             at_least(1, **{name: number})
+
+    def _check_folds(self) -> None:
+        at_least(2, folds=self.folds)
+        if self.folds is None:
+            require(self.fold is None, "be None without folds", fold=self.fold)
+            return
+        last = self.folds - 1
+        require(self.fold is None or 0 <= self.fold <= last, f"be from 0 to {last} of {last + 1} folds", fold=self.fold)
+        no_share = f"stay at its default with folds, which test 1 of {self.folds} parts"
+        require(self.test == DataOptions.test, no_share, test=self.test)
+        if self.split_file is not None:
+            raise ValueError(f"folds: must be None with a split file, which sets test images apart, got {self.folds}")
 
     def _check_belongs(self, field: str, sources: tuple[str, ...], got: object) -> None:
         """A field that is for some sources alone has its default for the others; `got`: its value in the error."""

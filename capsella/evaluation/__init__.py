@@ -4,6 +4,7 @@ Other packages import from here; the folders inside are named after what is aske
 """
 
 from capsella.evaluation.accuracy.evaluation import Evaluation, evaluate
+from capsella.evaluation.accuracy.folds import Folds
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, confusions, shares
 from capsella.evaluation.accuracy.table import evaluation_table, percent, with_interval
 from capsella.evaluation.attacks.curves import (
@@ -15,11 +16,13 @@ from capsella.evaluation.attacks.curves import (
     attack_table,
 )
 from capsella.evaluation.intervals import (
+    FoldInterval,
     Interval,
     McNemar,
     Spread,
     accuracy_interval,
     difference_interval,
+    fold_interval,
     mcnemar,
     mean_share_interval,
     wilson_interval,

@@ -63,6 +63,14 @@ class Interval:
         return asdict(self)
 
 
+class FoldInterval(NamedTuple):
+    """Mean of a share, or of a difference of two, over folds, with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
 class McNemar(NamedTuple):
     """Images that only one of two networks has right, and the exact p-value of such an imbalance by chance."""
 
@@ -175,6 +183,39 @@ def difference_interval(
     mean, image_variance = _padded(apart, added=2, total=0, squares=1)
     seeds = [_seed_variance(first), _seed_variance(second)]
     return _interval(float(apart.mean()), mean, image_variance, len(apart), seeds, [len(first), len(second)], -1, 1)
+
+
+def fold_interval(
+    values: Sequence[float], tested: int, others: int, image_error: float = 0.0, least: float = 0.0
+) -> FoldInterval:
+    """The mean of shares, or of differences of shares, over the folds of a cross-validation, with its 95 % interval.
+
+    The corrected resampled t interval of Nadeau and Bengio 2003 (Machine Learning 52, §4): any two folds train on
+    mostly the same images, so their values are alike, and their variance is not divided by their number k alone but
+    multiplied by 1/k + tested/others; Student's quantile has k − 1 degrees of freedom. It was derived for random
+    splits; folds are those that do not overlap. It is never narrower than the test images alone make it, for folds that
+    happen to agree would know everything.
+
+    Args:
+        values: of each fold.
+        tested, others: images of all folds together that are tested, and that are not; their ratio counts.
+        image_error: standard error of the mean by the choice of test images, as `Interval` has it.
+        least: the smallest possible value, as -1 for a difference; the largest is 1.
+
+    Raises:
+        ValueError: fewer than two folds, or no images.
+
+    >>> fold_interval([0.7, 0.8, 0.9], tested=30, others=60)
+    FoldInterval(estimate=0.8, low=0.4072..., high=1.0)
+    """
+    if len(values) < 2:
+        raise ValueError(f"values: must be of at least 2 folds, got {len(values)}")
+    if tested < 1 or others < 1:
+        raise ValueError(f"tested, others: must be at least 1 image each, got {tested} and {others}")
+    mean, variance = statistics.mean(values), statistics.variance(values) * (1 / len(values) + tested / others)
+    error = max(variance**0.5, image_error)
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    return FoldInterval(mean, max(least, mean - half), min(1.0, mean + half))
 
 
 def mcnemar(first: Bool[np.ndarray, "images"], second: Bool[np.ndarray, "images"]) -> McNemar:

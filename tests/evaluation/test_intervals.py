@@ -8,6 +8,7 @@ from capsella.evaluation.intervals import (
     accuracy_interval,
     balanced_interval,
     difference_interval,
+    fold_interval,
     mcnemar,
     mean_share_interval,
     wilson_interval,
@@ -170,3 +171,40 @@ def test_the_mean_of_one_share_is_wilsons():
     assert mean_share_interval([(3, 10)]) == pytest.approx(wilson_interval(3, 10))
     with pytest.raises(ValueError, match="shares: must each be of at least one image"):
         mean_share_interval([(0, 0)])
+
+
+class TestFolds:
+    def test_computed_by_hand(self):
+        found = fold_interval([0.1, 0.2, 0.4, 0.1], tested=100, others=300)
+        sd = ((0.1**2 + 0.0**2 + 0.2**2 + 0.1**2) / 3) ** 0.5  # about the mean of 0.2
+        half = 3.182446 * sd * (1 / 4 + 1 / 3) ** 0.5  # Student's 97.5 % quantile with 3 degrees of freedom
+        assert found == pytest.approx((0.2, 0.0, 0.2 + half))
+        assert fold_interval([0.1, 0.2, 0.4, 0.1], 100, 300, least=-1.0).low == pytest.approx(0.2 - half)
+        assert fold_interval([0.8, 0.9, 1.0], 1, 2).high == 1.0
+
+    @pytest.mark.parametrize("folds", [3, 5, 10])
+    def test_it_covers_folds_that_share_images(self, folds):
+        """Values of a correlation of tested/(tested + others), which Nadeau and Bengio assume."""
+        random, shared = np.random.default_rng(0), 1 / folds
+        draws = 4000
+        common = random.normal(0, 0.02 * shared**0.5, (draws, 1))
+        values = 0.5 + common + random.normal(0, 0.02 * (1 - shared) ** 0.5, (draws, folds))
+
+        def coverage(others):
+            intervals = [fold_interval(row.tolist(), 1, others) for row in values]
+            return np.mean([low < 0.5 < high for _, low, high in intervals])
+
+        assert coverage(folds - 1) == pytest.approx(0.95, abs=0.012)
+        assert coverage(10**9) < 0.92  # as if the folds were independent
+
+    def test_folds_that_agree_do_not_know_everything(self):
+        hits = np.ones((1, 50), bool)
+        found = fold_interval([1.0] * 5, 50, 200, accuracy_interval(hits).image_error)
+        assert 0.85 < found.low < 0.95
+        assert found.high == 1.0
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="values: must be of at least 2 folds, got 1"):
+            fold_interval([0.5], 10, 10)
+        with pytest.raises(ValueError, match="tested, others: must be at least 1 image each, got 10 and 0"):
+            fold_interval([0.5, 0.6], 10, 0)

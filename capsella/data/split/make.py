@@ -16,11 +16,11 @@ from capsella.data.options import DataOptions
 from capsella.data.show import ClassCounts, describe
 from capsella.data.source import Parts
 from capsella.data.split.copies import keep_together
-from capsella.data.split.holdout import first_per_class, hold_out
+from capsella.data.split.holdout import first_per_class, hold_out, hold_out_fold
 from capsella.data.split.sets import SPLIT_NAMES, Splits
 from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
 from capsella.data.survey import Survey, glance
-from capsella.errors import CapsellaError, errors_of
+from capsella.errors import CapsellaError, errors_of, require
 
 _NUMBER = "number in the source"  # with spaces, as no array of a file is called
 
@@ -111,7 +111,9 @@ class ReadSource(NamedTuple):
         parts = keep_together(self.parts, options.duplicates)
         train, validation, test = parts.train, parts.validation, parts.test
         with errors_of(parts.name):
-            if test is None:
+            if options.folds is not None:
+                train, test = _fold(parts, options)
+            elif test is None:
                 train, test = hold_out(train, options.test, options.split_seed)
             if validation is None:
                 train, validation = hold_out(train, options.validation, options.split_seed)
@@ -144,6 +146,14 @@ class ReadSource(NamedTuple):
             listed += [(file, UNUSED, None) for file in sorted(self.given.unused - {key for key, _ in images})]
         rows = {key: Row(line, split, name) for line, (key, split, name) in enumerate(listed, 2)}
         return SplitTable(by_file, rows), describe(splits)
+
+
+def _fold(parts: Parts, options: DataOptions) -> tuple[ImageSet, ImageSet]:
+    """The images to train on, and those of the fold that the options name."""
+    require(parts.test is None, "be None for images whose test images are set apart already", folds=options.folds)
+    if options.folds is None or options.fold is None:
+        raise ValueError(f"fold: must name one of the {options.folds} folds, as --fold 0")
+    return hold_out_fold(parts.train, options.folds, options.fold, options.split_seed)
 
 
 def _limited(images: ImageSet, per_class: int | None, options: DataOptions) -> ImageSet:

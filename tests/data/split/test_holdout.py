@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capsella.data import ImageSet
-from capsella.data.split.holdout import first_per_class, hold_out
+from capsella.data.split.holdout import first_per_class, hold_out, hold_out_fold
 from capsella.errors import CapsellaError
 
 
@@ -102,3 +102,60 @@ def test_fewer_images_a_class_are_a_part_of_more():
     assert list(large.counts().values()) == [15, 15, 4]
     assert set(rows(small)) < set(rows(large))
     assert rows(small) != rows(first_per_class(images, 5, 8))
+
+
+def folds_of(images: ImageSet, folds: int, seed: int = 0) -> list[ImageSet]:
+    """The held-out part of each fold; what is kept is the rest, in its order."""
+    held = []
+    for fold in range(folds):
+        kept, part = hold_out_fold(images, folds, fold, seed)
+        assert rows(kept) == sorted(set(range(len(images))) - set(rows(part)))
+        held.append(part)
+    return held
+
+
+@given(counts=st.lists(st.integers(5, 23), min_size=2, max_size=4), folds=st.integers(2, 5), seed=st.integers(0, 1000))
+def test_every_image_is_in_one_fold_and_every_class_in_all(counts: list[int], folds: int, seed: int):
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    held = folds_of(make_set(labels), folds, seed)
+    assert sorted(row for part in held for row in rows(part)) == list(range(len(labels)))
+    for label, count in enumerate(counts):
+        taken = [int((part.labels == label).sum()) for part in held]
+        assert max(taken) - min(taken) <= 1, (count, taken)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=4, max_size=12), seed=st.integers(0, 1000))
+@example(sizes=[1, 1, 1, 1, 6], seed=0)  # one group is larger than a fold
+def test_a_group_is_in_one_fold(sizes: list[int], seed: int):
+    labels = [label for label in (0, 1) for size in sizes for _ in range(size)]
+    groups = [label * 100 + group for label in (0, 1) for group, size in enumerate(sizes) for _ in range(size)]
+    held = folds_of(make_set(labels, groups), 4, seed)
+    of_fold = [set(part.metadata["group"].tolist()) for part in held]
+    assert sum(map(len, of_fold)) == 2 * len(sizes) == len(set().union(*of_fold))
+    assert all(len(part.labels.unique()) == 2 for part in held)
+
+
+def test_folds_of_patients_with_every_class_are_about_even():
+    groups = torch.arange(40).repeat_interleave(25)
+    labels = torch.randint(0, 4, (1000,), generator=torch.Generator().manual_seed(0))
+    held = folds_of(make_set(labels.tolist(), (groups * 7).tolist()), 5)
+    assert all(150 <= len(part) <= 250 for part in held)
+    for part in held:
+        assert all(30 <= count <= 70 for count in part.counts().values())
+
+
+def test_a_class_of_fewer_images_or_groups_than_folds():
+    text = "folds: must be at most the number of images of every class, but the class 'class1' has 2 images for 3 folds"
+    with pytest.raises(CapsellaError, match=text):
+        hold_out_fold(make_set([0, 0, 0, 1, 1]), 3, 0, 0)
+    text = (
+        r"number of groups of every class, but the class 'class1' has 2 groups \(copies of an image are in one\) for 3"
+    )
+    with pytest.raises(CapsellaError, match=text):
+        hold_out_fold(make_set([0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 3, 4]), 3, 0, 0)
+
+
+def test_the_first_fold_is_the_same_share_and_other_seeds_part_otherwise():
+    images = make_set([0] * 20 + [1] * 10)
+    assert rows(hold_out_fold(images, 5, 0, 3)[1]) == rows(hold_out(images, 0.2, 3)[1])
+    assert rows(hold_out_fold(images, 5, 0, 3)[1]) != rows(hold_out_fold(images, 5, 0, 4)[1])

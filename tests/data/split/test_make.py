@@ -224,3 +224,34 @@ def test_shares_of_the_training_images_are_nested(cells: Path, packed: Path):
     splits, table = load_split(npz(packed))
     with pytest.raises(ValueError, match="train: images must have file names"):
         table.with_share(splits.train, 0.5)
+
+
+class TestFolds:
+    def test_each_image_is_tested_once_and_the_rest_is_parted_as_ever(self, cells: Path):
+        every = [load_data(folder(cells, folds=4, fold=fold)) for fold in range(4)]
+        tested = sorted(file for splits in every for file in splits.test.files or ())
+        assert tested == sorted(f"{name}/{number:02}.png" for name in CLASSES for number in range(20))
+        for splits in every:
+            assert [len(part) for part in splits.named().values()] == [42, 3, 15]
+            assert splits.test.counts() == dict.fromkeys(CLASSES, 5)
+
+    def test_copies_are_in_one_fold(self, cells: Path):
+        (cells / "blast" / "copy.png").write_bytes((cells / "blast" / "07.png").read_bytes())
+        for fold in range(3):
+            files = load_data(folder(cells, folds=3, fold=fold)).test.files or ()
+            assert ("blast/copy.png" in files) == ("blast/07.png" in files)
+
+    def test_a_split_file_brings_a_fold_back(self, cells: Path, tmp_path: Path):
+        options = folder(cells, folds=3, fold=2)
+        save_split(options, tmp_path / "split.csv")
+        again = load_data(folder(cells, split_file=tmp_path / "split.csv"))
+        for split, images in load_data(options).named().items():
+            assert again.named()[split].files == images.files
+
+    def test_test_images_that_are_set_apart(self, packed: Path, cells: Path):
+        with pytest.raises(CapsellaError, match="digits: folds: must be None for images whose test images are set apa"):
+            load_data(DataOptions(folds=3, fold=0))
+        with pytest.raises(CapsellaError, match="fold: must name one of the 3 folds, as --fold 0"):
+            load_data(npz(packed, folds=3))
+        with pytest.raises(CapsellaError, match="the class 'blast' has 20 images for 21 folds"):
+            load_data(folder(cells, folds=21, fold=0))

@@ -1,0 +1,110 @@
+"""The end of a training, and trainings that are repeated: with several seeds, or without each fold of the images."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from capsella.data import Splits
+from capsella.errors import CapsellaError, counted
+from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
+from capsella.explain import about_training, run_facts, write_report
+from capsella.files import write_json
+from capsella.grid import Clock, finish_run, trained_run
+from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, train
+
+
+def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Machine, console: Console) -> None:
+    """One run a seed, in sub-folders; seeds.json holds mean and spread."""
+    if folder.exists():
+        raise CapsellaError(f"{folder} exists already; choose another folder with --out")
+    errors: dict[int, float] = {}
+    for seed in range(recipe.seed, recipe.seed + seeds):
+        one = replace(recipe, seed=seed)
+        trained = train(one, folder / f"seed{seed}", name=name, machine=machine, console=console)
+        if (finished := finish(trained, console)) is not None:
+            errors[seed] = finished[0].error
+    if not is_first_process():
+        return
+    spread = Spread.of(list(errors.values()))
+    write_json(folder / "seeds.json", {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
+    where = escape(str(folder / "seeds.json"))
+    console.print(f"test error over {len(errors)} seeds: [bold]{spread}[/] %  →  {where}", soft_wrap=True)
+
+
+def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, console: Console) -> None:
+    """One run a fold, in sub-folders, tested on the fold it did not see; what is trained already is read.
+
+    folds.json holds the numbers of all together, predictions.csv what was said of each image.
+
+    Raises:
+        CapsellaError: a run of another recipe is in a fold's folder; and what `train` raises.
+    """
+    RunFolder(folder).check_unused()
+    folds = [replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)]
+    clock = Clock()
+    clock.plan(["fold"] * len(folds))
+    finished = []
+    for fold, one in enumerate(folds):
+        files, began = RunFolder(folder / f"fold{fold}"), time.monotonic()
+        was_trained = files.is_trained
+        if not was_trained and is_first_process():
+            console.print(clock.line(f"fold {fold}"), markup=False, soft_wrap=True)
+        trained = trained_run(one, files.path, name, console, machine)
+        clock.finish("fold", None if was_trained else time.monotonic() - began)
+        finished.append(finish(trained, console))
+        files.checkpoint.unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
+    tested = [one for one in finished if one is not None]
+    if tested:
+        _together(tested, folder, console)
+
+
+def _together(tested: list[tuple[Evaluation, Splits]], folder: Path, console: Console) -> None:
+    """Write folds.json and predictions.csv, and print the numbers."""
+    others = sum(len(splits.train) + len(splits.validation) for _, splits in tested)
+    folds = Folds([evaluation for evaluation, _ in tested], others)
+    write_json(folder / "folds.json", folds.to_dict())
+    folds.write_predictions(folder / "predictions.csv")
+    pooled = folds.pooled
+    lines = [f"[bold red]WARNING: {escape(warning)}[/]" for warning in pooled.warnings()]
+    each = ", ".join(f"{one.error:.1f}" for one in folds.evaluations)
+    lines += [
+        f"each image tested once: error [bold]{pooled.error:.2f} %[/] ({pooled.errors} of {len(pooled.labels)}), "
+        f"balanced accuracy {pooled.balanced_accuracy:.2f} %",
+        f"mean of {counted(len(folds.evaluations), 'fold')}: error [bold]{_text(folds.error)}, "
+        f"balanced accuracy [bold]{_text(folds.balanced_accuracy)}",
+        f"error of each: {each} %",
+        f"numbers      {escape(str(folder / 'folds.json'))}",
+        f"predictions  {escape(str(folder / 'predictions.csv'))}",
+    ]
+    console.print("\n".join(lines), soft_wrap=True)
+
+
+def _text(interval: FoldInterval) -> str:
+    mean, low, high = (100 * share for share in interval)
+    return f"{mean:.2f} %[/] (95 % interval {low:.2f} to {high:.2f})"
+
+
+def finish(trained: Run, console: Console) -> tuple[Evaluation, Splits] | None:
+    """Evaluate on the test images, write test.json and the report; None where another process does."""
+    if not is_first_process():
+        return None
+    evaluation, splits = finish_run(trained)
+    files = RunFolder(trained.folder)
+    about = about_training(trained, splits, files.read("summary"))
+    facts = run_facts(trained, splits)
+    report = write_report(
+        trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
+    )
+    low, high = evaluation.error_interval
+    for warning in evaluation.warnings():
+        console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
+    console.print(
+        f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
+        f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
+        f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
+        soft_wrap=True,
+    )
+    return evaluation, splits

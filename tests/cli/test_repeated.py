@@ -1,0 +1,97 @@
+"""`capsella train --folds`: every image tested once, by a run that never saw it."""
+
+import csv
+import json
+
+import pytest
+
+from capsella.cli import main, repeated
+from capsella.training import RunFolder, load_run
+
+SHORT = ["--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
+
+
+@pytest.fixture(scope="module")
+def folded(images):
+    """The folder that `capsella train … --folds 3` leaves."""
+    folder = images.parent / "folds"
+    main(["train", "images-capsnet", str(images), *SHORT, "--folds", "3", "--out", str(folder)])
+    return folder
+
+
+def predictions(folder):
+    with open(folder / "predictions.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_image_is_tested_once(folded):
+    rows = predictions(folded)
+    assert len({row["file"] for row in rows}) == len(rows) == 33
+    values = json.loads((folded / "folds.json").read_text())
+    tests = [json.loads((folded / f"fold{fold}" / "test.json").read_text()) for fold in range(3)]
+    assert [one["errors"] for one in values["folds"]] == [test["errors"] for test in tests]
+    wrong = [row for row in rows if row["class"] != row["predicted"]]
+    assert values["pooled"]["errors"] == len(wrong) == sum(test["errors"] for test in tests)
+    for fold, one in enumerate(values["folds"]):
+        assert one["errors"] == sum(row["fold"] == str(fold) for row in wrong)
+    low, high = values["error"]["interval_95_percent"]
+    assert low < values["error"]["mean_percent"] < high
+
+
+def test_each_fold_is_a_run_of_its_own(folded, cli):
+    rows = predictions(folded)
+    for fold in range(3):
+        data = load_run(folded / f"fold{fold}").recipe.data
+        assert (data.folds, data.fold) == (3, fold)
+        assert (folded / f"fold{fold}" / "report.html").exists()
+    answer = cli("evaluate", folded / "fold2", "--json")
+    found = json.loads(answer.out)
+    mine = [row for row in rows if row["fold"] == "2"]
+    assert found["images"] == len(mine)
+    assert found["errors"] == sum(row["class"] != row["predicted"] for row in mine)
+    command = json.loads((folded / "fold2" / "result.json").read_text())["command"]
+    assert "--data.folds 3 --data.fold 2" in command
+
+
+def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch):
+    words = ["train", "images-capsnet", images, *SHORT, "--folds", 3, "--out", tmp_path / "f"]
+    usual, trained = repeated.trained_run, []
+
+    def stopped(recipe, folder, *arguments):
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        trained.append(folder)
+        return usual(recipe, folder, *arguments)
+
+    monkeypatch.setattr(repeated, "trained_run", stopped)
+    assert cli(*words).code != 0
+    assert not (tmp_path / "f" / "folds.json").exists()
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "f").glob("fold*/summary.json")}
+    assert len(stamps) == 2
+    monkeypatch.undo()
+    answer = cli(*words)
+    assert answer.code == 0
+    assert "run 3 of 3: fold 2" in answer.out
+    assert "run 2 of 3" not in answer.out
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+    assert json.loads((tmp_path / "f" / "folds.json").read_text()) == json.loads((folded / "folds.json").read_text())
+
+
+def test_one_fold_alone(cli, images, tmp_path, folded):
+    answer = cli(
+        "train", "images-capsnet", images, *SHORT, "--folds", 3, "--fold", 1, "--seeds", 1, "--out", tmp_path / "f"
+    )
+    assert answer.code == 0
+    ours, theirs = (RunFolder(folder).read("test") for folder in (tmp_path / "f", folded / "fold1"))
+    assert ours == theirs
+
+
+def test_what_cannot_be(cli, images, folded, tmp_path):
+    answer = cli("train", "images-capsnet", images, *SHORT, "--folds", 3, "--seeds", 2, "--out", tmp_path / "f")
+    assert answer.code == 2
+    assert "seeds: must be 1 with folds, which are trained once each, got 2" in " ".join(answer.err.split())
+    answer = cli("train", "images-capsnet", images, *SHORT, "--folds", 4, "--out", folded)
+    assert f"{folded / 'fold0'} holds a run of another recipe" in answer.err
+    answer = cli("train", "images-capsnet", images, *SHORT, "--folds", 12, "--out", tmp_path / "f")
+    assert "folds: must be at most the number of images of every class" in answer.err
+    assert not (tmp_path / "f").exists()

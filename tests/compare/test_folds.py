@@ -1,0 +1,209 @@
+"""`capsella compare --folds`: a comparison a fold, and a verdict over all of them."""
+
+import csv
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from capsella.cli import main
+from capsella.compare import ComparisonOptions, folds
+from capsella.compare.folds import Fold, compare_folds, first_plan
+from capsella.compare.folds_report import judge_folds
+from capsella.errors import CapsellaError
+from capsella.training import RunFolder
+
+CAPSULES, CNN = NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
+FLAGS = ("--models", *NETWORKS, "--epochs", "1", "--rates", "1", "--accelerator", "cpu", "--folds", "3")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Red and green noise, 9 images a class, of three patients."""
+    folder = tmp_path_factory.mktemp("own") / "colours"
+    random = np.random.default_rng(0)
+    for channel, kind in enumerate(("red", "green")):
+        (folder / kind).mkdir(parents=True)
+        for number in range(9):
+            pixels = random.integers(0, 120, (17, 17, 3))
+            pixels[..., channel] += 120
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / kind / f"{number}.png")
+    return folder
+
+
+def call(*words):
+    main(["compare", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def done(images):
+    folder = images.parent / "folds"
+    call(images, *FLAGS, "--out", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan(images):
+    return first_plan(ComparisonOptions(images, models=NETWORKS, folds=3, out=images.parent / "none"))
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+class TestDone:
+    def test_every_image_is_tested_once(self, done, images):
+        tested = []
+        for number in range(3):
+            with open(done / f"fold{number}" / "test_predictions.csv", newline="") as file:
+                tested += [row["file"] for row in csv.DictReader(file)]
+        assert sorted(tested) == sorted(path.relative_to(images).as_posix() for path in images.glob("*/*.png"))
+
+    def test_the_numbers_are_those_of_the_folds(self, done):
+        values, each = read(done / "compare.json"), [read(done / f"fold{k}" / "compare.json") for k in range(3)]
+        for name in NETWORKS:
+            of_folds = [next(n for n in one["networks"] if n["network"] == name) for one in each]
+            mine = next(one for one in values["networks"] if one["network"] == name)
+            assert mine["accuracy_by_fold"] == [one["accuracy"]["estimate"] for one in of_folds]
+            assert mine["accuracy"]["estimate"] == pytest.approx(np.mean(mine["accuracy_by_fold"]))
+            assert mine["validation_error_percent"] == pytest.approx(
+                np.mean([one["validation_error_percent"] for one in of_folds])
+            )
+            balanced = [one["balanced_accuracy_percent"] for one in of_folds]
+            assert 100 * mine["balanced_accuracy"]["estimate"] == pytest.approx(np.mean(balanced))
+        verdict = values["verdict"]
+        assert verdict["difference"]["estimate"] == pytest.approx(np.mean(verdict["difference_by_fold"]))
+        assert [one["headline"] for one in values["folds"]] == [one["verdict"]["headline"] for one in each]
+        assert [one["options"]["seeds"] for one in each] == [[0]] * 3
+        assert [one["options"]["fold"] for one in each] == [0, 1, 2]
+
+    def test_the_page(self, done):
+        text = (done / "report.html").read_text(encoding="utf-8")
+        assert re.findall(r'href="([^"]+)"', text) == [f"fold{k}/report.html" for k in range(3)]
+        assert all((done / f"fold{k}" / "report.html").exists() for k in range(3))
+        assert "Each of\nthe 18 images was tested once" in text
+        assert "max-width: 62rem" in text  # the style came along
+        assert "max-width: 62rem" in (done / "fold0" / "report.html").read_text(encoding="utf-8")
+
+    def test_called_again_it_trains_what_is_missing(self, done, images, capsys):
+        before = read(done / "compare.json")
+        (done / "compare.json").unlink()
+        shutil.rmtree(done / "fold1")
+        stamps = {path: path.stat().st_mtime_ns for path in done.glob("fold*/runs/*/summary.json")}
+        assert len(stamps) == 4
+        call(images, *FLAGS, "--out", done)
+        assert capsys.readouterr().out.count("run 1 of 2") == 1
+        assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+        assert read(done / "compare.json")["verdict"] == before["verdict"]
+
+    def test_folders_of_other_comparisons(self, done, images, capsys):
+        for words, text in (
+            ((*FLAGS[:-2], "--out", done), "holds a comparison of several folds; choose another --out"),
+            ((*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"), "holds a comparison with folds = 3, not None"),
+            ((*FLAGS, "--out", done / "fold1"), "holds a comparison of one split; choose another --out"),
+            ((*FLAGS[:-1], 2, "--out", done), "holds a comparison with folds = 3, not 2"),
+        ):
+            with pytest.raises(SystemExit):
+                call(images, *words)
+            assert text in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_dry_run_counts_all_folds(images, tmp_path, capsys):
+    call(images, *FLAGS, "--seeds", 0, 1, "--out", tmp_path / "f", "--dry-run")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "3 folds, tested in turn" in out
+    assert "All 3 folds: 12 runs, estimated training" in out
+    assert "data-size curve" not in out
+    assert not (tmp_path / "f").exists()
+
+
+def test_options(images, tmp_path):
+    with pytest.raises(ValueError, match=r"sizes: must be 1 with folds, .* got \(0\.5, 1\)"):
+        ComparisonOptions(images, folds=3, sizes=(0.5, 1))
+    with pytest.raises(ValueError, match="fold: must be from 0 to 2 of 3 folds, got 3"):
+        ComparisonOptions(images, folds=3, fold=3)
+    assert str(ComparisonOptions(images, folds=3).output) == "runs/compare-colours-folds3"
+    assert str(ComparisonOptions(images, folds=3, fold=1).output) == "runs/compare-colours-folds3/fold1"
+    with pytest.raises(CapsellaError, match="the class 'green' has 9 images for 10 folds"):
+        first_plan(ComparisonOptions(images, models=NETWORKS, folds=10, out=tmp_path))
+
+
+def test_the_time_is_shared_out_and_every_fold_has_the_same_epochs(images, tmp_path, monkeypatch):
+    options = ComparisonOptions(images, models=NETWORKS, folds=3, epochs=1000, minutes=5, seeds=(0,), out=tmp_path)
+    first, seen = first_plan(options), []
+    assert first.epochs < 1000
+    assert first.total_seconds() <= 60 * 5 / 3
+
+    found = Fold(np.array([0, 1]), 4, {}, {}, {}, (), "")
+    monkeypatch.setattr(folds.Fold, "of", lambda findings: found)
+    monkeypatch.setattr(folds, "compare", lambda plan, console: [seen.append(plan)])
+    assert compare_folds(options, first, Console(quiet=True)) == [found] * 3
+    assert [plan.folder.name for plan in seen] == ["fold0", "fold1", "fold2"]
+    assert {plan.epochs for plan in seen} == {first.epochs}
+    assert all(plan.costs is first.costs for plan in seen)
+    assert len({file for plan in seen for file in plan.splits.test.files}) == 18
+
+
+class TestVerdict:
+    def fold(self, capsules, cnn, unfinished=(), validation=(5.0, 6.0)):
+        """40 images of two classes, the first 20 and the last: that many of each class right."""
+        hits = {}
+        for name, count in ((CAPSULES, capsules), (CNN, cnn)):
+            right = np.arange(20) < count
+            hits[name] = np.concatenate([right, right])[None]
+        labels = np.repeat([0, 1], 20)
+        return Fold(
+            labels, 80, hits, dict(zip(NETWORKS, validation, strict=True)), dict.fromkeys(NETWORKS, 1.0), unfinished, ""
+        )
+
+    def test_a_clear_winner(self, plan):
+        verdict = judge_folds(plan, [self.fold(19, 13), self.fold(18, 13), self.fold(19, 12)])
+        assert verdict.winner == "capsules"
+        assert verdict.difference.estimate == pytest.approx((6 + 5 + 7) / 3 / 20)
+        half = 4.302653 * 0.05 * (1 / 3 + 1 / 2) ** 0.5  # differences of 0.30, 0.25 and 0.35
+        assert verdict.difference.low == pytest.approx(0.3 - half)
+        assert verdict.headline.startswith(f"The capsule network wins: {CAPSULES} is right 30.0 points more often")
+        assert CAPSULES in verdict.useful
+
+    def test_no_difference(self, plan):
+        verdict = judge_folds(plan, [self.fold(19, 18), self.fold(17, 19), self.fold(19, 18)])
+        assert verdict.winner is None
+        assert verdict.headline == "No difference that 3 folds of 120 images could show."
+
+    def test_neither_is_better_than_the_largest_class(self, plan):
+        verdict = judge_folds(plan, [self.fold(19, 11), self.fold(6, 9), self.fold(12, 10)])
+        assert verdict.useful == ()
+        assert verdict.headline.startswith("Neither is to be shipped yet: 3 folds do not show that")
+
+    def test_the_best_of_a_kind_is_chosen_by_validation_and_who_diverged_is_left_out(self, plan, images):
+        names = (*NETWORKS, "he2016_resnet10")
+        larger = first_plan(ComparisonOptions(images, models=names, folds=3, out=images.parent / "none"))
+        three = [self.fold(19, 12), self.fold(19, 12), self.fold(19, 12)]
+        for one in three:
+            one.hits["he2016_resnet10"] = np.ones((1, 40), bool)  # the best on test images
+            one.validation["he2016_resnet10"] = 7.0
+            one.latency["he2016_resnet10"] = 1.0
+        assert judge_folds(larger, three).best[1].name == CNN
+        three[1].validation["he2016_resnet10"] = 1.0
+        assert judge_folds(larger, three).best[1].name == "he2016_resnet10"
+        del three[2].hits["he2016_resnet10"]
+        verdict = judge_folds(larger, three)
+        assert verdict.best[1].name == CNN
+        assert verdict.sentences["left out"] == "Diverged on a fold: he2016_resnet10."
+        del three[0].hits[CNN]
+        with pytest.raises(CapsellaError, match="every network of the CNN diverged on a fold"):
+            judge_folds(larger, three)
+
+    def test_who_still_learned_is_named(self, plan):
+        verdict = judge_folds(plan, [self.fold(19, 13), self.fold(18, 13, unfinished=(CNN,)), self.fold(19, 12)])
+        assert verdict.headline.endswith(f" But {CNN} still learned when the training ended.")
+        assert verdict.sentences["training"].startswith(f"Not trained to the end on every fold: {CNN};")
+
+
+def test_the_runs_of_a_fold_are_ordinary(done):
+    run = next((done / "fold2" / "runs").iterdir())
+    assert RunFolder(run).read_config()[1].data.split_file == done / "fold2" / "split.csv"
