@@ -108,26 +108,30 @@ def markdown(folder: Path) -> str:
     Raises:
         CapsellaError: a file is damaged or lacks a field.
     """
-    sections, cases = [], []
+    sections, measurements = [], []
     for path in sorted(folder.glob("*.json")):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             sections.append(_section(path.stem, values))
-            cases += [(path.stem, values["peak_flops_per_second"], case) for case in values["cases"]]
+            measurements.append((path.stem, values["peak_flops_per_second"], values["cases"]))
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise CapsellaError(f"{path} is not a result of the benchmarks: {error!r}") from error
-    return HEADER + _summary(cases) + WHERE + "".join(sections)
+    return HEADER + _summary(measurements) + WHERE + "".join(sections)
 
 
-def _summary(cases: list[tuple[str, float, dict[str, Any]]]) -> str:
-    """One row an op and direction: the largest batch that has both a fused and a plain time."""
+def _summary(measurements: list[tuple[str, float, list[dict[str, Any]]]]) -> str:
+    """One row an op and direction: the largest batch that has both a fused and a plain time.
+
+    Where several files have it, it is from the one with the most cases: as many rows as can be are of one machine.
+    """
     largest: dict[tuple[str, bool], tuple[str, float, dict[str, Any]]] = {}
-    for section, peak, case in cases:
-        if not {"plain", _fused(case)} <= set(case["timings"]):
-            continue
-        key = (case["op"], case["training"])
-        if key not in largest or case["batch"] > largest[key][2]["batch"]:
-            largest[key] = section, peak, case
+    for section, peak, cases in sorted(measurements, key=lambda one: -len(one[2])):
+        for case in cases:
+            if not {"plain", _fused(case)} <= set(case["timings"]):
+                continue
+            key = (case["op"], case["training"])
+            if key not in largest or case["batch"] > largest[key][2]["batch"]:
+                largest[key] = section, peak, case
     heads = ("what", "direction", "batch", "ours, ms", "plain PyTorch, ms", "ratio", "GFLOP", "share, %", "section")
     order = sorted(largest, key=lambda key: (list(WHAT).index(key[0]) if key[0] in WHAT else len(WHAT), key))
     rows = "".join(_summary_row(*largest[key]) for key in order)

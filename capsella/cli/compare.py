@@ -11,6 +11,7 @@ from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.folds import compare_folds, first_plan
 from capsella.compare.folds_report import write_folds
 from capsella.compare.report import as_text
+from capsella.data import too_few
 from capsella.errors import counted
 from capsella.grid import duration
 
@@ -51,20 +52,22 @@ def _print_plan(plan: Plan) -> None:
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
+    for sentence in too_few(splits):
+        show(Text(f"WARNING: {sentence}", style="bold red"))
     table = Table("network", "kind")
-    for head in ("parameters", "learning rates", "runs", "one run", "all its runs"):
+    for head in ("parameters", "learning rates", "one run"):
         table.add_column(head, justify="right")
     for one in plan.candidates:
-        seconds = plan.seconds(one.network)
         rates = " ".join(f"{rate:g}" for rate in plan.rates(one))
-        times = duration(seconds), duration(plan.runs_each * seconds)
-        table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, str(plan.runs_each), *times)
+        time = duration(plan.seconds(one.network))
+        table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, time)
     show(table)
     curve = 2 * len(given.shares) * len(given.seeds)
     more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
     print(
-        f"{plan.epochs} epochs in batches of {plan.batch_size}, {counted(len(given.seeds), 'seed')}{more}. Estimated "
-        f"training: {duration(plan.total_seconds())}, from a few images through each network here."
+        f"{counted(plan.runs_each, 'run')} of each, {plan.epochs} epochs in batches of {plan.batch_size}, "
+        f"{counted(len(given.seeds), 'seed')}{more}. Estimated training: {duration(plan.total_seconds())}, from a few "
+        "images through each network here."
     )
     if given.precision == "auto":
         print(f"precision auto → {plan.precision}")

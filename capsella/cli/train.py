@@ -86,6 +86,8 @@ def run(arguments: list[str]) -> None:
         recipe = get_recipe(name) if images is None else _fit(name, images, words, console)
         recipe, words = prepare(recipe, words)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
+        if images is not None:
+            _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)
         folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
         if options.all_folds:
             train_folds(options.recipe, folder, name, machine, console)
@@ -93,6 +95,14 @@ def run(arguments: list[str]) -> None:
             train_seeds(options.recipe, options.seeds, folder, name, machine, console)
         else:
             finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
+
+
+def _warn_of_few_epochs(asked: int, chosen: int, console: Console) -> None:
+    if 2 * asked < chosen:
+        console.print(
+            f"note: {chosen} epochs are usual for these images; after {asked} a network is seldom trained to the end",
+            soft_wrap=True,
+        )
 
 
 def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:

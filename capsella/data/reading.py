@@ -5,7 +5,6 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -31,6 +30,7 @@ MOST_BYTES = 400_000_000
 Look = Callable[[Image.Image], object]
 _RESIZE = Image.Resampling.BICUBIC  # Pillow widens the kernel when shrinking, so small images are free of aliasing
 _SHOW_PROGRESS_FROM = 2_000
+_MOST_NAMED = 10  # broken files in an error
 
 
 def read_image(
@@ -178,14 +178,14 @@ def read_all(
         The images that could be read, their positions among `readers`, and the errors of the others.
 
     Raises:
-        CapsellaError: the first that cannot be read, unless `skip_broken`; or all together will not fit in memory.
+        CapsellaError: some cannot be read, unless `skip_broken`; or all together will not fit in memory.
     """
     images: list[Tensor] = []
     positions: list[int] = []
     errors: list[CapsellaError] = []
     pool = ThreadPoolExecutor()
     try:
-        results = pool.map(partial(_attempt, skip_broken=skip_broken), readers)
+        results = pool.map(_attempt, readers)
         silent, console = len(readers) < _SHOW_PROGRESS_FROM, Console(stderr=True)
         shown = track(results, "reading images", len(readers), console=console, transient=True, disable=silent)
         for position, result in enumerate(shown):
@@ -198,16 +198,27 @@ def read_all(
             positions.append(position)
     finally:
         pool.shutdown(cancel_futures=True)
+    if errors and not skip_broken:
+        raise _all_together(errors)
     return images, positions, errors
 
 
-def _attempt(reader: Callable[[], Tensor], skip_broken: bool) -> Tensor | CapsellaError:
+def _attempt(reader: Callable[[], Tensor]) -> Tensor | CapsellaError:
     try:
         return reader()
     except CapsellaError as error:
-        if not skip_broken:
-            raise CapsellaError(f"{error}. Mend or remove it; --skip-broken leaves such files out") from error
         return error
+
+
+def _all_together(errors: Sequence[CapsellaError]) -> CapsellaError:
+    """One error that names what cannot be read."""
+    if len(errors) == 1:
+        return CapsellaError(f"{errors[0]}. Mend or remove it; --skip-broken leaves such files out")
+    more = f"; and {len(errors) - _MOST_NAMED} more" if len(errors) > _MOST_NAMED else ""
+    named = "; ".join(map(str, errors[:_MOST_NAMED]))
+    return CapsellaError(
+        f"{len(errors)} files cannot be read: {named}{more}. Mend or remove them; --skip-broken leaves such files out"
+    )
 
 
 def check_memory(number: int, size: tuple[int, int], channels: int) -> None:

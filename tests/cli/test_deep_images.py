@@ -85,7 +85,8 @@ def test_data_show_tells_depth_and_range(cli, camera: Path, images: Path, tmp_pa
 def test_a_comparison_takes_one_range_for_all_runs(cli, camera: Path, tmp_path: Path):
     said = cli("compare", camera, "--models", "cnn-small", "capsules-small", "--sizes", 1, "--seeds", 0, "--dry-run")
     assert "20 files of 16 bits a channel: values" in said.out
-    assert "1 seed;" in said.out
+    assert "WARNING: fewer than 10 training images" in said.out
+    assert "1 seed. Estimated training" in said.out
 
 
 def test_a_table_that_cannot_be_written_is_told_first(cli, trained: Path, camera: Path, tmp_path: Path):

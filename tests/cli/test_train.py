@@ -227,6 +227,7 @@ def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path
     assert "--size 32" in answer.out
     assert "--batch-size 16" in answer.out
     assert "--epochs" not in answer.out  # it was given
+    assert "note: 100 epochs are usual for these images; after 1 " in answer.out
     recipe = RunFolder(Path("runs/images-efficient")).read_config()[1]
     assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
 

@@ -210,6 +210,13 @@ def test_a_broken_image_is_named_or_skipped_and_listed(cells: Path):
     assert sorted(every) == [*range(6), *range(7, 20), *range(100, 120)]
 
 
+def test_all_broken_images_are_named_at_once(cells: Path):
+    for number in (5, 6):
+        (cells / f"monocyte/patient3_{number}.png").write_bytes(b"no image")
+    with pytest.raises(CapsellaError, match=r"^2 files cannot be read: .*patient3_5\.png.*; .*patient3_6\.png.*--skip"):
+        load_data(options(cells))
+
+
 def test_a_class_whose_every_image_is_broken(cells: Path):
     for path in (cells / "monocyte").iterdir():
         path.write_bytes(b"")

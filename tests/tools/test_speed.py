@@ -64,6 +64,22 @@ def test_the_summary_has_the_largest_batch_of_each_op_and_direction(tmp_path: Pa
     ]
 
 
+def test_the_summary_prefers_the_file_with_the_most_cases(tmp_path: Path) -> None:
+    values = {
+        "device": "cpu",
+        "environment": {"threads": 2, "cpu": "A processor", "torch": "2", "commit": "c"},
+        "peak_flops_per_second": 1e9,
+    }
+    more = [_case("em-classes", 8, False, plain=0.2, native=0.1), _case("em-classes", 8, True, plain=3.0, native=1.0)]
+    one = [_case("em-classes", 8, False, plain=0.3, native=0.1)]
+    for name, cases in (("all", more), ("before", one), ("after", one)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(values | {"cases": cases}))
+    summary = markdown(tmp_path).partition("## Summary")[2].partition("## Where")[0]
+    assert "| 200 | 2 |" in summary
+    assert "(#before)" not in summary
+    assert "(#after)" not in summary
+
+
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(
