@@ -68,8 +68,13 @@ def test_help_fits_80_columns(cli, verb, monkeypatch):
 
 def test_help_wraps_texts_at_the_width_of_the_screen(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    # In the source there is a line break behind "an error,".
-    assert "an error, or with `keep` a warning. Copies of an" in cli("data", "show", "--help").out
+    lines = cli("data", "show", "--help").out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "Only for images of your own: the same" in line)
+    last = next(number for number, line in enumerate(lines) if number > first and "(default: error)" in line)
+    assert last > first + 2
+    for line, after in zip(lines[first:last], lines[first + 1 :], strict=False):  # full, wherever the source breaks
+        next_word = after.strip("│ ").split()[0]
+        assert len(line.rstrip("│ ")) + 1 + len(next_word) >= 76
 
 
 def test_help_of_a_recipe_shows_its_own_values(cli):
