@@ -65,8 +65,8 @@ def images_efficient() -> Recipe:
 def images_resnet() -> Recipe:
     """A residual network of ten layers on a folder of images: the CNN that capsules must beat.
 
-    The weights are averaged over the steps, as those of images-efficient: without it, the running statistics of batch
-    normalisation lag behind the weights, and the validation error jumps (LOG.md, L043).
+    Weights and running statistics are averaged over the steps, as those of images-efficient: without it, the validation
+    error jumps by tens of points in the first half of the training (LOG.md, L044).
     """
     return replace(
         images_efficient(),
