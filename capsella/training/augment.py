@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.training.microscope import Focus, Light, StainJitter, Zoom
 from capsella.training.recipe import AugmentOptions
 
 # Half a grey level: less is the rounding error of a resampling, and counts as black.
@@ -35,6 +36,7 @@ class Augment(nn.Module):
             steps.append(K.RandomCrop(image_size, padding=options.shift, padding_mode=border, cropping_mode="slice"))
         if options.margin_shift:
             steps.append(ShiftWithinMargins())
+        steps += _of_another_laboratory(options)
         if options.erase:
             if 3 * options.erase > min(image_size):
                 size = f"{image_size[0]}×{image_size[1]}"
@@ -46,6 +48,19 @@ class Augment(nn.Module):
         """A changed copy; the images themselves where nothing is to be changed."""
         changed: Tensor = self.steps(images)
         return changed
+
+
+def _of_another_laboratory(options: AugmentOptions) -> list[nn.Module]:
+    steps: list[nn.Module] = []
+    if options.zoom > 1:
+        steps.append(Zoom(options.zoom))
+    if options.stain:
+        steps.append(StainJitter(options.stain))
+    if options.white_balance or options.gamma:
+        steps.append(Light(options.white_balance, options.gamma))
+    if options.blur or options.noise:
+        steps.append(Focus(options.blur, options.noise))
+    return steps
 
 
 class TurnAndSqueeze(nn.Module):

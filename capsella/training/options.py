@@ -113,6 +113,18 @@ class AugmentOptions:
     """Shift within the margins around what is not black, by a third of a margin as a rule, in random directions."""
     erase: int = 0
     """Black out a square of this many pixels a side, at a random place as far from the border."""
+    zoom: float = 1.0
+    """Magnify or shrink each image by up to this factor, as other microscopes do; the border's pixels are repeated."""
+    stain: float = 0.0
+    """Only for RGB: change the amounts of two stains by up to this share each, and their colours a little."""
+    white_balance: float = 0.0
+    """Make each colour brighter or darker by up to e to this power, as other cameras and lamps do."""
+    gamma: float = 0.0
+    """Raise images to powers between e to minus and plus this number: lighter or darker middle tones."""
+    blur: float = 0.0
+    """Blur each image by a Gaussian with a standard deviation of up to this many pixels."""
+    noise: float = 0.0
+    """Add noise with a standard deviation of up to this, where 1 is white."""
 
     def __post_init__(self) -> None:
         not_negative(shift=self.shift, erase=self.erase)
@@ -121,6 +133,10 @@ class AugmentOptions:
         require(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
         require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
         require(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
+        require(1 <= self.zoom <= 4, "be a factor from 1 to 4", zoom=self.zoom)
+        for name in ("stain", "white_balance", "gamma", "noise"):
+            require(0 <= getattr(self, name) <= 1, "be from 0 to 1", **{name: getattr(self, name)})
+        require(0 <= self.blur <= 10, "be from 0 to 10 pixels", blur=self.blur)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""Changes that another laboratory makes: what each changes, and what it leaves."""
+
+import math
+
+import pytest
+import torch
+
+from capsella.training import AugmentOptions
+from capsella.training.augment import Augment
+from capsella.training.microscope import Focus, Light, StainJitter, Zoom
+
+CELLS = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 0.8 + 0.1
+
+
+@pytest.mark.parametrize(
+    "change", [{"zoom": 2.0}, {"stain": 0.5}, {"white_balance": 0.3}, {"gamma": 0.3}, {"blur": 1.0}, {"noise": 0.1}]
+)
+def test_each_changes_images_and_keeps_them_in_range(change):
+    torch.manual_seed(0)
+    changed = Augment(AugmentOptions(**change), (16, 16))(CELLS)
+    assert changed.shape == CELLS.shape
+    assert 0 <= float(changed.min()) <= float(changed.max()) <= 1
+    assert ((changed - CELLS).abs().amax((1, 2, 3)) > 1e-3).float().mean() > 0.6
+
+
+def test_without_strength_nothing_changes():
+    assert torch.equal(Augment(AugmentOptions(), (16, 16))(CELLS), CELLS)
+    for step in (StainJitter(0.0), Light(0.0, 0.0), Zoom(1.0), Focus(0.0, 0.0)):
+        assert torch.allclose(step(CELLS), CELLS, atol=1e-5)
+
+
+def test_stains_leave_white_and_change_as_amounts_do():
+    torch.manual_seed(0)
+    assert torch.allclose(StainJitter(0.9)(torch.ones(8, 3, 2, 2)), torch.ones(8, 3, 2, 2))
+    one = torch.tensor([0.650, 0.704, 0.286])
+    haematoxylin = (-one / one.norm()).exp()[None, :, None, None].expand(4096, 3, 1, 1)
+    density = -StainJitter(0.5)(haematoxylin).log().flatten(1)
+    along = density @ (one / one.norm())
+    assert 0.45 < float(along.min()) < 0.55
+    assert 1.45 < float(along.max()) < 1.62  # half more, and a colour that is a little longer
+    assert float(along.mean()) == pytest.approx(1, abs=0.02)
+
+
+def test_zoom_magnifies_and_shrinks_as_often():
+    torch.manual_seed(0)
+    square = torch.zeros(2000, 1, 33, 33)
+    square[:, :, 12:21, 12:21] = 1
+    sides = Zoom(2.0)(square).sum((1, 2, 3)).sqrt() / 9
+    assert 0.49 < float(sides.min()) < 0.6
+    assert 1.9 < float(sides.max()) < 2.1
+    assert float((sides > 1).float().mean()) == pytest.approx(0.5, abs=0.05)
+
+
+def test_light_keeps_black_and_moves_colours_apart():
+    torch.manual_seed(0)
+    assert float(Light(0.5, 0.5)(torch.zeros(4, 3, 2, 2)).abs().max()) == 0
+    grey = Light(0.3, 0.0)(torch.full((2000, 3, 1, 1), 0.5)).flatten(1)
+    assert float(grey.min()) == pytest.approx(0.5 * math.exp(-0.3), abs=2e-3)
+    assert float((grey[:, 0] - grey[:, 1]).abs().max()) > 0.2
+
+
+def test_blur_keeps_the_mean_and_noise_has_its_deviation():
+    torch.manual_seed(0)
+    point = torch.zeros(4, 2, 21, 21)
+    point[:, :, 10, 10] = 1
+    blurred = Focus(1.5, 0.0)(point)
+    assert torch.allclose(blurred.sum((2, 3)), torch.ones(4, 2), atol=1e-3)
+    assert torch.equal(blurred, blurred.flip(2))
+    noisy = Focus(0.0, 0.1)(torch.full((500, 1, 8, 8), 0.5))
+    assert float(noisy.std((1, 2, 3)).max()) == pytest.approx(0.1, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"zoom": 0.5}, "zoom: must be a factor from 1 to 4"), ({"stain": 2.0}, "stain"), ({"blur": -1.0}, "blur")],
+)
+def test_errors(change, text):
+    with pytest.raises(ValueError, match=text):
+        AugmentOptions(**change)
