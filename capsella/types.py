@@ -1,9 +1,13 @@
-"""The two values every layer and every model speak: `Capsules` between layers, `Output` at the end of a model."""
+"""What every layer and every model speak: `Capsules` between layers, `Output` at the end of a model."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
+
+Cells = Literal["whole", "cut", "matched"]
+"""What becomes of a microscope's image before a model sees it: it is kept whole, cut to its stained cell, or cut and
+with its stain matched; see `capsella.data.stained`."""
 
 
 class Capsules(NamedTuple):

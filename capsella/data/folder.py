@@ -97,7 +97,7 @@ def _used(listed: list[ClassFile], root: Path, table: SplitTable | None) -> list
 
 
 def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:
-    return decode(file, str(file), options.height_width, options.channels, options.range, look)
+    return decode(file, str(file), options.height_width, options.channels, options.range, options.cells, look)
 
 
 def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:

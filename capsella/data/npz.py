@@ -110,7 +110,7 @@ def image_set(
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
-        images = resize_array(pixels[rows], options.height_width, options.channels)
+        images = resize_array(pixels[rows], options.height_width, options.channels, options.cells)
         seen.add_arrays(pixels, rows)
     files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
     metadata = _metadata(path, arrays, options.group, len(labels))
@@ -203,7 +203,7 @@ def _decode_joined(
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
         name = f"{path}, image {row}"
-        return decode(content, name, options.height_width, options.channels, options.range, seen.of(row))
+        return decode(content, name, options.height_width, options.channels, options.range, options.cells, seen.of(row))
 
     images, positions, errors = read_all([partial(reader, row) for row in rows.tolist()], options.skip_broken)
     read = rows[positions]

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from capsella.data.depth import ValueRange, check_range
+from capsella.data.stained import check_cells
 from capsella.errors import at_least, not_negative, require
+from capsella.types import Cells
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")
 PAIRED = ("multimnist", "multi")
+STAINED = ("folder", "npz", "pbc", "bccd", "segmentation-wbc")
 Duplicates = Literal["error", "keep", "ignore"]
 PAIR_FIELDS = ("pair_shift", "pair_invert", "train_pairs", "validation_pairs", "test_pairs")
 
@@ -45,6 +48,10 @@ class DataOptions:
     range: ValueRange | None = None
     """The values that become 0 and 255 in files of more than 8 bits a channel, as `0 4095` of a camera of 12 bits. For
     `folder`, without it: what the training images state, or else the percentiles 0.1 and 99.9 of their values."""
+
+    cells: Cells = "whole"
+    """Only for stained cells in colour, with a size: `cut` finds the cell of each image by its nucleus and cuts it out,
+    so that cells of every microscope have one size; `matched` also brings background and nucleus to one colour."""
 
     validation: float = 0.1
     """Share of the training images held out for validation, class by class, where the source sets none apart."""
@@ -130,6 +137,8 @@ class DataOptions:
         size = self.size
         require(size is None or 1 <= size <= MOST_SIZE, f"be from 1 to {MOST_SIZE}, as --size 64", size=size)
         check_range(self.range)
+        check_cells(self.cells)
+        require(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
         at_least(1, per_class=self.per_class)
         at_least(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
         at_least(2, first_classes=self.first_classes)
@@ -137,6 +146,7 @@ class DataOptions:
         not_negative(split_seed=self.split_seed)
         self._check_folds()
         self._check_belongs("path", ("folder", "npz"), self.path)
+        self._check_belongs("cells", STAINED, repr(self.cells))
         self._check_belongs("range", ("folder", "npz"), self.range)
         self._check_belongs("group", ("folder", "npz", *VIEWED), self.group)
         self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))

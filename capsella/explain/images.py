@@ -67,13 +67,13 @@ def _readable(
     """The files that can be read, with their images in [0, 1]; `broken` as for `explain_images`."""
     for file in files:
         try:
-            image = read_image(file, model.image_size, model.channels, model.value_range).float() / 255
+            pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cells)
         except CapsellaError as error:
             if broken is None:
                 raise
             broken.append(Broken(file, str(error).removeprefix(f"{file}: ")))
             continue
-        yield file, image
+        yield file, pixels.float() / 255
 
 
 def image_figures(

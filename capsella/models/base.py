@@ -15,7 +15,7 @@ from capsella.models.confidence.files import read_confidence, write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
-from capsella.types import Capsules, Output
+from capsella.types import Capsules, Cells, Output
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
 
@@ -33,6 +33,8 @@ class ImageClassifier(nn.Module, ABC):
     value_range: tuple[float, float] | None = None
     """The values (low, high) that were 0 and 1 in training images of more than 8 bits a channel; None: there were none.
     What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
+    cells: Cells = "whole"
+    """What was done to the training images before, and must be to others."""
     confidence: Confidence | None = None
     settled: Mapping[str, Any] = {}
     """Options as they are saved, where that is not as they were given: see `StemDescription`."""
@@ -96,7 +98,7 @@ class ImageClassifier(nn.Module, ABC):
 
         A calibrated model's `confidence` is written to calibration.json, unless the weights have changed since.
         """
-        save_model(self, Path(folder), self.name, self.options, self.value_range)
+        save_model(self, Path(folder), self.name, self.options, self.value_range, self.cells)
         write_confidence(self, self.confidence, Path(folder))
 
     @classmethod

@@ -34,7 +34,8 @@ class MultiCrop(ImageClassifier):
         if not offsets or max(abs(shift) for offset in offsets for shift in offset) > room:
             raise ValueError(f"offsets: must be at least one, of at most {room} pixels for this crop, got {offsets}")
         self.model, self.offsets = model, tuple(offsets)
-        self.name, self.options, self.value_range = model.name, model.options, model.value_range
+        self.name, self.options = model.name, model.options
+        self.value_range, self.cells = model.value_range, model.cells
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
         """Mean activations; poses and reconstructions of different cuts have no mean, and are left out."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import safetensors
 import safetensors.torch
@@ -15,16 +15,23 @@ from torch import nn
 
 from capsella.errors import CapsellaError
 from capsella.files import write_json, write_whole
+from capsella.types import Cells
 
 _MOST_BYTES = 50_000_000  # of model.json: a million classes' names
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def save_model(
-    model: nn.Module, folder: Path, name: str, options: Mapping[str, Any], value_range: tuple[float, float] | None
+    model: nn.Module,
+    folder: Path,
+    name: str,
+    options: Mapping[str, Any],
+    value_range: tuple[float, float] | None,
+    cells: Cells,
 ) -> None:
-    """Write both files; name and options are what makes the same network again, `value_range` what it was shown."""
-    write_json(folder / "model.json", {"name": name, "options": options, "value_range": value_range})
+    """Write both files; name and options make the same network again, the others say what it was shown."""
+    shown = {"value_range": value_range, "cells": cells}
+    write_json(folder / "model.json", {"name": name, "options": options, **shown})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     write_whole(folder / "model.safetensors", lambda path: safetensors.torch.save_file(weights, path))
 
@@ -38,7 +45,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     Raises:
         CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
     """
-    description, value_range = _read_description(folder / "model.json")
+    description, shown = _read_description(folder / "model.json")
     try:
         with torch.device("meta"):
             outline = create(**description)
@@ -47,7 +54,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     check_weights(outline, folder / "model.safetensors")
     model = create(**description)
     load_weights(model, folder / "model.safetensors")
-    model.value_range = value_range  # type: ignore[assignment]
+    model.value_range, model.cells = shown  # type: ignore[assignment]
     return model
 
 
@@ -98,8 +105,8 @@ def hash_weights(model: nn.Module, digest: "hashlib._Hash") -> None:
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def _read_description(path: Path) -> tuple[dict[str, Any], tuple[float, float] | None]:
-    """{"name", **options} and the range of values from model.json; there was none before files of 16 bits had one."""
+def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, float] | None, Cells]]:
+    """{"name", **options}, and what the model was shown, from model.json; older ones do not name all of it."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")
@@ -110,7 +117,10 @@ def _read_description(path: Path) -> tuple[dict[str, Any], tuple[float, float] |
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise ValueError(f"value_range {value_range}")
             value_range = low, high
-        return {"name": description["name"], **description["options"]}, value_range
+        cells = description.get("cells", "whole")
+        if cells not in get_args(Cells):
+            raise ValueError(f"cells {cells}")
+        return {"name": description["name"], **description["options"]}, (value_range, cells)
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.training.microscope import Focus, Light, StainJitter, Zoom
+from capsella.training.microscope import Camera, Focus, Light, StainJitter, Zoom
 from capsella.training.recipe import AugmentOptions
 
 # Half a grey level: less is the rounding error of a resampling, and counts as black.
@@ -60,6 +60,8 @@ def _of_another_laboratory(options: AugmentOptions) -> list[nn.Module]:
         steps.append(Light(options.white_balance, options.gamma))
     if options.blur or options.noise:
         steps.append(Focus(options.blur, options.noise))
+    if options.coarse > 1 or options.jpeg < 100:
+        steps.append(Camera(options.coarse, options.jpeg))
     return steps
 
 

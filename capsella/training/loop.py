@@ -95,7 +95,7 @@ class Trainer:
         self.recipe = recipe
         torch.manual_seed(recipe.seed)
         self.model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
-        self.model.value_range = splits.value_range
+        self.model.value_range, self.model.cells = splits.value_range, recipe.data.cells
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

@@ -73,6 +73,38 @@ class Zoom(nn.Module):
         return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
+class Camera(nn.Module):
+    """Take an image with fewer pixels, save it as JPEG with chroma at half the resolution, and enlarge it again.
+
+    A batch is shrunk by one factor from 1 to `coarse`, evenly on a logarithmic scale; each image has a quality of its
+    own, evenly from `jpeg` to 100. Half of the batches stay as they are.
+    """
+
+    def __init__(self, coarse: float, jpeg: int) -> None:
+        super().__init__()
+        self.coarse, self.jpeg = coarse, jpeg
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Change the images."""
+        share, half = torch.rand(2).tolist()
+        if half < 0.5:
+            return images
+        size = images.shape[2:]
+        fewer = [max(8, round(side / self.coarse**share)) for side in size]
+        taken = functional.interpolate(images, fewer, mode="bilinear", antialias=True, align_corners=False)
+        if self.jpeg < 100:
+            taken = self._saved(taken)
+        return functional.interpolate(taken, size, mode="bicubic", align_corners=False).clamp(0, 1)
+
+    def _saved(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        from kornia.enhance import jpeg_codec_differentiable  # over a second to import
+
+        quality = self.jpeg + (100 - self.jpeg) * torch.rand(len(images), device=images.device)
+        rgb = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+        saved: Tensor = jpeg_codec_differentiable(rgb.clamp(0, 1), quality.clamp(max=99))
+        return saved[:, :1] if images.shape[1] == 1 else saved
+
+
 class Focus(nn.Module):
     """Blur each image by a Gaussian of standard deviation up to `blur` pixels, then add noise of one up to `noise`."""
 

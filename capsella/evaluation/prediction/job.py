@@ -149,6 +149,7 @@ def _fingerprint(model: ImageClassifier) -> str:
     options = getattr(model, "options", {})
     shape = [type(model).__name__, list(model.classes), list(model.image_size), model.channels, options]
     shape += [] if model.value_range is None else [model.value_range]
+    shape += [] if model.cells == "whole" else [model.cells]
     digest = hashlib.sha256(json.dumps(shape, default=str, sort_keys=True).encode())
     hash_weights(model, digest)
     return digest.hexdigest()

@@ -83,7 +83,8 @@ def predict_batches(
     check_speed(batch_size, workers)
     most = len(model.classes)
     require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
-    chunks = decode_files(files, model.image_size, model.channels, model.value_range, chunk=batch_size, workers=workers)
+    form = (model.image_size, model.channels, model.value_range, model.cells)
+    chunks = decode_files(files, *form, chunk=batch_size, workers=workers)
     quick = packed(without_decoder(model))
     return (_predict(quick, chunk, classes) for chunk in chunks)
 

@@ -1,0 +1,180 @@
+"""Find the stained cell of a microscope's image, cut it out at one scale, and bring its stain to one colour.
+
+Microscopes differ in magnification by more than two, cameras and stains in colour. A network that has seen one
+laboratory takes such differences for the classes'. Nuclei are found by their colour alone, so the same rule serves
+every laboratory; no number of it was chosen on images of another one.
+"""
+
+from typing import NamedTuple, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int, UInt8
+from PIL import Image
+from scipy import ndimage
+
+from capsella.errors import CapsellaError
+from capsella.types import Cells
+
+RADII = 2.0
+"""Half a side of what is cut out, in radii of the nucleus; with it goes the whole cell, whose radius is 1.3 of them."""
+NUCLEUS = (1.13, 1.82, 0.42)
+"""Optical density (red, green, blue) of a nucleus with a matched stain: the median of `pbc`'s training images."""
+
+_SIDE = 128  # pixels of the smaller side that the search is done at
+_BLACK = 12  # grey levels: below, what touches the border is no image but what was left when it was turned
+_PART = 0.12  # a part of a nucleus has at least this share of the largest part's area
+_GAP = 0.8  # and lies nearer than this, in radii of the largest part
+_BACKGROUND = 0.9  # of the pixels are darker than the background
+_LEAST_DENSITY = 0.15  # of a nucleus; less is no stain
+
+Pixels = UInt8[np.ndarray, "h w 3"]
+
+
+class Nucleus(NamedTuple):
+    """Where a nucleus lies: its centre (row, column) and radius, in pixels; and which pixels are its own.
+
+    The radius is that of a disc with the same second moment: it grows as parts of a nucleus move apart.
+    """
+
+    row: float
+    column: float
+    radius: float
+    mask: Bool[np.ndarray, "h w"]
+
+
+def check_cells(cells: str) -> None:
+    """Raise `ValueError` for anything but a `Cells`."""
+    if cells not in get_args(Cells):
+        raise ValueError(f"cells: must be {' or '.join(get_args(Cells))}, got {cells!r}")
+
+
+def cut_cell(image: Image.Image, size: tuple[int, int], matched: bool) -> Image.Image:
+    """The cell of an RGB image, at (height, width), with one radius and, if `matched`, with one stain.
+
+    The centre of the nucleus becomes the centre, `RADII` of it half the shorter side. Beyond the border its pixels are
+    repeated; a black border, as a turned image has, takes the median colour first.
+
+    Raises:
+        CapsellaError: there is no stained cell.
+    """
+    pixels = np.asarray(image)
+    small, scale = _small(image)
+    beyond = _beyond(small)
+    nucleus = find_nucleus(small, beyond)
+    if beyond.any():
+        pixels = np.where(_as_large(beyond, pixels)[..., None], np.median(small[~beyond], 0).astype(np.uint8), pixels)
+    if matched:
+        pixels = _matched(pixels, small[~beyond], small[nucleus.mask])
+    return _cut(pixels, nucleus, scale, size)
+
+
+def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) -> Nucleus:
+    """The stained nucleus of an image whose sides are some hundred pixels: large, and near the centre.
+
+    Nuclei absorb red and green and leave blue. Two thresholds, each by Otsu's method (1979), part background from
+    cells and cells from nuclei. The largest connected part near the centre is the nucleus, and with it the parts that
+    lie near, as the lobes of a neutrophil do.
+
+    Args:
+        pixels: the image, RGB.
+        beyond: pixels that are no image.
+
+    Raises:
+        CapsellaError: nothing is stained.
+    """
+    inside = np.ones(pixels.shape[:2], bool) if beyond is None else ~beyond
+    stain = _stain(ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))
+    cells = inside & (stain > _otsu(stain[inside]))
+    found = cells & (stain > _otsu(stain[cells])) if cells.any() else cells
+    mask = _with_its_parts(ndimage.binary_opening(found))
+    rows, columns = np.nonzero(mask)
+    radius = float(np.sqrt(2 * (rows.var() + columns.var())))
+    return Nucleus(float(rows.mean()), float(columns.mean()), max(radius, 1.0), mask)
+
+
+def _small(image: Image.Image) -> tuple[Pixels, float]:
+    """The image at the size of the search, and how many of its pixels are one of those."""
+    scale = max(1.0, min(image.size) / _SIDE)
+    if scale == 1:
+        return np.asarray(image), 1.0
+    width, height = (max(1, round(side / scale)) for side in image.size)
+    return np.asarray(image.resize((width, height), Image.Resampling.BOX)), scale
+
+
+def _beyond(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
+    """Black that touches the border, and two pixels around it."""
+    black = pixels.max(-1) < _BLACK
+    frame = np.zeros_like(black)
+    frame[[0, -1]] = frame[:, [0, -1]] = True
+    touching = ndimage.binary_propagation(black & frame, mask=black)
+    beyond = ndimage.binary_dilation(touching, iterations=2) if touching.any() else touching
+    if beyond.all():
+        raise CapsellaError("it is black: no stained cell is found")
+    return beyond
+
+
+def _stain(pixels: Float32[np.ndarray, "h w 3"]) -> Float32[np.ndarray, "h w"]:
+    """How far red and green are absorbed, and blue is not."""
+    red, green, blue = np.moveaxis(pixels / 255, -1, 0)
+    stain: Float32[np.ndarray, "h w"] = (blue - red - green) / 2
+    return stain
+
+
+def _otsu(values: Float32[np.ndarray, "n"]) -> float:
+    """The threshold with the largest variance between the two sides (Otsu 1979, equation 18)."""
+    counts, edges = np.histogram(values, 256)
+    centres = (edges[1:] + edges[:-1]) / 2
+    below, sums = np.cumsum(counts)[:-1], np.cumsum(counts * centres)[:-1]
+    total, whole = counts.sum(), (counts * centres).sum()
+    between = (whole * below - total * sums) ** 2 / (below * (total - below)).clip(1)
+    return float(centres[:-1][between.argmax()])
+
+
+def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
+    """The main part, large and near the centre, and all that lie near it or near one that does."""
+    parts, number = ndimage.label(found)
+    if number == 0:
+        raise CapsellaError("no stained cell is found in it")
+    numbers = np.arange(1, number + 1)
+    areas = ndimage.sum(found, parts, numbers)
+    main = _main_part(parts, numbers, areas)
+    reach = _GAP * np.sqrt(areas[main - 1] / np.pi)
+    large = np.isin(parts, numbers[areas >= _PART * areas[main - 1]])
+    mask = parts == main
+    while True:
+        near = large & (ndimage.distance_transform_edt(~mask) <= reach)
+        grown = np.isin(parts, np.unique(parts[near]))
+        if (grown == mask).all():
+            return mask
+        mask = grown
+
+
+def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, "n"], areas: np.ndarray) -> int:
+    """The number of the part with the largest area, weighted by how near the centre it is."""
+    height, width = parts.shape
+    centres = np.array(ndimage.center_of_mass(parts > 0, parts, numbers))
+    away = np.hypot(centres[:, 0] - height / 2, centres[:, 1] - width / 2) / min(height, width)
+    return int(numbers[(areas * np.exp(-4 * away**2)).argmax()])
+
+
+def _as_large(mask: Bool[np.ndarray, "h w"], pixels: Pixels) -> Bool[np.ndarray, "h2 w2"]:
+    height, width = pixels.shape[:2]
+    return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
+
+
+def _matched(pixels: Pixels, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Pixels:
+    """Optical densities over the background, each colour scaled so that the nucleus has the densities `NUCLEUS`."""
+    white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
+    own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0).clip(_LEAST_DENSITY)
+    density = (white - np.log(pixels.clip(1).astype(np.float32))) * (np.array(NUCLEUS) / own)
+    return (255 * np.exp(-density)).clip(0, 255).round().astype(np.uint8)
+
+
+def _cut(pixels: Pixels, nucleus: Nucleus, scale: float, size: tuple[int, int]) -> Image.Image:
+    height, width = size
+    half = np.array([height, width]) / min(size) * RADII * nucleus.radius * scale
+    centre = (np.array([nucleus.row, nucleus.column]) + 0.5) * scale
+    border = int(np.ceil(max(0, *(half - centre), *(centre + half - pixels.shape[:2])))) + 1
+    padded = Image.fromarray(np.pad(pixels, ((border, border), (border, border), (0, 0)), mode="edge"))
+    (top, left), (bottom, right) = centre - half + border, centre + half + border
+    return padded.resize((width, height), Image.Resampling.BICUBIC, box=(left, top, right, bottom))
