@@ -2,7 +2,8 @@
 
 Microscopes differ in magnification by more than two, cameras and stains in colour. A network that has seen one
 laboratory takes such differences for the classes'. Nuclei are found by their colour alone, so the same rule serves
-every laboratory; no number of it was chosen on images of another one.
+every laboratory. Its numbers were chosen with the 300 outlined nuclei of `segmentation-wbc` (86 % overlap), not by any
+network's errors.
 """
 
 from typing import NamedTuple, get_args
@@ -25,7 +26,8 @@ _BLACK = 12  # grey levels: below, what touches the border is no image but what 
 _PART = 0.12  # a part of a nucleus has at least this share of the largest part's area
 _GAP = 0.8  # and lies nearer than this, in radii of the largest part
 _BACKGROUND = 0.9  # of the pixels are darker than the background
-_LEAST_DENSITY = 0.15  # of a nucleus; less is no stain
+_LEAST_DENSITY = 0.15  # of a nucleus in a colour; less would be noise, made large
+_LEAST_STAIN = 0.05  # by which a nucleus must stand out, of 1
 
 Pixels = UInt8[np.ndarray, "h w 3"]
 
@@ -63,9 +65,8 @@ def cut_cell(image: Image.Image, size: tuple[int, int], matched: bool) -> Image.
     nucleus = find_nucleus(small, beyond)
     if beyond.any():
         pixels = np.where(_as_large(beyond, pixels)[..., None], np.median(small[~beyond], 0).astype(np.uint8), pixels)
-    if matched:
-        pixels = _matched(pixels, small[~beyond], small[nucleus.mask])
-    return _cut(pixels, nucleus, scale, size)
+    cut = _cut(pixels, nucleus, scale, size)
+    return _matched(cut, small[~beyond], small[nucleus.mask]) if matched else cut
 
 
 def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) -> Nucleus:
@@ -85,7 +86,9 @@ def find_nucleus(pixels: Pixels, beyond: Bool[np.ndarray, "h w"] | None = None) 
     inside = np.ones(pixels.shape[:2], bool) if beyond is None else ~beyond
     stain = _stain(ndimage.gaussian_filter(pixels.astype(np.float32), (1, 1, 0)))
     cells = inside & (stain > _otsu(stain[inside]))
-    found = cells & (stain > _otsu(stain[cells])) if cells.any() else cells
+    if np.ptp(stain[inside]) < _LEAST_STAIN:
+        raise CapsellaError("no stained cell is found in it")
+    found = cells & (stain > _otsu(stain[cells]))
     mask = _with_its_parts(ndimage.binary_opening(found))
     rows, columns = np.nonzero(mask)
     radius = float(np.sqrt(2 * (rows.var() + columns.var())))
@@ -162,12 +165,12 @@ def _as_large(mask: Bool[np.ndarray, "h w"], pixels: Pixels) -> Bool[np.ndarray,
     return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
-def _matched(pixels: Pixels, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Pixels:
+def _matched(image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Image.Image:
     """Optical densities over the background, each colour scaled so that the nucleus has the densities `NUCLEUS`."""
     white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
     own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0).clip(_LEAST_DENSITY)
-    density = (white - np.log(pixels.clip(1).astype(np.float32))) * (np.array(NUCLEUS) / own)
-    return (255 * np.exp(-density)).clip(0, 255).round().astype(np.uint8)
+    density = (white - np.log(np.asarray(image).clip(1).astype(np.float32))) * (np.array(NUCLEUS) / own)
+    return Image.fromarray((255 * np.exp(-density)).clip(0, 255).round().astype(np.uint8))
 
 
 def _cut(pixels: Pixels, nucleus: Nucleus, scale: float, size: tuple[int, int]) -> Image.Image:

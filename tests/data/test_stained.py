@@ -1,0 +1,125 @@
+"""Stained cells: found, cut out at one scale, brought to one colour. Images are drawn here, so the truth is known."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data import DataOptions, load_data, read_image
+from capsella.data.stained import NUCLEUS, RADII, cut_cell, find_nucleus
+from capsella.errors import CapsellaError
+
+PURPLE, PINK, WHITE = (82, 41, 168), (225, 190, 200), (250, 245, 240)
+
+
+def drawn(size=120, centre=(60, 60), radius=20, lobes=1, colours=(PURPLE, PINK, WHITE)):
+    """A round cell with a nucleus of one or two discs, on white; a red cell lies beside it."""
+    nucleus, cytoplasm, white = (np.array(colour, float) for colour in colours)
+    rows, columns = np.mgrid[:size, :size]
+    pixels = np.tile(white, (size, size, 1))
+    away = np.hypot(rows - centre[0], columns - centre[1])
+    pixels[np.hypot(rows - size * 0.1, columns - size * 0.1) < radius * 0.6] = (230, 150, 140)
+    pixels[away < 1.6 * radius] = cytoplasm
+    shifts = [0.0] if lobes == 1 else [-0.56 * radius, 0.56 * radius]
+    for shift in shifts:
+        of_lobe = np.hypot(rows - centre[0], columns - centre[1] - shift)
+        pixels[of_lobe < radius * (1 if lobes == 1 else 0.5)] = nucleus
+    return pixels.round().astype(np.uint8)
+
+
+@pytest.mark.parametrize(("centre", "radius"), [((60, 60), 20), ((50, 75), 14), ((66, 52), 25)])
+def test_a_nucleus_is_found_where_it_lies(centre, radius):
+    found = find_nucleus(drawn(centre=centre, radius=radius))
+    assert (found.row, found.column) == pytest.approx(centre, abs=1)
+    assert found.radius == pytest.approx(radius, rel=0.08)
+
+
+def test_lobes_belong_together_and_a_far_one_does_not():
+    both = find_nucleus(drawn(lobes=2))
+    assert both.column == pytest.approx(60, abs=1)
+    assert both.radius > 14  # two discs of radius 10, 22 apart
+    alone = drawn(radius=12)
+    alone[100:108, 100:108] = PURPLE
+    assert find_nucleus(alone).column == pytest.approx(60, abs=1)
+
+
+@pytest.mark.parametrize("size", [100, 240, 700])
+@pytest.mark.parametrize("radius", [0.1, 0.2])
+def test_cells_of_every_magnification_have_one_size(size, radius):
+    image = Image.fromarray(drawn(size, (size * 0.55, size * 0.45), radius * size))
+    pixels = np.asarray(cut_cell(image, (64, 64), matched=False)).astype(float)
+    nucleus = np.abs(pixels - PURPLE).sum(-1) < 60
+    assert np.sqrt(nucleus.sum() / np.pi) == pytest.approx(32 / RADII, rel=0.08)
+    assert [axis.mean() for axis in nucleus.nonzero()] == pytest.approx([31.5, 31.5], abs=1)
+
+
+def test_a_cell_at_the_border_has_its_pixels_repeated():
+    image = Image.fromarray(drawn(centre=(8, 60), radius=20))
+    pixels = np.asarray(cut_cell(image, (64, 64), matched=False))
+    assert (pixels[0] == pixels[1]).all()
+    assert pixels.min() > 0
+
+
+def test_a_black_border_is_no_image():
+    turned = np.asarray(Image.fromarray(drawn()).rotate(20))
+    assert turned[0, 0].max() == 0
+    found = find_nucleus(turned, turned.max(-1) == 0)
+    assert (found.row, found.column) == pytest.approx((60, 60), abs=2)
+    pixels = np.asarray(cut_cell(Image.fromarray(np.asarray(Image.fromarray(drawn()).rotate(45))), (40, 40), False))
+    assert pixels.max(-1).min() > 12
+
+
+@pytest.mark.parametrize("white", [(255, 250, 180), (215, 215, 214)])
+def test_matched_stains_are_alike(white):
+    """Another lamp and a paler stain: densities over the background times a number for each colour."""
+    light = np.array(white) / WHITE
+    paler = [tuple(light * WHITE * (np.array(colour) / WHITE) ** 0.6) for colour in (PURPLE, PINK, WHITE)]
+    ours, theirs = (
+        np.asarray(cut_cell(Image.fromarray(drawn(colours=colours)), (32, 32), matched=True)).astype(float)
+        for colours in ((PURPLE, PINK, WHITE), paler)
+    )
+    assert np.abs(ours - theirs).mean() < 2.5
+    assert ours[16, 16] == pytest.approx(255 * np.exp(-np.array(NUCLEUS)), abs=2)
+    assert theirs[0, 31].min() > 250  # the background has become white
+
+
+def test_nothing_stained_is_an_error():
+    for pixels in (np.full((50, 50, 3), 240, np.uint8), np.zeros((50, 50, 3), np.uint8)):
+        with pytest.raises(CapsellaError, match="no stained cell"):
+            cut_cell(Image.fromarray(pixels), (16, 16), matched=True)
+
+
+def test_reading_cuts_cells_and_says_what_it_cannot(tmp_path):
+    file = tmp_path / "a.png"
+    Image.fromarray(drawn(240, (100, 150), 30)).save(file)
+    expected = np.asarray(cut_cell(Image.fromarray(drawn(240, (100, 150), 30)), (48, 48), matched=True))
+    assert torch.equal(read_image(file, (48, 48), cells="matched"), torch.from_numpy(expected.copy()).permute(2, 0, 1))
+    Image.fromarray(drawn()).convert("L").save(tmp_path / "grey.png")
+    with pytest.raises(CapsellaError, match="it is grey: stained cells are found by their colour"):
+        read_image(tmp_path / "grey.png", (48, 48), cells="cut")
+    with pytest.raises(ValueError, match="cells: must be whole without a size, got 'cut'"):
+        read_image(file, cells="cut")
+    with pytest.raises(ValueError, match="cells: must be whole or cut or matched, got 'round'"):
+        read_image(file, (8, 8), cells="round")
+
+
+def test_a_folder_is_read_with_its_cells_cut(tmp_path):
+    for name, lobes in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        for k in range(6):
+            place = (90 + 5 * k, 120 - 4 * k)
+            Image.fromarray(drawn(200 + 20 * k, place, 24 + k, lobes)).save(tmp_path / name / f"{k}.png")
+    options = DataOptions(name="folder", path=tmp_path, size=32, cells="matched", test=0.4, validation=0.4)
+    splits = load_data(options)
+    assert splits.image_size == (32, 32)
+    assert splits.train.images[:, :, 16, 0].float().mean() > 100  # background or cytoplasm, no red cell
+    Image.fromarray(np.full((60, 60, 3), 235, np.uint8)).save(tmp_path / "one" / "empty.png")
+    with pytest.raises(CapsellaError, match=r"empty.png.*no stained cell"):
+        load_data(options)
+
+
+def test_options_that_make_no_sense():
+    with pytest.raises(ValueError, match="cells: only for the source folder or npz or pbc"):
+        DataOptions(name="mnist", size=28, cells="cut")
+    with pytest.raises(ValueError, match="cells: must be whole without a size"):
+        DataOptions(name="pbc", cells="cut")
