@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import at_least
+from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.forslov2018.parts import CELLS
@@ -14,26 +15,26 @@ PHOTOGRAPH = 64
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions whose result is added to their input (He et al. 2016, Figure 2; batch normalised, §3.4).
+    """Two 3×3 convolutions whose result is added to their input (He et al. 2016, Figure 2; normalised, §3.4).
 
     Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉]. Where these differ, a 1×1 convolution takes
     the input there (option B).
     """
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm = "batch") -> None:
         super().__init__()
         self.residual = nn.Sequential(
             nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
+            norm_layer(norm, channels_out),
             nn.ReLU(),
             nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
+            norm_layer(norm, channels_out),
         )
         self.shortcut = (
             nn.Identity()
             if (channels_in, stride) == (channels_out, 1)
             else nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), norm_layer(norm, channels_out)
             )
         )
 
@@ -51,6 +52,7 @@ def he2016_resnet10(
     classes: tuple[str, ...] = CELLS,
     width: int = 24,
     dropout: float = 0.0,
+    norm: Norm = "batch",
 ) -> ConvolutionalClassifier:
     """A residual network of ten layers and about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
 
@@ -64,6 +66,7 @@ def he2016_resnet10(
         classes: their names.
         width: channels of the first stage.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
+        norm: of the convolutions; the paper's is batch normalisation.
 
     Raises:
         ValueError: `width` below 1, or an image too small for three halvings.
@@ -71,11 +74,11 @@ def he2016_resnet10(
     at_least(1, width=width)
     grid_after(image_size, [(2, 2)] * 3)  # the last three stages each halve what is left
     network = nn.Sequential(
-        *_first_layers(image_size, channels, width),
-        ResidualBlock(width, width, 1),
-        ResidualBlock(width, 2 * width, 2),
-        ResidualBlock(2 * width, 4 * width, 2),
-        ResidualBlock(4 * width, 8 * width, 2),
+        *_first_layers(image_size, channels, width, norm),
+        ResidualBlock(width, width, 1, norm),
+        ResidualBlock(width, 2 * width, 2, norm),
+        ResidualBlock(2 * width, 4 * width, 2, norm),
+        ResidualBlock(4 * width, 8 * width, 2, norm),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Dropout(dropout),
@@ -84,9 +87,9 @@ def he2016_resnet10(
     return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
 
 
-def _first_layers(image_size: tuple[int, int], channels: int, width: int) -> list[nn.Module]:
+def _first_layers(image_size: tuple[int, int], channels: int, width: int, norm: Norm) -> list[nn.Module]:
     """Before the first block."""
     if min(image_size) < PHOTOGRAPH:
-        return [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        return [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
     convolution = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
-    return [convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    return [convolution, norm_layer(norm, width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.training.microscope import Camera, Focus, Light, StainJitter, Zoom
+from capsella.training.microscope import Camera, Focus, Light, StainJitter, Tone, Zoom
 from capsella.training.recipe import AugmentOptions
 
 # Half a grey level: less is the rounding error of a resampling, and counts as black.
@@ -56,6 +56,8 @@ def _of_another_laboratory(options: AugmentOptions) -> list[nn.Module]:
         steps.append(Zoom(options.zoom))
     if options.stain:
         steps.append(StainJitter(options.stain))
+    if options.tone:
+        steps.append(Tone(options.tone))
     if options.white_balance or options.gamma:
         steps.append(Light(options.white_balance, options.gamma))
     if options.blur or options.noise:

@@ -121,6 +121,9 @@ class AugmentOptions:
     """Make each colour brighter or darker by up to e to this power, as other cameras and lamps do."""
     gamma: float = 0.0
     """Raise images to powers between e to minus and plus this number: lighter or darker middle tones."""
+    tone: float = 0.0
+    """Bend the curve from optical density to density by powers from 1/(1 + this) to 1 + this: pale parts come nearer to
+    dark ones, or move away from them."""
     blur: float = 0.0
     """Blur each image by a Gaussian with a standard deviation of up to this many pixels."""
     noise: float = 0.0
@@ -138,7 +141,7 @@ class AugmentOptions:
         require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
         require(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
         require(1 <= self.zoom <= 4, "be a factor from 1 to 4", zoom=self.zoom)
-        for name in ("stain", "white_balance", "gamma", "noise"):
+        for name in ("stain", "white_balance", "gamma", "tone", "noise"):
             require(0 <= getattr(self, name) <= 1, "be from 0 to 1", **{name: getattr(self, name)})
         require(1 <= self.coarse <= 8, "be a factor from 1 to 8", coarse=self.coarse)
         require(1 <= self.jpeg <= 100, "be a quality from 1 to 100", jpeg=self.jpeg)
