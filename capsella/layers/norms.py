@@ -11,7 +11,7 @@ GROUP = 16
 """Channels a group (Wu and He 2018, Table 3), or all where there are fewer."""
 
 
-def norm_layer(kind: Norm, channels: int, eps: float = 1e-5) -> nn.Module:
+def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
     """A layer with scale and shift for maps [b channels h w].
 
     batch: as over all images, by running statistics when it classifies (Ioffe and Szegedy 2015). group: over the pixels
@@ -19,7 +19,7 @@ def norm_layer(kind: Norm, channels: int, eps: float = 1e-5) -> nn.Module:
     The last two know no other images, so those of another laboratory are normalised by their own statistics.
 
     Raises:
-        ValueError: another kind, `channels` below 1, or no multiple of `GROUP` above it.
+        ValueError: not a `Norm`, `channels` below 1, or no multiple of its groups.
     """
     at_least(1, channels=channels)
     if kind == "batch":

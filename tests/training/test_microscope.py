@@ -7,14 +7,23 @@ import torch
 
 from capsella.training import AugmentOptions
 from capsella.training.augment import Augment
-from capsella.training.microscope import Focus, Light, StainJitter, Zoom
+from capsella.training.microscope import DARK, Camera, Focus, Light, StainJitter, Tone, Zoom
 
 CELLS = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 0.8 + 0.1
 
 
-@pytest.mark.parametrize(
-    "change", [{"zoom": 2.0}, {"stain": 0.5}, {"white_balance": 0.3}, {"gamma": 0.3}, {"blur": 1.0}, {"noise": 0.1}]
-)
+CHANGES = [
+    {"zoom": 2.0},
+    {"stain": 0.5},
+    {"white_balance": 0.3},
+    {"gamma": 0.3},
+    {"tone": 0.5},
+    {"blur": 1.0},
+    {"noise": 0.1},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_each_changes_images_and_keeps_them_in_range(change):
     torch.manual_seed(0)
     changed = Augment(AugmentOptions(**change), (16, 16))(CELLS)
@@ -25,7 +34,7 @@ def test_each_changes_images_and_keeps_them_in_range(change):
 
 def test_without_strength_nothing_changes():
     assert torch.equal(Augment(AugmentOptions(), (16, 16))(CELLS), CELLS)
-    for step in (StainJitter(0.0), Light(0.0, 0.0), Zoom(1.0), Focus(0.0, 0.0)):
+    for step in (StainJitter(0.0), Light(0.0, 0.0), Tone(0.0), Zoom(1.0), Focus(0.0, 0.0)):
         assert torch.allclose(step(CELLS), CELLS, atol=1e-5)
 
 
@@ -77,3 +86,48 @@ def test_blur_keeps_the_mean_and_noise_has_its_deviation():
 def test_errors(change, text):
     with pytest.raises(ValueError, match=text):
         AugmentOptions(**change)
+
+
+def test_tone_keeps_white_and_the_dark_and_bends_between():
+    torch.manual_seed(0)
+    greys = torch.tensor([0.0, 0.5, DARK]).neg().exp()[None, None, None].expand(2000, 3, 1, 3)
+    white, half, dark = -Tone(1.0)(greys).log().flatten(0, 2).T
+    assert torch.allclose(white, torch.zeros(()), atol=0.01)
+    assert torch.allclose(dark, torch.tensor(DARK), atol=1e-4)
+    least, most = DARK * (0.5 / DARK) ** 2, DARK * (0.5 / DARK) ** 0.5
+    assert float(half.min()) == pytest.approx(least, abs=0.01)
+    assert float(half.max()) == pytest.approx(most, abs=0.01)
+
+
+def test_a_coarse_camera_loses_detail_and_leaves_half_of_the_batches():
+    torch.manual_seed(0)
+    fine = torch.arange(32)[None, None, :, None].remainder(2).float().expand(4, 3, 32, 32)
+    camera = Camera(4.0, 100)
+    contrasts = torch.stack([camera(fine).std() for _ in range(200)])
+    untouched = contrasts == fine.std()
+    assert 0.35 < float(untouched.float().mean()) < 0.65
+    assert float(contrasts.min()) < 0.1 * float(fine.std())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_leaves_its_traces(channels):
+    torch.manual_seed(0)
+    images = torch.rand(4, channels, 24, 24)
+    changed = [Augment(AugmentOptions(jpeg=20), (24, 24))(images) for _ in range(8)]
+    moved = torch.stack([(one - images).abs().mean() for one in changed])
+    assert all(one.shape == images.shape for one in changed)
+    assert float(moved.min()) == 0
+    assert 0.02 < float(moved.max()) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"coarse": 0.5}, "coarse: must be a factor from 1 to 8, got 0.5"),
+        ({"jpeg": 0}, "jpeg: must be a quality from 1 to 100, got 0"),
+        ({"tone": -0.1}, "tone: must be from 0 to 1, got -0.1"),
+    ],
+)
+def test_wrong_strengths(wrong, text):
+    with pytest.raises(ValueError, match=text):
+        AugmentOptions(**wrong)
