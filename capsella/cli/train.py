@@ -128,5 +128,7 @@ def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
             if flag.split()[0].lstrip("-") not in given:
                 console.print(f"  {flag:<16} {reason}", markup=False, soft_wrap=True)
         changes = f"mirrored, and shifted by up to {recipe.augment.shift} pixels"
+        if recipe.augment.zoom > 1:
+            changes = "turned, mirrored, shifted, and changed as other microscopes, stains and cameras would"
         console.print(f"  training images are {changes} (--no-flip, --shift 0)", markup=False, soft_wrap=True)
     return recipe

@@ -10,8 +10,10 @@ import tyro
 
 from capsella.data import DataOptions
 from capsella.data.options import Duplicates
+from capsella.papers.own_images import as_other_microscopes
 from capsella.training import AugmentOptions
 from capsella.training.precision import Precision
+from capsella.types import Cells
 
 SIZES = (0.25, 0.5, 1.0)
 """Shares of the training images for the data-size curve, where every class has enough of them."""
@@ -50,6 +52,9 @@ class ComparisonOptions:
     """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
     channels: Literal[1, 3] | None = None
     """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
+    cells: Cells = "whole"
+    """Only for stained cells in colour, with --size: `cut` finds each cell and cuts it out at one scale; `matched` also
+    brings its stain to one colour."""
     range: tuple[float, float] | None = None
     """The values that become 0 and 255 in files of more than 8 bits a channel, as `0 4095` of a camera of 12 bits;
     default: what the training images state, or else the percentiles 0.1 and 99.9 of their values."""
@@ -62,6 +67,8 @@ class ComparisonOptions:
     """Mirror training images at random; not for digits, or organs that have a left and a right."""
     shift: int = 2
     """Shift training images at random by up to this many pixels, the border's pixels repeated outwards."""
+    microscopes: bool = False
+    """Also change training images as other microscopes, stains and cameras would: for networks that are to travel."""
     validation: float = 0.15
     """Share of the training images that choose learning rate, epoch and the best network of each kind."""
     test: float = 0.2
@@ -129,6 +136,7 @@ class ComparisonOptions:
             path=self.folder,
             size=self.size,
             channels=self.channels,
+            cells=self.cells,
             range=self.range,
             validation=self.validation,
             test=self.test,
@@ -143,7 +151,8 @@ class ComparisonOptions:
     @property
     def augment(self) -> AugmentOptions:
         """Changes of training images, the same for every network."""
-        return AugmentOptions(shift=self.shift, border="repeat", flip=self.flip)
+        changes = AugmentOptions(shift=self.shift, border="repeat", flip=self.flip)
+        return as_other_microscopes(changes) if self.microscopes else changes
 
     @property
     def asked_sizes(self) -> tuple[float, ...]:

@@ -78,6 +78,7 @@ class Plan:
             path=given.folder,
             size=given.size,
             channels=given.channels,
+            cells=given.cells,
             range=self.splits.value_range,
             split_file=file,
             group=given.group,

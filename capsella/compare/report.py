@@ -76,6 +76,7 @@ def protocol(plan: Plan) -> str:
     rates += "" if given.rates == 1 else "times its recipe's)"
     changes = [f"shifts up to {given.shift} pixels"] if given.shift else []
     changes += ["mirrors"] if given.flip else []
+    changes += ["those of other microscopes"] if given.microscopes else []
     seeds = ", ".join(map(str, given.seeds))
     return (
         f"Every network had the same images, the same {plan.epochs} epochs in batches of {plan.batch_size}, the same "

@@ -71,6 +71,14 @@ def operators(program: ExportedProgram) -> set[str]:
     return {str(node.target) for part in graphs for node in part.graph.nodes if node.op == "call_function"}
 
 
+def _form(model: ImageClassifier) -> list[str]:
+    """How an image gets its size, in words; stained cells are a program of their own, which an instrument needs too."""
+    if model.cells == "whole":
+        return ["crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
+    matched = model.cells == "matched"
+    return [f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), matched={matched})"]
+
+
 def _deep_values(model: ImageClassifier) -> list[str]:
     """What to do about files of more than 8 bits a channel, where the network was trained on such."""
     if model.value_range is None:
@@ -115,7 +123,7 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
         },
         "preprocessing": [
             "turn upright as EXIF says, convert to the colours above",
-            "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter",
+            *_form(model),
             "divide 8-bit values by 255",
             *_deep_values(model),
         ],

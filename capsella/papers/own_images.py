@@ -77,6 +77,44 @@ def images_resnet() -> Recipe:
     )
 
 
+def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
+    """The same changes of training images, and those that other microscopes, stains and cameras make (LOG.md, L045)."""
+    return replace(
+        changes,
+        rotation=180.0,
+        zoom=1.3,
+        stain=0.5,
+        white_balance=0.2,
+        gamma=0.3,
+        tone=0.8,
+        blur=1.0,
+        noise=0.03,
+        coarse=2.5,
+        jpeg=30,
+    )
+
+
+def _for_other_laboratories(recipe: Recipe) -> Recipe:
+    data = replace(recipe.data, size=64, channels=3, cells="matched")
+    return replace(recipe, data=data, augment=as_other_microscopes(recipe.augment))
+
+
+@register_recipe
+def cells_efficient() -> Recipe:
+    """Efficient-CapsNet on stained cells, for images of other laboratories than those it learned from, too.
+
+    Each cell is found, cut out at one scale and matched in stain; training images change as other microscopes would
+    change them.
+    """
+    return _for_other_laboratories(images_efficient())
+
+
+@register_recipe
+def cells_resnet() -> Recipe:
+    """The residual network on stained cells, for images of other laboratories, too; trained as cells-efficient is."""
+    return _for_other_laboratories(images_resnet())
+
+
 @register_recipe
 def images_emnet() -> Recipe:
     """EM-NET 1 of Forslöv's thesis on a folder of images, at 224×224; some 25 images a second on two cores."""

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from capsella.errors import CapsellaError
+
 # Haematoxylin, eosin and DAB: optical density in red, green and blue (Ruifrok and Johnston 2001).
 STAINS = ((0.650, 0.704, 0.286), (0.072, 0.990, 0.105), (0.268, 0.570, 0.776))
 DARKEST = 1 / 255
@@ -29,8 +31,10 @@ class StainJitter(nn.Module):
         stains = torch.tensor(STAINS)
         self.register_buffer("stains", stains / torch.linalg.vector_norm(stains, dim=1, keepdim=True), persistent=False)
 
-    def forward(self, images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Change each image."""
+        if images.shape[1] != 3:
+            raise CapsellaError(f"stain: must be 0 for images that are not RGB, got {images.shape[1]} channels")
         batch, stains = len(images), torch.as_tensor(self.stains)
         density = -images.clamp(min=DARKEST).log()
         amounts = torch.einsum("bchw,cs->bshw", density, torch.linalg.inv(stains))

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from capsella.errors import CapsellaError
 from capsella.training import AugmentOptions
 from capsella.training.augment import Augment
 from capsella.training.microscope import DARK, Camera, Focus, Light, StainJitter, Tone, Zoom
@@ -131,3 +132,8 @@ def test_jpeg_leaves_its_traces(channels):
 def test_wrong_strengths(wrong, text):
     with pytest.raises(ValueError, match=text):
         AugmentOptions(**wrong)
+
+
+def test_grey_images_have_no_stains():
+    with pytest.raises(CapsellaError, match="stain: must be 0 for images that are not RGB, got 1 channels"):
+        StainJitter(0.5)(CELLS[:, :1])
