@@ -61,7 +61,7 @@ def cut_cell(image: Image.Image, size: tuple[int, int], matched: bool) -> Image.
     """
     pixels = np.asarray(image)
     small, scale = _small(image)
-    beyond = _beyond(small)
+    beyond = beyond_border(small)
     nucleus = find_nucleus(small, beyond)
     if beyond.any():
         pixels = np.where(_as_large(beyond, pixels)[..., None], np.median(small[~beyond], 0).astype(np.uint8), pixels)
@@ -104,7 +104,7 @@ def _small(image: Image.Image) -> tuple[Pixels, float]:
     return np.asarray(image.resize((width, height), Image.Resampling.BOX)), scale
 
 
-def _beyond(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
+def beyond_border(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
     """Black that touches the border, and two pixels around it."""
     black = pixels.max(-1) < _BLACK
     frame = np.zeros_like(black)

@@ -37,6 +37,12 @@ class Augment(nn.Module):
         if options.margin_shift:
             steps.append(ShiftWithinMargins())
         steps += _of_another_laboratory(options)
+        if options.jigsaw:
+            tiles = options.jigsaw
+            if any(side % tiles for side in image_size):
+                size = f"{image_size[0]}×{image_size[1]}"
+                raise ValueError(f"jigsaw: must divide the image's {size}, got {tiles}")
+            steps.append(K.RandomJigsaw(grid=(tiles, tiles), p=0.5))
         if options.erase:
             if 3 * options.erase > min(image_size):
                 size = f"{image_size[0]}×{image_size[1]}"
