@@ -137,3 +137,15 @@ def test_wrong_strengths(wrong, text):
 def test_grey_images_have_no_stains():
     with pytest.raises(CapsellaError, match="stain: must be 0 for images that are not RGB, got 1 channels"):
         StainJitter(0.5)(CELLS[:, :1])
+
+
+def test_jigsaw_keeps_each_tile_and_moves_half_of_the_images():
+    torch.manual_seed(0)
+    images = (
+        torch.arange(16.0).reshape(1, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3).expand(200, 1, 16, 16)
+    )
+    changed = Augment(AugmentOptions(jigsaw=4), (16, 16))(images / 16)
+    assert torch.equal(changed[:, 0, ::4, ::4].flatten(1).sort().values, images[:, 0, ::4, ::4].flatten(1) / 16)
+    assert float((changed != images / 16).flatten(1).any(1).float().mean()) == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(ValueError, match="jigsaw: must divide the image's 16×16, got 3"):
+        Augment(AugmentOptions(jigsaw=3), (16, 16))
