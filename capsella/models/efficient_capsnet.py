@@ -32,7 +32,7 @@ def mazzia2021_efficient_capsnet(
 ) -> CapsuleClassifier:
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
 
-    The paper has one kernel as large as the last 9×9 maps; for other image sizes it is as large as theirs.
+    The last kernel is as large as the last maps, the paper's 9×9 or another image size's.
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 28×28.
@@ -41,8 +41,8 @@ def mazzia2021_efficient_capsnet(
         routing: of the class capsules.
         class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.
-        halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels. Images
-            of twice the size then cost what the paper's do. None never does; the paper has 28×28 alone.
+        halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels, so that
+            they cost what the paper's do. None never does.
         norm: of the convolutions; the paper's is batch normalisation.
 
     Raises:
