@@ -26,7 +26,7 @@ _BLACK = 12  # grey levels: below, what touches the border is no image but what 
 _PART = 0.12  # a part of a nucleus has at least this share of the largest part's area
 _GAP = 0.8  # and lies nearer than this, in radii of the largest part
 _BACKGROUND = 0.9  # of the pixels are darker than the background
-_LEAST_DENSITY = 0.15  # of a nucleus in a colour; less would be noise, made large
+_LEAST_DENSITY = 0.3  # of a nucleus, all colours together; less would be noise, made large
 _LEAST_STAIN = 0.05  # by which a nucleus must stand out, of 1
 
 Pixels = UInt8[np.ndarray, "h w 3"]
@@ -166,11 +166,19 @@ def _as_large(mask: Bool[np.ndarray, "h w"], pixels: Pixels) -> Bool[np.ndarray,
 
 
 def _matched(image: Image.Image, seen: UInt8[np.ndarray, "n 3"], nucleus: UInt8[np.ndarray, "k 3"]) -> Image.Image:
-    """Optical densities over the background, each colour scaled so that the nucleus has the densities `NUCLEUS`."""
+    """Optical densities over the background, turned and scaled so that the nucleus has the densities `NUCLEUS`.
+
+    A density is a part along the nucleus's colour and a rest, the colour of granules and cytoplasm. The part takes the
+    colour `NUCLEUS`; the rest keeps its direction and is scaled by as much. No colour is divided by itself, for in some
+    laboratories nuclei absorb no blue at all.
+    """
     white = np.log(np.quantile(seen, _BACKGROUND, axis=0).clip(1))
-    own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0).clip(_LEAST_DENSITY)
-    density = (white - np.log(np.asarray(image).clip(1).astype(np.float32))) * (np.array(NUCLEUS) / own)
-    return Image.fromarray((255 * np.exp(-density)).clip(0, 255).round().astype(np.uint8))
+    own = np.median(white - np.log(nucleus.clip(1).astype(np.float32)), axis=0)
+    strength, wanted = max(float(np.linalg.norm(own)), _LEAST_DENSITY), np.array(NUCLEUS)
+    density = white - np.log(np.asarray(image).clip(1).astype(np.float32))
+    along = (density @ own / strength**2)[..., None]
+    matched = along * wanted + np.linalg.norm(wanted) / strength * (density - along * own)
+    return Image.fromarray((255 * np.exp(-matched)).clip(0, 255).round().astype(np.uint8))
 
 
 def _cut(pixels: Pixels, nucleus: Nucleus, scale: float, size: tuple[int, int]) -> Image.Image:
