@@ -86,7 +86,6 @@ def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
         stain=0.5,
         white_balance=0.2,
         gamma=0.3,
-        tone=0.8,
         blur=1.0,
         noise=0.03,
         coarse=2.5,

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.training.microscope import Camera, Focus, Light, StainJitter, Tone, Zoom
+from capsella.training.microscope import Camera, Focus, Light, StainJitter, Zoom
 from capsella.training.recipe import AugmentOptions
 
 # Half a grey level: less is the rounding error of a resampling, and counts as black.
@@ -37,12 +37,6 @@ class Augment(nn.Module):
         if options.margin_shift:
             steps.append(ShiftWithinMargins())
         steps += _of_another_laboratory(options)
-        if options.jigsaw:
-            tiles = options.jigsaw
-            if any(side % tiles for side in image_size):
-                size = f"{image_size[0]}×{image_size[1]}"
-                raise ValueError(f"jigsaw: must divide the image's {size}, got {tiles}")
-            steps.append(K.RandomJigsaw(grid=(tiles, tiles), p=0.5))
         if options.erase:
             if 3 * options.erase > min(image_size):
                 size = f"{image_size[0]}×{image_size[1]}"
@@ -62,8 +56,6 @@ def _of_another_laboratory(options: AugmentOptions) -> list[nn.Module]:
         steps.append(Zoom(options.zoom))
     if options.stain:
         steps.append(StainJitter(options.stain))
-    if options.tone:
-        steps.append(Tone(options.tone))
     if options.white_balance or options.gamma:
         steps.append(Light(options.white_balance, options.gamma))
     if options.blur or options.noise:

@@ -12,9 +12,7 @@ from capsella.errors import CapsellaError
 # Haematoxylin, eosin and DAB: optical density in red, green and blue (Ruifrok and Johnston 2001).
 STAINS = ((0.650, 0.704, 0.286), (0.072, 0.990, 0.105), (0.268, 0.570, 0.776))
 DARKEST = 1 / 255
-DARK = 1.5
-"""The optical density that a bent tone leaves as it is, about a nucleus's."""
-COLOUR_SHARE = 0.1
+COLOUR_SHARE = 0.3
 """A stain's colour changes by this share of what its amount does."""
 
 
@@ -58,23 +56,6 @@ class Light(nn.Module):
         factors = (self.white_balance * _even(batch, channels, 1, 1, like=images)).exp()
         powers = (self.gamma * _even(batch, 1, 1, 1, like=images)).exp()
         return (images * factors).clamp(0, 1) ** powers
-
-
-class Tone(nn.Module):
-    """Bend the curve from stain to darkness: density d becomes D·(d/D)^γ, with D = `DARK`, γ from 1/(1+t) to 1+t.
-
-    Where a camera or a strong stain saturates, pale parts come near the dark ones; elsewhere they are far apart.
-    """
-
-    def __init__(self, strength: float) -> None:
-        super().__init__()
-        self.strength = strength
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """Change each image."""
-        power = (math.log1p(self.strength) * _even(len(images), 1, 1, 1, like=images)).exp()
-        density = -images.clamp(min=DARKEST).log()
-        return (-DARK * (density / DARK) ** power).exp()
 
 
 class Zoom(nn.Module):

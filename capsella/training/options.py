@@ -113,9 +113,6 @@ class AugmentOptions:
     """Shift within the margins around what is not black, by a third of a margin as a rule, in random directions."""
     erase: int = 0
     """Black out a square of this many pixels a side, at a random place as far from the border."""
-    jigsaw: int = 0
-    """Cut half of the images into this many tiles along each side, and shuffle them: colour and texture then must tell
-    the class where a shape does."""
     zoom: float = 1.0
     """Magnify or shrink each image by up to this factor, as other microscopes do; the border's pixels are repeated."""
     stain: float = 0.0
@@ -124,9 +121,6 @@ class AugmentOptions:
     """Make each colour brighter or darker by up to e to this power, as other cameras and lamps do."""
     gamma: float = 0.0
     """Raise images to powers between e to minus and plus this number: lighter or darker middle tones."""
-    tone: float = 0.0
-    """Bend the curve from optical density to density by powers from 1/(1 + this) to 1 + this: pale parts come nearer to
-    dark ones, or move away from them."""
     blur: float = 0.0
     """Blur each image by a Gaussian with a standard deviation of up to this many pixels."""
     noise: float = 0.0
@@ -143,9 +137,8 @@ class AugmentOptions:
         require(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
         require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
         require(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
-        require(self.jigsaw == 0 or 2 <= self.jigsaw <= 16, "be 0, or from 2 to 16 tiles", jigsaw=self.jigsaw)
         require(1 <= self.zoom <= 4, "be a factor from 1 to 4", zoom=self.zoom)
-        for name in ("stain", "white_balance", "gamma", "tone", "noise"):
+        for name in ("stain", "white_balance", "gamma", "noise"):
             require(0 <= getattr(self, name) <= 1, "be from 0 to 1", **{name: getattr(self, name)})
         require(1 <= self.coarse <= 8, "be a factor from 1 to 8", coarse=self.coarse)
         require(1 <= self.jpeg <= 100, "be a quality from 1 to 100", jpeg=self.jpeg)
