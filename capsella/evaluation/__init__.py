@@ -12,9 +12,8 @@ from capsella.evaluation.attacks.curves import (
     AttackOptions,
     UnderAttack,
     attack_networks,
-    attack_notes,
-    attack_table,
 )
+from capsella.evaluation.attacks.table import attack_notes, attack_table
 from capsella.evaluation.intervals import (
     FoldInterval,
     Interval,

@@ -159,9 +159,7 @@ def _see(model: ImageClassifier, novelty: Novelty, images: Tensor, batch_size: i
     return _Seen(dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long())
 
 
-def _beside(
-    home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...], threshold: float
-) -> FromElsewhere:
+def _beside(home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...], threshold: float) -> FromElsewhere:
     from sklearn.metrics import roc_auc_score, roc_curve
 
     numbers = len(home.predicted), len(other.images)

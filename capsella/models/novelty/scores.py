@@ -10,14 +10,16 @@ from capsella.types import Output
 _FLAT = 1e-3  # differences of neighbours, of images in [0, 1], below which an image counts as flat
 
 
-def appearance(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 4*c"]:
-    """What an image looks like before any network: of each channel the mean, the deviation, and two sharpnesses.
+def appearance(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 5*c"]:
+    """What an image looks like before any network: of each channel the mean, the deviation, and three sharpnesses.
 
-    A sharpness is ln of the mean difference between neighbours, down and across.
+    A sharpness is ln of the mean difference between neighbours: down, across, and of the second between those.
     """
-    down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(2)
-    across = (images[..., 1:] - images[..., :-1]).abs().flatten(2)
-    sharpness = [(one.sum(2) / max(1, one.shape[2]) + _FLAT).log() for one in (down, across)]
+    down, across = images.diff(dim=2), images.diff(dim=3)
+    sharpness = []
+    for one in (down, across, down.diff(dim=3)):
+        flat = one.flatten(2).abs()
+        sharpness.append((flat.sum(2) / max(1, flat.shape[2]) + _FLAT).log())
     return torch.cat([map_statistics(images), *sharpness], 1)
 
 

@@ -1,0 +1,77 @@
+"""The attack of someone who knows that strange images are refused: fool the network, and look familiar."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from capsella.evaluation.attacks.log_odds import log_odds, margin
+from capsella.evaluation.attacks.methods import attacked_mode, check_attack
+from capsella.models import ImageClassifier
+from capsella.models.novelty.fitted import REFUSE, Novelty
+from capsella.models.novelty.observe import answer, only_as_needed
+
+_FOOLED = 1e9  # an image that fools the network is better than any that does not, however strange it is
+Look = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Images and true classes → how far each is from its class, and how far beyond the threshold its scores are."""
+
+
+def adaptive_attack(
+    model: ImageClassifier,
+    novelty: Novelty,
+    images: Float[Tensor, "b c h w"],
+    labels: Int[Tensor, "b"],
+    epsilon: float,
+    *,
+    refuse: float = REFUSE,
+    steps: int = 40,
+    step_size: float | None = None,
+    restarts: int = 3,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "b c h w"]:
+    """PGD in two stages: away from the true class until the network is fooled, then towards what is known.
+
+    Where the network has a decoder, this is the reconstructive attack of Frosst, Sabour and Hinton 2018 (R-BIM, section
+    4), which also brings down the distance to what is drawn from the class that is taken for the true one; in two
+    stages, each by its own gradient, as Qin et al. 2020 (arXiv 1907.02957) make it. Every other score in use is brought
+    down as well, until it is below the threshold.
+
+    Args:
+        model, images, labels, epsilon, steps, step_size, restarts, generator: as for `pgd`, as are result and errors.
+        novelty: of the model. refuse: the share of validation images that are refused.
+
+    Returns:
+        For each image, the least strange one on the way that fools the network; if none does, the nearest to it.
+    """
+    check_attack(model, images, labels, epsilon, steps, step_size, restarts)
+    threshold, size = novelty.threshold(refuse), step_size or 2.5 * epsilon / steps
+    quick = only_as_needed(model, novelty)
+    low, high = (images - epsilon).clamp(min=0), (images + epsilon).clamp(max=1)
+
+    def look(x: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+        output, surprises = answer(quick, x, novelty)
+        return margin(log_odds(output), true), (surprises - threshold).relu().sum(1)
+
+    best, worth = images.clone(), torch.full((len(images),), -torch.inf, dtype=torch.float64, device=images.device)
+    with attacked_mode(quick):
+        for _ in range(restarts):
+            noise = epsilon * (2 * torch.rand(images.shape, generator=generator) - 1)
+            x = (images + noise.to(images)).clamp(0, 1)
+            for _ in range(steps + 1):
+                gradient, reached = _slope(look, x, labels)
+                better = reached > worth
+                best[better], worth[better] = x[better], reached[better]
+                x = (x + size * gradient.sign()).clamp(low, high)
+    return best
+
+
+def _slope(look: Look, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The direction of each image's stage, and its worth: the margin, or how little it is beyond the threshold."""
+    with torch.enable_grad():
+        x = images.detach().requires_grad_()
+        from_class, beyond = look(x, labels)
+        fooled = from_class > 0
+        gradient = torch.autograd.grad(torch.where(fooled, -beyond, from_class).sum(), x)[0]
+    worth = torch.where(fooled, _FOOLED - beyond.double(), from_class.double())
+    return gradient, worth.detach()
