@@ -78,7 +78,8 @@ class Novelty:
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.familiar or (unknown := set(self.familiar) - set(REASONS)):
+        unknown = set(self.familiar) - set(REASONS)
+        if unknown or not self.familiar:
             raise CapsellaError(f"scores: must be some of {', '.join(REASONS)}, got {sorted(unknown) or 'none'}")
         without = set(self.familiar) - set(self.gaussians) - {"reconstruction"}
         if without or set(self.gaussians) - set(self.familiar):

@@ -55,8 +55,10 @@ def fit_gaussian(features: Float[Tensor, "n d"], labels: Int[Tensor, "n"], class
     residuals = features - means[labels]
     scale = residuals.square().mean(0).sqrt()
     scale = scale + _LEAST_SCALE * scale.mean() + _RIDGE
-    shrunk = LedoitWolf(assume_centered=True).fit((residuals / scale).numpy()).covariance_
     unit = torch.eye(len(scale), dtype=torch.float64)
-    root = torch.linalg.cholesky(torch.from_numpy(shrunk) + _RIDGE * unit)
+    shrunk = unit
+    if len(features) > 1:
+        shrunk = torch.from_numpy(LedoitWolf(assume_centered=True).fit((residuals / scale).numpy()).covariance_)
+    root = torch.linalg.cholesky(shrunk + _RIDGE * unit)
     whitening = torch.linalg.solve_triangular(root, unit, upper=False).T / scale[:, None]
     return ClassGaussian(means.float(), whitening.float())
