@@ -13,6 +13,8 @@ from capsella.models.novelty.fitted import Familiar, Novelty
 from capsella.models.novelty.gaussians import ClassGaussian
 
 FILE = "novelty.safetensors"
+FORM = "1"
+"""Of the scores: one that is measured in another way needs another number."""
 _MOST_BYTES = 1_000_000_000  # some ten thousand features
 
 
@@ -31,7 +33,7 @@ def write_novelty(model: nn.Module, novelty: Novelty | None, folder: Path) -> No
     for name, one in novelty.gaussians.items():
         tensors |= {f"means.{name}": one.means, f"whitening.{name}": one.whitening}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"weights": str(weights)}
+    metadata = {"weights": str(weights), "form": FORM}
     write_whole(path, lambda part: safetensors.torch.save_file(tensors, part, metadata))
 
 
@@ -47,17 +49,20 @@ def read_novelty(model: nn.Module, folder: Path) -> Novelty | None:
     with errors_of(f"{path} is damaged or not written by capsella"):
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"it has more than {_MOST_BYTES:,} bytes")
-        novelty = _read(path)
+        novelty, form = _read(path)
+    if form != FORM:
+        warn_once(str(path), f"{path} is of another version, so it is not used; capsella calibrate fits it anew")
+        return None
     if novelty.weights != weights_digest(model):
         warn_once(str(path), f"{path} was fitted to other weights, so it is not used; capsella calibrate fits it anew")
         return None
     return novelty
 
 
-def _read(path: Path) -> Novelty:
+def _read(path: Path) -> tuple[Novelty, str | None]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            weights = (file.metadata() or {}).get("weights")
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (no dict)
     except (safetensors.SafetensorError, OSError) as error:
         raise CapsellaError(str(error)) from error
@@ -69,6 +74,6 @@ def _read(path: Path) -> Novelty:
         whitening = parts.get("whitening", {})
         gaussians = {name: ClassGaussian(means, whitening[name]) for name, means in parts.get("means", {}).items()}
         familiar = {name: Familiar(values) for name, values in parts["familiar"].items()}
-        return Novelty(gaussians, familiar, parts["largest"][""], weights)
+        return Novelty(gaussians, familiar, parts["largest"][""], metadata.get("weights")), metadata.get("form")
     except KeyError as error:
         raise CapsellaError(f"it lacks {error}") from error

@@ -81,3 +81,12 @@ def test_damaged(model, tmp_path, change):
     change(tmp_path / "novelty.safetensors")
     with pytest.raises(CapsellaError, match=r"novelty\.safetensors is damaged or not written by capsella"):
         ImageClassifier.from_pretrained(tmp_path)
+
+
+def test_that_of_another_version_is_not_used(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "novelty.safetensors"
+    metadata = {"weights": "those", "form": "0"}
+    safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata)
+    with pytest.warns(CapsellaWarning, match="is of another version, so it is not used; capsella calibrate"):
+        assert ImageClassifier.from_pretrained(tmp_path).novelty is None
