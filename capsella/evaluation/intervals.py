@@ -114,8 +114,8 @@ def wilson_interval(hits: int, number: int) -> tuple[float, float]:
 def auc_interval(auc: float, negatives: int, positives: int) -> tuple[float, float]:
     """The 95 % interval of an area under the ROC curve of so many images of each kind: Newcombe 2006, method 5.
 
-    A score interval (Statistics in Medicine 25, pp. 559-573), with the variance of Hanley and McNeil 1982 at the mean
-    of both numbers: of an area of 1, too, it says how little few images prove.
+    A score interval (Statistics in Medicine 25, p. 559), with Hanley and McNeil's variance at the mean of both numbers:
+    of an area of 1, too, it says how little few images prove.
 
     Raises:
         ValueError: an area outside [0, 1], or no images of a kind.
@@ -132,10 +132,9 @@ def auc_interval(auc: float, negatives: int, positives: int) -> tuple[float, flo
         spread = 1 + less_one * ((1 - area) / (2 - area) + area / (1 + area))
         return float(abs(area - auc) - quantile * (area * (1 - area) * spread / (negatives * positives)) ** 0.5)
 
-    ends = min(auc, 1 - 1e-12), max(auc, 1e-12)  # 0 and 1 are roots of their own
-    low = 0.0 if auc == 0 else float(scipy.optimize.brentq(beyond, 0, ends[0]))
-    high = 1.0 if auc == 1 else float(scipy.optimize.brentq(beyond, ends[1], 1))
-    return low, high
+    # 0 and 1 are roots of their own.
+    low = 0.0 if auc == 0 else float(scipy.optimize.brentq(beyond, 0, min(auc, 1 - 1e-12)))
+    return low, 1.0 if auc == 1 else float(scipy.optimize.brentq(beyond, max(auc, 1e-12), 1))
 
 
 def mean_share_interval(shares: Sequence[tuple[int, int]]) -> tuple[float, float]:

@@ -32,36 +32,33 @@ def adaptive_attack(
 ) -> Float[Tensor, "b c h w"]:
     """PGD in two stages: away from the true class until the network is fooled, then towards what is known.
 
-    Where the network has a decoder, this is the reconstructive attack of Frosst, Sabour and Hinton 2018 (R-BIM, section
-    4), which also brings down the distance to what is drawn from the class that is taken for the true one; in two
-    stages, each by its own gradient, as Qin et al. 2020 (arXiv 1907.02957) make it. Every other score in use is brought
-    down as well, until it is below the threshold.
+    With a decoder, this is the reconstructive attack of Frosst, Sabour and Hinton 2018 (R-BIM), in two stages as Qin et
+    al. 2020 (arXiv 1907.02957) make it; every other score in use is brought below the threshold as well.
 
-    Args:
-        model, images, labels, epsilon, steps, step_size, restarts, generator: as for `pgd`, as are result and errors.
-        novelty: of the model. refuse: the share of validation images that are refused.
-
-    Returns:
-        For each image, the least strange one on the way that fools the network; if none does, the nearest to it.
+    `novelty` is the model's, and `refuse` the share of validation images that are refused. Other arguments and errors
+    are as for `pgd`. Of each image's way the least strange that fools is returned; if none does, the nearest to it.
     """
     check_attack(model, images, labels, epsilon, steps, step_size, restarts)
-    threshold, size = novelty.threshold(refuse), step_size or 2.5 * epsilon / steps
-    quick = only_as_needed(model, novelty)
+    quick, threshold, size = (
+        only_as_needed(model, novelty),
+        novelty.threshold(refuse),
+        step_size or 2.5 * epsilon / steps,
+    )
     low, high = (images - epsilon).clamp(min=0), (images + epsilon).clamp(max=1)
 
     def look(x: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
         output, surprises = answer(quick, x, novelty)
         return margin(log_odds(output), true), (surprises - threshold).relu().sum(1)
 
-    best, worth = images.clone(), torch.full((len(images),), -torch.inf, dtype=torch.float64, device=images.device)
+    best, worth = images, torch.full((len(images),), -torch.inf, dtype=torch.float64, device=images.device)
     with attacked_mode(quick):
         for _ in range(restarts):
             noise = epsilon * (2 * torch.rand(images.shape, generator=generator) - 1)
             x = (images + noise.to(images)).clamp(0, 1)
             for _ in range(steps + 1):
                 gradient, reached = _slope(look, x, labels)
-                better = reached > worth
-                best[better], worth[better] = x[better], reached[better]
+                best = torch.where((reached > worth)[:, None, None, None], x, best)
+                worth = worth.maximum(reached)
                 x = (x + size * gradient.sign()).clamp(low, high)
     return best
 

@@ -24,9 +24,10 @@ def _refused(result: Knowledge) -> Table:
     for heading in ("images", "number", "not known %", "95 % interval", "known, and right"):
         table.add_column(heading, justify="left" if heading == "images" else "right")
     known = result.images - result.refused
-    rows = [("test images", result.images, result.refused, known, result.right)]
-    rows += [(one.name, one.images, one.refused, one.labelled, one.right) for one in result.sets]
-    for name, images, refused, labelled, right in rows:
+    home: list[tuple[str, int, int, int | None, int | None]]
+    home = [("test images", result.images, result.refused, known, result.right)]
+    away = [(one.name, one.images, one.refused, one.labelled, one.right) for one in result.sets]
+    for name, images, refused, labelled, right in home + away:
         low, high = wilson_interval(refused, images)
         shares = f"{100 * refused / images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
         answered = "–" if labelled is None else f"{right} of {labelled}"

@@ -75,10 +75,8 @@ def predict_table(
     with Journal(journal_path, _about(model, paths, certainty), model.classes, overwrite=overwrite) as journal:
         files = (name for name in image_files(paths) if name not in journal.files)
         number = _workers_for(total - len(journal.files), workers)
-        batches = predict_batches(
-            model, files, batch_size=batch_size, workers=number, classes=classes, novelty=certainty.watched
-        )
-        _collect(batches, journal, total, console)
+        how = {"batch_size": batch_size, "workers": number, "classes": classes}
+        _collect(predict_batches(model, files, **how, novelty=certainty.watched), journal, total, console)
         return _finish(journal, out, certainty)
 
 

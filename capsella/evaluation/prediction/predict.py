@@ -64,14 +64,11 @@ def predict_files(
 
     Raises:
         ValueError: a batch size below 1, `workers` below 0, more classes an image than the model has.
-        CapsellaError: from `image_files`; a file that cannot be read; no file that can; an activation that is
-            not finite.
+        CapsellaError: from `image_files`; a file that cannot be read; no file that can; activations not finite.
     """
     files, none_read = 0, True
-    batches = predict_batches(
-        model, image_files(paths), batch_size=batch_size, workers=workers, classes=classes, novelty=novelty
-    )
-    for outcomes in batches:
+    how = {"batch_size": batch_size, "workers": workers, "classes": classes}
+    for outcomes in predict_batches(model, image_files(paths), **how, novelty=novelty):
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
