@@ -39,16 +39,12 @@ def adaptive_attack(
     are as for `pgd`. Of each image's way the least strange that fools is returned; if none does, the nearest to it.
     """
     check_attack(model, images, labels, epsilon, steps, step_size, restarts)
-    quick, threshold, size = (
-        only_as_needed(model, novelty),
-        novelty.threshold(refuse),
-        step_size or 2.5 * epsilon / steps,
-    )
+    quick, size = only_as_needed(model, novelty), step_size or 2.5 * epsilon / steps
     low, high = (images - epsilon).clamp(min=0), (images + epsilon).clamp(max=1)
 
     def look(x: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
         output, surprises = answer(quick, x, novelty)
-        return margin(log_odds(output), true), (surprises - threshold).relu().sum(1)
+        return margin(log_odds(output), true), (surprises - novelty.threshold(refuse)).relu().sum(1)
 
     best, worth = images, torch.full((len(images),), -torch.inf, dtype=torch.float64, device=images.device)
     with attacked_mode(quick):
