@@ -17,12 +17,15 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
 from capsella.explain.plots import attack_figure, write_png
 from capsella.files import write_json
+from capsella.models.novelty.fitted import REFUSE, check_refuse
 from capsella.training import Run
 
 
 @dataclass(frozen=True)
 class Attack:
     """Attack runs with FGSM, BIM and PGD, and capsules through their votes.
+
+    An adaptive attack knows that strange images are refused, and makes some that are not.
 
     With several runs, each also meets the images that fool the others.
 
@@ -32,6 +35,8 @@ class Attack:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
     """Folders of runs."""
     attack: Annotated[AttackOptions, tyro.conf.arg(name="")] = field(default_factory=AttackOptions)
+    refuse: float = REFUSE
+    """The share of validation images that are refused as not known: which of the attacks that succeed are found out?"""
     per_class: int | None = 20
     """Attack at most this many test images of each class; None attacks all."""
     json: bool = False
@@ -42,6 +47,7 @@ class Attack:
     def __post_init__(self) -> None:
         if self.per_class is not None and self.per_class < 1:
             raise ValueError(f"per_class: must be at least 1 or None, got {self.per_class}")
+        check_refuse(self.refuse)
 
 
 def run(arguments: list[str]) -> None:
@@ -49,11 +55,12 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Attack, args=arguments, prog="capsella attack")
     runs = load_runs(options.runs)
     name, images = _test_images(runs, options.per_class)
-    results = attack_networks({name: run.model for name, run in runs.items()}, images, options.attack, progress=True)
+    models = {name: run.model for name, run in runs.items()}
+    results = attack_networks(models, images, options.attack, progress=True, refuse=options.refuse)
     values = {
         "data": name,
         "images": len(images),
-        "options": asdict(options.attack),
+        "options": {**asdict(options.attack), "refuse": options.refuse},
         "networks": {name: result.to_dict() for name, result in results.items()},
     }
     out = options.out or options.runs[0]

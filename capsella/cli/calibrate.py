@@ -12,9 +12,9 @@ from capsella.training import calibrate_run
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Fit calibrated probabilities for a run on its validation images.
+    """Fit calibrated probabilities for a run, and which images it knows.
 
-    They are written to calibration.json. Every training ends with this.
+    They are written to calibration.json and novelty.safetensors. Every training ends with this.
 
     It is for older runs, and for folders whose weights have changed.
     """
@@ -26,11 +26,12 @@ class Calibrate:
 def run(arguments: list[str]) -> None:
     """Fit, write and print."""
     options = tyro.cli(Calibrate, args=arguments, prog="capsella calibrate")
-    fitted = calibrate_run(options.run)
+    fitted, novelty = calibrate_run(options.run)
     lines = [
         f"temperature {fitted.temperature:.3f} of {fitted.logits} activations, on {fitted.images} validation images",
         f"loss {fitted.nll_before:.4f} → {fitted.nll:.4f} nats, "
         f"expected calibration error {fitted.ece_before:.4f} → {fitted.ece:.4f}, on the same images",
-        f"written to {options.run / 'calibration.json'}",
+        f"an image is known by its {', '.join(novelty.scores)}, beside those of {novelty.images} validation images",
+        f"written to {options.run / 'calibration.json'} and {options.run / 'novelty.safetensors'}",
     ]
     console().print(*lines, sep="\n", soft_wrap=True, markup=False)

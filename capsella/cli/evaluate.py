@@ -8,22 +8,28 @@ from typing import Annotated, Literal
 import tyro
 
 from capsella.cli.screen import show
-from capsella.data import DataOptions, LabelledImages, load_data
+from capsella.data import DataOptions, LabelledImages, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import (
     Evaluation,
+    Knowledge,
     Rejection,
+    elsewhere,
     evaluate,
     evaluation_table,
+    knowledge_table,
+    measure_knowledge,
     measure_rejection,
     rejection_table,
 )
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.models.multi_crop import MultiCrop
+from capsella.models.novelty.fitted import REFUSE, check_refuse
 from capsella.training import Run, load_run
 
 PICTURE = Path("figures") / "risk_coverage.png"
+ELSEWHERE_PICTURE = Path("figures") / "elsewhere.png"
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,19 @@ class Evaluate:
     reject: bool = False
     """Also show the error of the images that are kept when the unsure ones are left out, and prediction sets. Draws
     figures/risk_coverage.png in the run's folder. Needs a calibrated run, as every new one is."""
+    elsewhere: tuple[str, ...] = ()
+    """Also show how well these are told from the test images, at most 1,000 each: a source (capsella data list), a
+    folder of images, noise, or half for test images of which the right half is painted over. Draws
+    figures/elsewhere.png in the run's folder."""
+    refuse: float = REFUSE
+    """With --elsewhere: the share of validation images that are called not known."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops][-reject].json in the run's folder."""
+    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops][-reject][-elsewhere].json in the run's
+    folder."""
 
     def __post_init__(self) -> None:
         if self.test_per_class is not None and self.split != "test":
@@ -59,6 +72,9 @@ class Evaluate:
             raise ValueError(
                 "reject: only for the split test, without crops: thresholds are those of validation images"
             )
+        if self.elsewhere and (self.split != "test" or self.crops or self.data is not None):
+            raise ValueError("elsewhere: only for the run's own test images, without crops")
+        check_refuse(self.refuse)
 
 
 def _data(options: Evaluate, data: DataOptions) -> DataOptions:
@@ -83,6 +99,9 @@ def run(arguments: list[str]) -> None:
     if options.reject and trained.model.confidence is None:
         advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
         raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
+    if options.elsewhere and trained.model.novelty is None:
+        advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
+        raise CapsellaError(f"elsewhere: {options.run} has no novelty.safetensors; {advice}")
     images = load_data(_data(options, trained.recipe.data)).named()[options.split]
     if (found := _form(images)) != (wanted := _form(trained.model)):
         raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
@@ -92,9 +111,12 @@ def run(arguments: list[str]) -> None:
     asked = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
     asked += "" if options.test_per_class is None else f"-per-class{options.test_per_class}"
     asked += ("-crops" if options.crops else "") + ("-reject" if options.reject else "")
+    asked += "-elsewhere" if options.elsewhere else ""
     out = options.out or options.run / f"{source}{options.split}{asked}.json"
     rejection = _rejection(trained, evaluation, options) if options.reject else None
+    knowledge = _knowledge(trained, images, options) if options.elsewhere else None
     values = evaluation.to_dict() | ({} if rejection is None else {"rejection": rejection.to_dict()})
+    values |= {} if knowledge is None else {"elsewhere": knowledge.to_dict()}
     write_json(out, values)
     if options.json:
         print(json.dumps(values, indent=2))
@@ -103,6 +125,9 @@ def run(arguments: list[str]) -> None:
     if rejection is not None:
         show(rejection_table(rejection))
         print(f"drawn in {options.run / PICTURE}")
+    if knowledge is not None:
+        show(knowledge_table(knowledge))
+        print(f"drawn in {options.run / ELSEWHERE_PICTURE}")
     print(f"written to {out}")
 
 
@@ -115,3 +140,15 @@ def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejec
     rejection = measure_rejection(trained.model, validation, evaluation)
     write_png(risk_coverage_figure(rejection), options.run / PICTURE)
     return rejection
+
+
+def _knowledge(trained: Run, images: LabelledImages, options: Evaluate) -> Knowledge:
+    """The test images against those from elsewhere; draws the picture."""
+    from capsella.explain import novelty_figure  # Matplotlib takes a second to import
+    from capsella.explain.plots import write_png
+
+    own = single_images(images, "images from elsewhere")
+    others = [elsewhere(name, trained.model, own) for name in dict.fromkeys(options.elsewhere)]
+    knowledge = measure_knowledge(trained.model, own, others, options.refuse, options.batch_size)
+    write_png(novelty_figure(knowledge), options.run / ELSEWHERE_PICTURE)
+    return knowledge

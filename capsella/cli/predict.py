@@ -1,6 +1,7 @@
 """`capsella predict`."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,16 +11,19 @@ import tyro
 from capsella.cli.screen import console
 from capsella.data.depth import check_range
 from capsella.errors import counted
-from capsella.evaluation import Broken, Certainty, predict_files, predict_table, print_table
+from capsella.evaluation import Broken, Certainty, Prediction, predict_files, predict_table, print_table
 from capsella.models import ImageClassifier
+from capsella.models.novelty.fitted import REFUSE
 from capsella.training import load_run
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images into a table: file, class, probability, activations.
+    """Classify images into a table: file, class, probability, activations, known.
 
     The probability is calibrated on validation images; activations are raw.
+
+    known is false for images unlike the training images; why_unknown says why.
 
     With --out, images that cannot be read are listed in OUT.broken.csv.
 
@@ -42,6 +46,8 @@ class Predict:
     unsure_below: float | None = None
     """Add the column unsure: true where the probability is below this, as 0.9. capsella evaluate RUN --reject shows
     what each threshold costs."""
+    refuse: float = REFUSE
+    """The share of images like the training images that may be called not known; 0 leaves both columns empty."""
     workers: int | None = None
     """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8."""
     batch_size: int = 64
@@ -64,7 +70,8 @@ def run(arguments: list[str]) -> None:
     trained = load_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
     classes = 2 if trained.recipe.data.is_paired else 1
-    certainty = Certainty(trained.model.confidence, options.coverage, options.unsure_below)
+    model, refuse = trained.model, options.refuse or None
+    certainty = Certainty(model.confidence, options.coverage, options.unsure_below, model.novelty, refuse)
     if options.out is None:
         _to_standard_output(options, trained.model, classes, certainty)
     else:
@@ -77,9 +84,25 @@ def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, 
     broken: list[Broken] | None = [] if options.skip_broken else None
     workers = options.workers or 0
     predictions = predict_files(
-        model, options.paths, batch_size=options.batch_size, workers=workers, broken=broken, classes=classes
+        model,
+        options.paths,
+        batch_size=options.batch_size,
+        workers=workers,
+        broken=broken,
+        classes=classes,
+        novelty=certainty.watched,
     )
-    print_table(predictions, model.classes, certainty)
+    unknown = 0
+
+    def counting() -> Iterator[Prediction]:
+        nonlocal unknown
+        for prediction in predictions:
+            unknown += certainty.refuses(prediction)
+            yield prediction
+
+    rows = print_table(counting(), model.classes, certainty)
+    if certainty.watched is not None:
+        console(stderr=True).print(_unknown(unknown, rows), soft_wrap=True, markup=False)
     if broken:
         lines = [f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken]
         heading = f"left out {counted(len(broken), 'broken image')}:"
@@ -106,9 +129,15 @@ def _to_table(
     lines = [f"{counted(written.rows, 'prediction')} written to {out} in {seconds:.0f} s"]
     if options.unsure_below is not None:
         lines.append(f"{written.unsure:,} of them unsure: the probability is below {options.unsure_below:g}")
+    if written.unknown is not None:
+        lines.append(_unknown(written.unknown, written.rows))
     if written.broken_table:
         lines.append(f"{counted(written.broken, 'broken image')} listed in {written.broken_table}")
     errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def _unknown(unknown: int, rows: int) -> str:
+    return f"{unknown:,} of {rows:,} not known: unlike the training images"
 
 
 def _printable(text: str) -> str:

@@ -12,21 +12,24 @@ from capsella.evaluation.attacks.curves import (
     AttackOptions,
     UnderAttack,
     attack_networks,
-    attack_notes,
-    attack_table,
 )
+from capsella.evaluation.attacks.table import attack_notes, attack_table
 from capsella.evaluation.intervals import (
     FoldInterval,
     Interval,
     McNemar,
     Spread,
     accuracy_interval,
+    auc_interval,
     difference_interval,
     fold_interval,
     mcnemar,
     mean_share_interval,
     wilson_interval,
 )
+from capsella.evaluation.novelty.elsewhere import Elsewhere, elsewhere
+from capsella.evaluation.novelty.measure import FromElsewhere, Knowledge, Told, measure_knowledge
+from capsella.evaluation.novelty.table import knowledge_table
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import Written, predict_table
 from capsella.evaluation.prediction.listing import find_images, image_files

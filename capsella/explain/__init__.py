@@ -1,6 +1,7 @@
 """Look inside a trained model: reconstructions, dimension tweaks, routing diagnostics, and a report of them all."""
 
 from capsella.explain.images import explain_images
+from capsella.explain.novelty_curves import novelty_figure
 from capsella.explain.reconstruction import Reconstructions, explain_pairs, pairs_figure, pick_examples, reconstruct
 from capsella.explain.report import write_report
 from capsella.explain.risk_coverage import risk_coverage_figure

@@ -21,3 +21,5 @@ from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifi
 from capsella.models.confidence.fitted import Confidence, images_needed
 from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.multi_crop import MultiCrop
+from capsella.models.novelty.fit import fit_novelty
+from capsella.models.novelty.fitted import Novelty

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from capsella.errors import CapsellaError, unknown_name
 from capsella.models.confidence.files import read_confidence, write_confidence
 from capsella.models.confidence.fitted import Confidence
+from capsella.models.novelty.files import read_novelty, write_novelty
+from capsella.models.novelty.fitted import Novelty
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
 from capsella.types import Capsules, Cells, Output
@@ -26,6 +28,7 @@ class ImageClassifier(nn.Module, ABC):
     classes: names of the classes. image_size: (height, width). channels: 1 or 3 as a rule.
     name, options: what `create_model` was called with, all defaults filled in.
     confidence: for calibrated probabilities; None until `capsella.training.calibrate_model` has fitted it.
+    novelty: for telling images that are like none of its training images; None until `familiarise_model` has fitted it.
     """
 
     name: str
@@ -36,6 +39,7 @@ class ImageClassifier(nn.Module, ABC):
     cells: Cells = "whole"
     """What was done to the training images before, and must be to others."""
     confidence: Confidence | None = None
+    novelty: Novelty | None = None
     settled: Mapping[str, Any] = {}
     """Options as they are saved, where that is not as they were given: see `StemDescription`."""
 
@@ -96,10 +100,12 @@ class ImageClassifier(nn.Module, ABC):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back.
 
-        A calibrated model's `confidence` is written to calibration.json, unless the weights have changed since.
+        A calibrated model's `confidence` is written to calibration.json, and its `novelty` to novelty.safetensors,
+        unless the weights have changed since.
         """
         save_model(self, Path(folder), self.name, self.options, self.value_range, self.cells)
         write_confidence(self, self.confidence, Path(folder))
+        write_novelty(self, self.novelty, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -113,6 +119,7 @@ class ImageClassifier(nn.Module, ABC):
         if not isinstance(model, cls):
             raise CapsellaError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
         model.confidence = read_confidence(model, Path(folder))
+        model.novelty = read_novelty(model, Path(folder))
         return model
 
 

@@ -1,6 +1,6 @@
 """Recipes, the loop that trains them, and the run folders it leaves."""
 
-from capsella.training.calibrate import calibrate_model, calibrate_run
+from capsella.training.calibrate import calibrate_model, calibrate_run, familiarise_model
 from capsella.training.devices import is_first_process
 from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions

@@ -1,16 +1,22 @@
-"""Calibration of a trained network on its validation images, at the end of a training or later."""
+"""What is fitted to a trained network at the end of a training, or later: how sure it is, and what it knows."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from capsella.data import LabelledImages, batches, load_data
+from capsella.data import Batch, LabelledImages, batches, load_data
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
 from capsella.models.confidence.files import weights_digest, write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.inference import inference, without_decoder
+from capsella.models.novelty.files import write_novelty
+from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
+from capsella.models.novelty.fitted import Novelty
 from capsella.training.run import load_run
 
 
@@ -35,16 +41,49 @@ def calibrate_model(model: ImageClassifier, images: LabelledImages, batch_size: 
     return model.confidence
 
 
-def calibrate_folder(folder: Path, images: LabelledImages, device: torch.device, batch_size: int = 128) -> Confidence:
-    """Calibrate the model saved in `folder`, and write calibration.json there. Raises as `calibrate_model`."""
+def familiarise_model(
+    model: ImageClassifier, training: LabelledImages, validation: LabelledImages, batch_size: int = 128
+) -> Novelty:
+    """Fit `model.novelty`, by which images are told that are like none of its training images; set and return it.
+
+    Args:
+        training: images it was trained on, of which at most 5,000 are taken, evenly spread, without random changes.
+        validation: images that it was not trained on; the thresholds come from them.
+
+    Raises:
+        ValueError: images of two classes each; other sizes than the model's; answers that are not finite.
+    """
+    if training.labels.ndim != 1 or validation.labels.ndim != 1:
+        raise ValueError("training, validation: must show one class each, got pairs")
+    device = next(model.parameters()).device
+    spread = torch.linspace(0, len(training) - 1, min(MOST_TRAINING_IMAGES, len(training))).round().long()
+    few = batches(training, batch_size, order=spread, device=device)
+    fitted = fit_novelty(model, _pairs(few), _pairs(batches(validation, batch_size, device=device)))
+    model.novelty = replace(fitted, weights=weights_digest(model))
+    return model.novelty
+
+
+def _pairs(parts: Iterator[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+    return ((images, labels) for images, labels, _ in parts)
+
+
+def calibrate_folder(
+    folder: Path, training: LabelledImages, validation: LabelledImages, device: torch.device, batch_size: int = 128
+) -> tuple[Confidence, Novelty]:
+    """Fit both for the model saved in `folder`, and write calibration.json and novelty.safetensors there.
+
+    Raises as `calibrate_model`.
+    """
     model = ImageClassifier.from_pretrained(folder).to(device)
-    confidence = calibrate_model(model, images, batch_size)
+    confidence = calibrate_model(model, validation, batch_size)
+    novelty = familiarise_model(model, training, validation, batch_size)
     write_confidence(model, confidence, folder)
-    return confidence
+    write_novelty(model, novelty, folder)
+    return confidence, novelty
 
 
-def calibrate_run(folder: str | Path) -> Confidence:
-    """Calibrate a run on its validation images, and write calibration.json into its folder.
+def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
+    """Calibrate a run on its validation images, and fit what it knows; write both into its folder.
 
     Raises:
         CapsellaError: no run is there, its data is gone, or it is one on pairs; a validation image's answer is NaN.
@@ -55,4 +94,5 @@ def calibrate_run(folder: str | Path) -> Confidence:
         raise CapsellaError(
             f"{folder}: a run on pairs has no calibrated probabilities; they are for one class an image"
         )
-    return calibrate_folder(folder, load_data(recipe.data).validation, torch.device("cpu"), recipe.batch_size)
+    splits = load_data(recipe.data)
+    return calibrate_folder(folder, splits.train, splits.validation, torch.device("cpu"), recipe.batch_size)

@@ -126,7 +126,8 @@ class Trainer:
         if writer is not None:
             writer.close()
             if not self.recipe.data.is_paired:
-                calibrate_folder(self.files.path, self.splits.validation, self.fabric.device, self.recipe.batch_size)
+                splits, device = self.splits, self.fabric.device
+                calibrate_folder(self.files.path, splits.train, splits.validation, device, self.recipe.batch_size)
             self._write_summary()
         self.fabric.barrier()
 

@@ -33,7 +33,8 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run's folder holds, by name. Beside these: model.json, model.safetensors and calibration.json.
+    """What a run's folder holds, by name. Beside these: model.json, model.safetensors, calibration.json and
+    novelty.safetensors.
 
     config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch.
     summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a

@@ -28,7 +28,7 @@ def test_two_runs(cli, trained, cnn, tmp_path):
         name: [(row["attack"], row["source"]) for row in network["attacks"]]
         for name, network in values["networks"].items()
     }
-    white = [("FGSM", None), ("BIM", None), ("PGD", None)]
+    white = [("FGSM", None), ("BIM", None), ("PGD", None), ("adaptive", None)]
     assert set(attacks["cnn"]) == {*white, ("transfer", "run")}
     assert set(attacks["run"]) == {*white, ("vote", None), ("transfer", "cnn")}
     for network in values["networks"].values():

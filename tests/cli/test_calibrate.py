@@ -21,14 +21,14 @@ def test_training_ends_calibrated_and_an_old_run_can_be(cli, trained, old):
     answer = cli("calibrate", old)
     assert answer.code == 0
     assert "on 3 validation images" in answer.out
-    assert f"written to {old / 'calibration.json'}" in answer.out
+    assert f"written to {old / 'calibration.json'} and {old / 'novelty.safetensors'}" in answer.out
     ours, theirs = (json.loads((folder / "calibration.json").read_text()) for folder in (old, trained))
     assert ours["temperature"] == pytest.approx(theirs["temperature"], rel=1e-3)
     assert ours["weights"] == theirs["weights"]
 
 
 def test_predict_with_a_set_and_doubts(cli, trained, images):
-    answer = cli("predict", trained, images / "rows", "--coverage", 0.7, "--unsure-below", 0.99)
+    answer = cli("predict", trained, images / "rows", "--coverage", 0.7, "--unsure-below", 0.99, "--refuse", 0)
     rows = list(csv.DictReader(io.StringIO(answer.out)))
     assert (answer.code, len(rows)) == (0, 11)
     for row in rows:

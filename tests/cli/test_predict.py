@@ -27,7 +27,7 @@ def test_to_standard_output(cli, trained, images):
     answer = cli("predict", trained, images / "rows", images / "rings" / "rings03.png")
     head, *rows = table(answer.out)
     assert answer.code == 0
-    assert head == ["file", "class", "columns", "rings", "rows", "probability"]
+    assert head == ["file", "class", "columns", "rings", "rows", "probability", "known", "why_unknown"]
     assert rows[0][0] == str(images / "rows" / "rows00.png")
     assert len(rows) == 12
     for row in rows:

@@ -1,24 +1,26 @@
 """How often networks are still right as attacks may change pixels more and more, each network beside the others."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
 from capsella.errors import at_least, not_negative, require
+from capsella.evaluation.attacks.adaptive import adaptive_attack
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
+from capsella.models.novelty.fitted import Novelty
+from capsella.models.novelty.observe import answer, only_as_needed
 
 FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5
 """Of the check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient.
@@ -56,13 +58,17 @@ class AttackOptions:
 class AttackCurve:
     """One attack on one network.
 
-    attack: FGSM, BIM, PGD, vote or transfer. source: for a transfer, the network whose PGD images these are.
+    attack: FGSM, BIM, PGD, vote, adaptive or transfer. source: for a transfer, the network whose PGD images these are.
     accuracy: at each ε, the share of all images classified right, in per cent.
+    fooled, flagged: at each ε, the images that were right without the attack and are wrong under it, and those of them
+        that are not known; `flagged` is empty where nothing says which are known.
     """
 
     attack: str
     source: str | None
     accuracy: tuple[float, ...]
+    fooled: tuple[int, ...] = ()
+    flagged: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -80,6 +86,7 @@ class UnderAttack:
     zero_gradient: share of pixels whose gradient is exactly 0, in per cent (Hinton et al. 2018, section 6).
     without_gradient: how many images have no gradient at all.
     curves: one an attack.
+    false_alarms: share of the images that are not known without an attack, in per cent; None where nothing says so.
     """
 
     clean: float
@@ -87,6 +94,7 @@ class UnderAttack:
     zero_gradient: float
     without_gradient: int
     curves: tuple[AttackCurve, ...]
+    false_alarms: float | None = None
 
     @property
     def is_masked(self) -> bool:
@@ -103,8 +111,15 @@ class UnderAttack:
             "pgd_accuracy_at_epsilon_1_percent": self.at_full_reach,
             "zero_gradient_percent": self.zero_gradient,
             "images_without_gradient": self.without_gradient,
+            **({} if self.false_alarms is None else {"not_known_without_attack_percent": self.false_alarms}),
             "attacks": [
-                {"attack": curve.attack, "source": curve.source, "accuracy_percent": list(curve.accuracy)}
+                {
+                    "attack": curve.attack,
+                    "source": curve.source,
+                    "accuracy_percent": list(curve.accuracy),
+                    "fooled": list(curve.fooled),
+                    **({"fooled_and_not_known": list(curve.flagged)} if curve.flagged else {}),
+                }
                 for curve in self.curves
             ],
         }
@@ -115,14 +130,18 @@ def attack_networks(
     images: ImageSet,
     options: AttackOptions = AttackOptions(),
     progress: bool = False,
+    refuse: float | None = None,
 ) -> dict[str, UnderAttack]:
     """Attack each network with FGSM, BIM and PGD; with the vote attack where it has capsules; with others' PGD images.
+
+    With `refuse`, also with the adaptive attack, and it is counted which of the attacks that succeed are found out.
 
     Args:
         models: by name, of the same classes and image size; left as they are.
         images: labelled images.
         options: how hard to attack.
         progress: show a bar on standard error.
+        refuse: the share of validation images that are refused as not known, for models with `novelty`.
 
     Raises:
         ValueError: no model, no images, or images of other classes, size or channels than a model's.
@@ -133,7 +152,7 @@ def attack_networks(
         if model.classes != images.classes:
             raise ValueError(f"images.classes: must be {name}'s {model.classes}, got {images.classes}")
         model.check_images(images.images[:1])
-    tallies = {name: _Tally() for name in models}
+    tallies = {name: _Tally(None if refuse is None else model.novelty, refuse) for name, model in models.items()}
     rounds = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
     with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
         task = bar.add_task("attack", total=rounds)
@@ -143,20 +162,50 @@ def attack_networks(
     return {name: tally.result(len(images), options) for name, tally in tallies.items()}
 
 
+Key = tuple[str, str | None, float]
+"""Attack, source, ε."""
+
+
 @dataclass
 class _Tally:
-    """Images classified right, by attack, source and ε; and what the gradients hold."""
+    """By attack, source and ε: images classified right, fooled and found out; and what the gradients hold."""
 
-    right: dict[tuple[str, str | None, float], int] = field(default_factory=dict)
+    novelty: Novelty | None = None
+    refuse: float | None = None
+    right: Counter[Key] = field(default_factory=Counter)
+    fooled: Counter[Key] = field(default_factory=Counter)
+    flagged: Counter[Key] = field(default_factory=Counter)
+    was_right: Bool[Tensor, "b"] = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    false_alarms: int = 0
     zeros: int = 0
     pixels: int = 0
     without_gradient: int = 0
 
-    def add(self, key: tuple[str, str | None, float], model: ImageClassifier, images: Tensor, labels: Tensor) -> None:
-        """Count the images that `model` classifies right."""
-        with inference(model):
-            right = int((model(images).activations.argmax(1) == labels).sum())
-        self.right[key] = self.right.get(key, 0) + right
+    def begin(self, model: ImageClassifier, images: Tensor, labels: Tensor) -> None:
+        """A batch without an attack."""
+        right, strange = self._judge(model, images, labels)
+        self.was_right = right
+        self.right["clean", None, 0.0] += int(right.sum())
+        self.false_alarms += int(strange.sum())
+
+    def add(self, key: Key, model: ImageClassifier, images: Tensor, labels: Tensor) -> None:
+        """Count the images of that batch, attacked, that `model` classifies right, and those that fool it."""
+        right, strange = self._judge(model, images, labels)
+        fooled = self.was_right & ~right
+        self.right[key] += int(right.sum())
+        self.fooled[key] += int(fooled.sum())
+        self.flagged[key] += int((fooled & strange).sum())
+
+    def _judge(self, model: ImageClassifier, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Which are classified right, and which are not known."""
+        quick = only_as_needed(model, self.novelty)
+        with inference(quick):
+            if self.novelty is None or self.refuse is None:
+                right = quick(images).activations.argmax(1) == labels
+                return right.clone(), torch.zeros_like(right)
+            output, surprises = answer(quick, images, self.novelty)
+            strange = surprises.amax(1) > self.novelty.threshold(self.refuse)
+            return (output.activations.argmax(1) == labels).clone(), strange.clone()
 
     def add_gradient(self, gradient: Float[Tensor, "b c h w"]) -> None:
         """Count zeros."""
@@ -170,15 +219,19 @@ class _Tally:
         share = {key: 100 * right / images for key, right in self.right.items()}
         attacks = dict.fromkeys((attack, source) for attack, source, _ in self.right if attack not in ("clean", "full"))
         white_box_first = sorted(attacks, key=lambda attack: attack[1] is not None)
+        curves = []
+        for attack in white_box_first:
+            keys = [(*attack, epsilon) for epsilon in options.epsilons]
+            flagged = () if self.novelty is None else tuple(self.flagged[key] for key in keys)
+            accuracy, fooled = tuple(share[key] for key in keys), tuple(self.fooled[key] for key in keys)
+            curves.append(AttackCurve(*attack, accuracy, fooled, flagged))
         return UnderAttack(
             clean=share["clean", None, 0.0],
             at_full_reach=share["full", None, 1.0],
             zero_gradient=100 * self.zeros / self.pixels,
             without_gradient=self.without_gradient,
-            curves=tuple(
-                AttackCurve(attack, source, tuple(share[attack, source, epsilon] for epsilon in options.epsilons))
-                for attack, source in white_box_first
-            ),
+            curves=tuple(curves),
+            false_alarms=None if self.novelty is None else 100 * self.false_alarms / images,
         )
 
 
@@ -191,13 +244,15 @@ def _attack_batch(
     options: AttackOptions,
 ) -> Iterator[None]:
     """Every attack on one batch; yields after each network at each ε, and after each network at full reach."""
+    for name, model in models.items():
+        home = next(model.parameters()).device
+        tallies[name].begin(model, images.to(home), labels.to(home))
     for place, (name, model) in enumerate(models.items()):
         device = next(model.parameters()).device
         x, y, tally = images.to(device), labels.to(device), tallies[name]
         # Starts of its own for each batch and network, whatever else is attacked.
         generator = torch.Generator().manual_seed((options.seed * 2**20 + number) * 2**10 + place)
         search: dict[str, Any] = {"steps": options.steps, "restarts": options.restarts, "generator": generator}
-        tally.add(("clean", None, 0.0), model, x, y)
         tally.add_gradient(margin_gradient(model, x, y))
         for epsilon in options.epsilons:
             tally.add(("FGSM", None, epsilon), model, fgsm(model, x, y, epsilon), y)
@@ -207,6 +262,11 @@ def _attack_batch(
             tally.add(("PGD", None, epsilon), model, worst, y)
             if has_class_capsules(model):
                 tally.add(("vote", None, epsilon), model, vote_attack(model, x, y, epsilon, **search), y)
+            if tally.novelty is not None and tally.refuse is not None:
+                hard = {**search, "steps": 2 * options.steps, "refuse": tally.refuse}
+                tally.add(
+                    ("adaptive", None, epsilon), model, adaptive_attack(model, tally.novelty, x, y, epsilon, **hard), y
+                )
             for other, target in models.items():
                 if other != name:
                     there = next(target.parameters()).device
@@ -215,30 +275,3 @@ def _attack_batch(
         reached = pgd(model, x, y, 1.0, steps=FULL_REACH_STEPS, restarts=FULL_REACH_RESTARTS, generator=generator)
         tally.add(("full", None, 1.0), model, reached, y)
         yield
-
-
-def attack_table(results: Mapping[str, UnderAttack], options: AttackOptions) -> Table:
-    """A row an attack, a column an ε; for a terminal."""
-    table = Table(title="accuracy % under attack, L∞", title_justify="left")
-    for heading in ("network", "attack"):
-        table.add_column(heading)
-    for epsilon in (0, *options.epsilons):
-        table.add_column(f"ε = {epsilon:g}", justify="right")
-    for name, result in results.items():
-        for curve in result.curves:
-            accuracy = (f"{share:.1f}" for share in (result.clean, *curve.accuracy))
-            table.add_row(Text(name), Text(curve.label), *accuracy)
-    return table
-
-
-def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
-    """What a reader must know: whether the gradients can be trusted."""
-    notes = []
-    for name, result in results.items():
-        verdict = "MASKED: the curves overstate this network" if result.is_masked else "not masked"
-        notes.append(
-            f"{name}: {verdict}. PGD at ε = 1 leaves {result.at_full_reach:.1f} % right, and {result.without_gradient} "
-            "images have no gradient (both 0 where nothing is masked); "
-            f"{result.zero_gradient:.1f} % of all gradients is exactly 0"
-        )
-    return notes

@@ -39,8 +39,8 @@ def fgsm(
         ValueError: images outside [0, 1] or of another shape than the model's, labels outside its classes, an ε outside
             [0, 1].
     """
-    _check(model, images, labels, epsilon)
-    with _attacked(model):
+    check_attack(model, images, labels, epsilon)
+    with attacked_mode(model):
         return _Climb(images, labels, epsilon, 1, epsilon)(_whole(model), images)
 
 
@@ -63,8 +63,8 @@ def bim(
     Raises:
         ValueError: also for `steps` below 1 and a step size that is not above 0.
     """
-    _check(model, images, labels, epsilon, steps, step_size)
-    with _attacked(model):
+    check_attack(model, images, labels, epsilon, steps, step_size)
+    with attacked_mode(model):
         return _Climb(images, labels, epsilon, steps, step_size or 1.25 * epsilon / steps)(_whole(model), images)
 
 
@@ -91,9 +91,9 @@ def pgd(
     Raises:
         ValueError: also for `steps` or `restarts` below 1 and a step size that is not above 0.
     """
-    _check(model, images, labels, epsilon, steps, step_size, restarts)
+    check_attack(model, images, labels, epsilon, steps, step_size, restarts)
     climb = _Climb(images, labels, epsilon, steps, step_size or 2.5 * epsilon / steps)
-    with _attacked(model):
+    with attacked_mode(model):
         return climb.restarted(_whole(model), _whole(model), restarts, generator)
 
 
@@ -116,10 +116,10 @@ def vote_attack(
     Raises:
         ValueError: also for a model without class capsules.
     """
-    _check(model, images, labels, epsilon, steps, step_size, restarts)
+    check_attack(model, images, labels, epsilon, steps, step_size, restarts)
     class_capsules(model)
     climb = _Climb(images, labels, epsilon, steps, step_size or 2.5 * epsilon / steps)
-    with _attacked(model):
+    with attacked_mode(model):
         return climb.restarted(lambda batch: vote_log_odds(model, batch), _whole(model), restarts, generator)
 
 
@@ -131,8 +131,8 @@ def margin_gradient(
     Raises:
         ValueError: as `fgsm`.
     """
-    _check(model, images, labels, 0.0)
-    with _attacked(model):
+    check_attack(model, images, labels, 0.0)
+    with attacked_mode(model):
         return _gradient(_whole(model), images, labels)
 
 
@@ -191,7 +191,7 @@ def _whole(model: ImageClassifier) -> Score:
 
 
 @contextmanager
-def _attacked(model: ImageClassifier) -> Iterator[None]:
+def attacked_mode(model: ImageClassifier) -> Iterator[None]:
     """`model` in evaluation mode, its parameters without gradients; both are restored."""
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
@@ -204,7 +204,7 @@ def _attacked(model: ImageClassifier) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _check(
+def check_attack(
     model: ImageClassifier,
     images: Tensor,
     labels: Tensor,
@@ -213,6 +213,7 @@ def _check(
     step_size: float | None = None,
     restarts: int = 1,
 ) -> None:
+    """Raise `ValueError` for images, classes or numbers that no attack can take."""
     model.check_images(images)
     inside: Bool[Tensor, ""] = ((images >= 0) & (images <= 1)).all()
     if not inside:

@@ -27,11 +27,13 @@ _MOST_WORKERS = 8
 @dataclass(frozen=True)
 class Written:
     """What `predict_table` left: rows in the table, those of them whose answer is unsure (0 where that was not asked),
-    and the files that could not be read, in a table of their own.
+    those whose image is not known (None where nothing is said of it), and the files that could not be read, in a table
+    of their own.
     """
 
     rows: int
     unsure: int
+    unknown: int | None
     broken: int
     broken_table: Path | None
 
@@ -66,15 +68,15 @@ def predict_table(
     """
     check_speed(batch_size, workers)
     paths, out = [Path(path) for path in paths], Path(out)
-    certainty = certainty or Certainty(model.confidence if classes == 1 else None)
+    certainty = certainty or (Certainty(model.confidence, novelty=model.novelty) if classes == 1 else Certainty())
     check_table(out, model.classes, certainty)
     journal_path = _unused(out, resume=resume, overwrite=overwrite)
     total = sum(1 for _ in image_files(paths))
-    with Journal(journal_path, _about(model, paths), model.classes, overwrite=overwrite) as journal:
+    with Journal(journal_path, _about(model, paths, certainty), model.classes, overwrite=overwrite) as journal:
         files = (name for name in image_files(paths) if name not in journal.files)
         number = _workers_for(total - len(journal.files), workers)
-        batches = predict_batches(model, files, batch_size=batch_size, workers=number, classes=classes)
-        _collect(batches, journal, total, console)
+        how = {"batch_size": batch_size, "workers": number, "classes": classes}
+        _collect(predict_batches(model, files, **how, novelty=certainty.watched), journal, total, console)
         return _finish(journal, out, certainty)
 
 
@@ -109,20 +111,22 @@ def _finish(journal: Journal, out: Path, certainty: Certainty) -> Written:
         write_broken((outcome for outcome in journal.outcomes() if isinstance(outcome, Broken)), broken_table)
     else:
         broken_table.unlink(missing_ok=True)  # of an older table
-    unsure = 0
+    unsure = unknown = 0
 
     def predictions() -> Iterator[Prediction]:
-        nonlocal unsure
+        nonlocal unsure, unknown
         for outcome in journal.outcomes():
             if isinstance(outcome, Prediction):
                 unsure += certainty.doubts(outcome)
+                unknown += certainty.refuses(outcome)
                 yield outcome
 
     rows = write_table(predictions(), journal.classes, out, certainty) if journal.predictions else 0
     journal.delete()
     if not rows:
         raise CapsellaError(f"none of the {journal.broken} images could be read; {broken_table} says why")
-    return Written(rows, unsure, journal.broken, broken_table if journal.broken else None)
+    said = None if certainty.watched is None else unknown
+    return Written(rows, unsure, said, journal.broken, broken_table if journal.broken else None)
 
 
 def _workers_for(images: int, asked: int | None) -> int:
@@ -134,9 +138,11 @@ def _workers_for(images: int, asked: int | None) -> int:
     return min(_MOST_WORKERS, max(1, cores - 1))
 
 
-def _about(model: ImageClassifier, paths: Iterable[Path]) -> dict[str, Any]:
+def _about(model: ImageClassifier, paths: Iterable[Path], certainty: Certainty) -> dict[str, Any]:
     """What must be the same for a prediction to be gone on with; names are relative, so the working folder as well."""
+    watched = {} if certainty.watched is None else {"fit of what is known": certainty.watched.digest}
     return {
+        **watched,
         "journal": "capsella predict 1",
         "model": _fingerprint(model),
         "working folder": os.getcwd(),

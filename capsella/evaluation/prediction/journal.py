@@ -135,7 +135,8 @@ class Journal:
         if isinstance(outcome, Broken):
             return {"file": str(outcome.file), "broken": outcome.reason}
         number = self.classes.index(outcome.class_name)
-        return {"file": str(outcome.file), "class": number, "activations": outcome.activations.tolist()}
+        record = {"file": str(outcome.file), "class": number, "activations": outcome.activations.tolist()}
+        return record if outcome.surprises is None else {**record, "surprises": outcome.surprises.tolist()}
 
     def _outcome(self, record: Mapping[str, Any]) -> Prediction | Broken:
         file = Path(record["file"])
@@ -144,7 +145,8 @@ class Journal:
         activations = torch.tensor(record["activations"])
         if len(activations) != len(self.classes):
             raise ValueError(f"{self.path}: {len(activations)} activations of {len(self.classes)} classes")
-        return Prediction(file, self.classes[record["class"]], activations)
+        surprises = torch.tensor(record["surprises"]) if "surprises" in record else None
+        return Prediction(file, self.classes[record["class"]], activations, surprises)
 
 
 def _open(path: Path) -> FileIO:

@@ -12,7 +12,9 @@ from capsella.data.decoding import Chunk, decode_files
 from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.listing import image_files
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference, without_decoder
+from capsella.models.inference import inference
+from capsella.models.novelty.fitted import Novelty
+from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.packed import packed
 
 
@@ -21,11 +23,13 @@ class Prediction:
     """One file's class, the one with the largest activation, and the activations [classes].
 
     Of two classes an image, the classes of the two largest, the surer first, as in "8 + 3".
+    surprises: [scores], how strange the image is by each of the scores in use (`Novelty`); None where none is.
     """
 
     file: Path
     class_name: str
     activations: Float[Tensor, "classes"]
+    surprises: Float[Tensor, "scores"] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ def predict_files(
     workers: int = 0,
     broken: list[Broken] | None = None,
     classes: int = 1,
+    novelty: Novelty | None = None,
 ) -> Iterator[Prediction]:
     """Classify image files, resized and brought to 8 bits as in training, in the order of `image_files`.
 
@@ -55,14 +60,15 @@ def predict_files(
         broken: without it, a file that cannot be read is an error; with a list, such files are passed over and added
             to the list.
         classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
+        novelty: `model.novelty`, for each image's surprises; None does without.
 
     Raises:
         ValueError: a batch size below 1, `workers` below 0, more classes an image than the model has.
-        CapsellaError: from `image_files`; a file that cannot be read; no file that can; an activation that is
-            not finite.
+        CapsellaError: from `image_files`; a file that cannot be read; no file that can; activations not finite.
     """
     files, none_read = 0, True
-    for outcomes in predict_batches(model, image_files(paths), batch_size=batch_size, workers=workers, classes=classes):
+    how = {"batch_size": batch_size, "workers": workers, "classes": classes}
+    for outcomes in predict_batches(model, image_files(paths), **how, novelty=novelty):
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
@@ -77,7 +83,13 @@ def predict_files(
 
 
 def predict_batches(
-    model: ImageClassifier, files: Iterable[str], *, batch_size: int, workers: int, classes: int = 1
+    model: ImageClassifier,
+    files: Iterable[str],
+    *,
+    batch_size: int,
+    workers: int,
+    classes: int = 1,
+    novelty: Novelty | None = None,
 ) -> Iterator[list[Prediction | Broken]]:
     """What becomes of each file, in order, `batch_size` files at a time; arguments and errors as `predict_files`."""
     check_speed(batch_size, workers)
@@ -85,8 +97,8 @@ def predict_batches(
     require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
     form = (model.image_size, model.channels, model.value_range, model.cells)
     chunks = decode_files(files, *form, chunk=batch_size, workers=workers)
-    quick = packed(without_decoder(model))
-    return (_predict(quick, chunk, classes) for chunk in chunks)
+    quick = packed(only_as_needed(model, novelty))
+    return (_predict(quick, chunk, classes, novelty) for chunk in chunks)
 
 
 def check_speed(batch_size: int, workers: int | None) -> None:
@@ -95,19 +107,30 @@ def check_speed(batch_size: int, workers: int | None) -> None:
     at_least(0, workers=workers)
 
 
-def _predict(model: ImageClassifier, chunk: Chunk, classes: int) -> list[Prediction | Broken]:
-    if len(chunk.pixels):
-        with inference(model) as device:
-            images = torch.from_numpy(chunk.pixels).to(device).float() / 255
-            rows = iter(model(images).activations.float().cpu().clone())
+def _predict(model: ImageClassifier, chunk: Chunk, classes: int, novelty: Novelty | None) -> list[Prediction | Broken]:
+    rows = _answers(model, chunk, novelty) if len(chunk.pixels) else iter(())
     outcomes: list[Prediction | Broken] = []
     for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):
         if reason is not None:
             outcomes.append(Broken(file, reason))
             continue
-        row = next(rows)
+        row, surprises = next(rows)
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the model answers NaN or infinity; its weights are broken, so train it anew")
         largest = row.topk(classes).indices.tolist()
-        outcomes.append(Prediction(file, " + ".join(model.classes[k] for k in largest), row))
+        outcomes.append(Prediction(file, " + ".join(model.classes[k] for k in largest), row, surprises))
     return outcomes
+
+
+def _answers(model: ImageClassifier, chunk: Chunk, novelty: Novelty | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Activations and surprises of each image that was read."""
+    with inference(model) as device:
+        images = torch.from_numpy(chunk.pixels).to(device).float() / 255
+        if novelty is None:
+            activations, surprises = model(images).activations, None
+        else:
+            output, surprises = answer(model, images, novelty)
+            activations = output.activations
+        rows = activations.float().cpu().clone()
+        strange = [None] * len(rows) if surprises is None else surprises.float().cpu().clone()
+    return zip(rows, strange, strict=True)

@@ -115,6 +115,8 @@ def _in_words(value: Value, classes: Sequence[str]) -> str:
     match value:
         case None:
             return ""
+        case str():
+            return value
         case bool():
             return str(value).lower()
         case float():
@@ -145,7 +147,13 @@ def _write_parquet(predictions: Iterable[Prediction], classes: Sequence[str], pa
     import pyarrow.parquet
 
     text, number = pyarrow.string(), pyarrow.float64()
-    kinds = {"probability": number, "prediction_set": pyarrow.list_(text), "unsure": pyarrow.bool_()}
+    kinds = {
+        "probability": number,
+        "prediction_set": pyarrow.list_(text),
+        "unsure": pyarrow.bool_(),
+        "known": pyarrow.bool_(),
+    }
+    kinds |= {"why_unknown": text}
     more = [(name, kinds[name]) for name in certainty.columns]
     schema = pyarrow.schema([("file", text), ("class", text), *((name, number) for name in classes), *more])
     waiting = iter(predictions)

@@ -10,6 +10,8 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import Certainty, predict_files, predict_table, write_table
 from capsella.models import fit_confidence
 
+KNOWN = ("known", "why_unknown")
+
 
 @pytest.fixture
 def confidence():
@@ -21,9 +23,9 @@ def confidence():
 
 
 def test_columns_as_asked(confidence):
-    assert Certainty().columns == Certainty(confidence).columns == ("probability",)
-    assert Certainty(confidence, 0.9, 0.8).columns == ("probability", "prediction_set", "unsure")
-    assert Certainty(confidence, unsure_below=0.8).columns == ("probability", "unsure")
+    assert Certainty().columns == Certainty(confidence).columns == ("probability", *KNOWN)
+    assert Certainty(confidence, 0.9, 0.8).columns == ("probability", "prediction_set", "unsure", *KNOWN)
+    assert Certainty(confidence, unsure_below=0.8).columns == ("probability", "unsure", *KNOWN)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -77,13 +79,16 @@ def test_what_is_gone_on_with_may_have_other_columns(folder, tmp_path, darkness,
         with pytest.raises(KeyboardInterrupt):
             predict_table(darkness, [folder], out)
     predict_table(darkness, [folder], out, resume=True, certainty=Certainty(confidence, 0.5))
-    assert out.read_text().startswith('file,class,"dark, plain",light,probability,prediction_set\n')
+    assert out.read_text().startswith('file,class,"dark, plain",light,probability,prediction_set,known,why_unknown\n')
 
 
 def test_notes(confidence):
+    empty = "the known column is empty: it was not fitted for this model; capsella calibrate RUN does it"
     assert "capsella calibrate RUN" in Certainty().notes()[0]
-    assert Certainty(confidence, 0.95).notes() == []
-    assert Certainty(confidence, 0.99).notes() == [
+    assert Certainty().notes()[1] == empty
+    assert Certainty(confidence, 0.95).notes() == [empty]
+    assert Certainty(confidence, 0.95, refuse=None).notes() == []
+    assert Certainty(confidence, 0.99, refuse=None).notes() == [
         "every prediction set holds all classes: a coverage of 0.99 needs at least 99 validation images, and this "
         "model was calibrated on 40"
     ]
@@ -95,6 +100,7 @@ def test_notes(confidence):
         ({"coverage": 1.0}, r"coverage: must be between 0 and 1, as 0\.95, got 1\.0"),
         ({"coverage": 0.0}, "coverage: must be between 0 and 1"),
         ({"unsure_below": 0.0}, r"unsure_below: must be above 0 and at most 1, as 0.9, got 0\.0"),
+        ({"refuse": 5.0}, r"refuse: must be between 0 and 1, as 0\.05, got 5\.0"),
         ({"unsure_below": 1.5}, "unsure_below: must be above 0 and at most 1"),
     ],
 )

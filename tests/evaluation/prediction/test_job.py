@@ -56,7 +56,15 @@ def test_tables_of_images_and_of_broken_files(folder, tmp_path, darkness):
     (folder / "b.png").write_bytes(b"no image")
     written = predict_table(darkness, [folder], tmp_path / "t.csv", batch_size=2)
     assert (written.rows, written.broken, written.broken_table) == (2, 1, tmp_path / "t.csv.broken.csv")
-    assert rows(tmp_path / "t.csv")[0] == ["file", "class", "dark, plain", "light", "probability"]
+    assert rows(tmp_path / "t.csv")[0] == [
+        "file",
+        "class",
+        "dark, plain",
+        "light",
+        "probability",
+        "known",
+        "why_unknown",
+    ]
     assert [row[0] for row in rows(tmp_path / "t.csv")[1:]] == [str(folder / "a.PNG"), str(folder / "deeper/c.bmp")]
     assert rows(tmp_path / "t.csv.broken.csv")[1][0] == str(folder / "b.png")
     assert left(tmp_path) == ["t.csv", "t.csv.broken.csv"]

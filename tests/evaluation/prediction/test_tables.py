@@ -33,17 +33,17 @@ def test_csv_has_a_row_a_file_and_a_column_a_class(folder, tmp_path, darkness):
     assert write_table(predict_files(darkness, [folder]), darkness.classes, out) == 3
     with open(out, newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["file", "class", "dark, plain", "light", "probability"]
+    assert list(rows[0]) == ["file", "class", "dark, plain", "light", "probability", "known", "why_unknown"]
     assert rows[2] == {
         "file": str(folder / "deeper/c.bmp"), "class": "dark, plain", "dark, plain": "0.800000", "light": "0.200000",
-        "probability": "",
+        "probability": "", "known": "", "why_unknown": "",
     }  # fmt: skip
 
 
 def test_csv_round_trips_any_name(tmp_path):
     write_table(predictions(), CLASSES, tmp_path / "t.csv")
     head, *rows = read_csv(tmp_path / "t.csv")
-    assert head == ["file", "class", *CLASSES, "probability"]
+    assert head == ["file", "class", *CLASSES, "probability", "known", "why_unknown"]
     assert [row[0] for row in rows] == ODD
     assert rows[3][1:] == [CLASSES[0], "0.123457", "0.375000", ""]
     assert b"\xe9.png" in (tmp_path / "t.csv").read_bytes()
@@ -61,6 +61,8 @@ def test_jsonl_round_trips_any_name(tmp_path):
     assert rows[3] == {
         "file": ODD[3], "class": CLASSES[0], "activations": {CLASSES[0]: 0.123457, CLASSES[1]: 0.375},
         "probability": None,
+        "known": None,
+        "why_unknown": None,
     }  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def test_other_endings_and_folders_are_refused(tmp_path):
 def test_csv_goes_to_standard_output(folder, capsys, darkness):
     assert print_table(predict_files(darkness, [folder]), darkness.classes) == 3
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == 'file,class,"dark, plain",light,probability'
+    assert lines[0] == 'file,class,"dark, plain",light,probability,known,why_unknown'
     assert len(lines) == 4
 
 

@@ -1,0 +1,180 @@
+"""How well each score, and what is made of them, tells images from elsewhere from the test images of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.data import ImageSet, batches
+from capsella.errors import require
+from capsella.evaluation.intervals import auc_interval, wilson_interval
+from capsella.evaluation.novelty.elsewhere import Elsewhere
+from capsella.models import ImageClassifier, images_needed
+from capsella.models.inference import inference
+from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse
+from capsella.models.novelty.observe import answer, only_as_needed
+from capsella.models.novelty.scores import class_logits, doubt, energy
+
+KNOWN = "known"
+BASELINES = ("confidence", "energy")
+"""Scores of the answer alone, for comparison: they have no part in `known`."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One score on one set from elsewhere.
+
+    auc: area under the ROC curve, home against elsewhere; 0.5 is chance. interval: its 95 % interval.
+    """
+
+    score: str
+    auc: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class FromElsewhere:
+    """A set from elsewhere.
+
+    refused: images that are not known. labelled, right: known ones that show a class of the run, and of these those
+    that are classified right; None where the source names no class of the run.
+    curves: of each score, [2 m]: false and true alarms as shares, at every threshold.
+    """
+
+    name: str
+    images: int
+    refused: int
+    labelled: int | None
+    right: int | None
+    told: tuple[Told, ...]
+    curves: dict[str, Float[np.ndarray, "2 m"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What `measure_knowledge` found.
+
+    refuse: the share of validation images that are not known, asked for. images, refused: of the test images.
+    right: test images that are known and classified right. validation_images: what the threshold comes from.
+    """
+
+    refuse: float
+    images: int
+    refused: int
+    right: int
+    validation_images: int
+    sets: tuple[FromElsewhere, ...]
+
+    def notes(self) -> list[str]:
+        """What a reader must know of the numbers."""
+        needed = images_needed(1 - self.refuse)
+        if self.validation_images >= needed:
+            return []
+        return [f"{self.validation_images} validation images are too few: {self.refuse:g} needs {needed}, so all count"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, without the curves."""
+        return {
+            "refuse": self.refuse,
+            "validation_images": self.validation_images,
+            "home": {"images": self.images, "refused": self.refused, "known_and_right": self.right}
+            | {"refused_interval_95": wilson_interval(self.refused, self.images)},
+            "elsewhere": [
+                {
+                    "name": one.name,
+                    "images": one.images,
+                    "refused": one.refused,
+                    "refused_interval_95": wilson_interval(one.refused, one.images),
+                    "known_with_a_class_of_the_run": one.labelled,
+                    "of_these_right": one.right,
+                    "auc": {told.score: {"auc": told.auc, "interval_95": told.interval} for told in one.told},
+                }
+                for one in self.sets
+            ],
+            "notes": self.notes(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """Scores by name, [n] each, and predicted classes [n], of a set of images."""
+
+    scores: dict[str, Float[Tensor, "n"]]
+    predicted: Tensor
+
+
+def measure_knowledge(
+    model: ImageClassifier,
+    home: ImageSet,
+    others: Sequence[Elsewhere],
+    refuse: float = REFUSE,
+    batch_size: int = 128,
+) -> Knowledge:
+    """Scores of the test images and of images from elsewhere; the threshold comes from the validation images.
+
+    Args:
+        model: with `novelty`.
+        home: its own test images.
+        others: sets from elsewhere, at the model's size.
+        refuse: the share of validation images that are not known.
+
+    Raises:
+        ValueError: a model whose novelty is not fitted; no images; a share that cannot be.
+    """
+    check_refuse(refuse)
+    if (novelty := model.novelty) is None:
+        raise ValueError("model: must have novelty, as capsella.training.familiarise_model fits it, got one without")
+    require(len(home) > 0 and bool(others), "be at least one", home_and_others=(len(home), len(others)))
+    at_home = _see(model, novelty, home.images, batch_size)
+    threshold = novelty.threshold(refuse)
+    known, of_run = at_home.scores[KNOWN] <= threshold, (model.classes, threshold)
+    return Knowledge(
+        refuse=refuse,
+        images=len(home),
+        refused=int((~known).sum()),
+        right=int((known & (at_home.predicted == home.labels)).sum()),
+        validation_images=novelty.images,
+        sets=tuple(_beside(at_home, _see(model, novelty, one.images, batch_size), one, *of_run) for one in others),
+    )
+
+
+def _see(model: ImageClassifier, novelty: Novelty, images: Tensor, batch_size: int) -> _Seen:
+    rows = []
+    quick = only_as_needed(model, novelty)
+    unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.int64), model.classes)
+    with inference(quick) as device:
+        for part, _, _ in batches(unlabelled, batch_size, device=device):
+            output, surprises = answer(quick, part, novelty)
+            logits = class_logits(output)
+            beside = torch.stack([doubt(logits), energy(logits)], 1)
+            predicted = output.activations.argmax(1)
+            columns = (surprises.amax(1, keepdim=True), surprises, beside, predicted[:, None])
+            rows.append(torch.cat([column.double().cpu() for column in columns], 1))
+    table = torch.cat(rows).clone()
+    names = (KNOWN, *novelty.scores, *BASELINES)
+    return _Seen(dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long())
+
+
+def _beside(home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...], threshold: float) -> FromElsewhere:
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    numbers = len(home.predicted), len(other.images)
+    labels = np.repeat([0, 1], numbers)
+    told, curves = [], {}
+    for name, scores in seen.scores.items():
+        both = torch.cat([home.scores[name], scores]).numpy()
+        auc = float(roc_auc_score(labels, both))
+        told.append(Told(name, auc, auc_interval(auc, *numbers)))
+        curves[name] = np.stack(roc_curve(labels, both)[:2])
+    known = seen.scores[KNOWN] <= threshold
+    labelled = right = None
+    if other.classes is not None and set(other.classes) & set(classes):
+        numbered = [classes.index(name) if name in classes else -1 for name in other.classes]
+        truth = torch.tensor(numbered)
+        labelled = int((known & (truth >= 0)).sum())
+        right = int((known & (truth == seen.predicted)).sum())
+    return FromElsewhere(other.name, numbers[1], int((~known).sum()), labelled, right, tuple(told), curves)

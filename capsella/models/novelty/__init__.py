@@ -1,0 +1,1 @@
+"""Whether an image is like those that a network was trained on."""

@@ -1,0 +1,59 @@
+"""Fitting what is familiar to a network: gaussians on training images, and their thresholds on validation images."""
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from capsella.errors import require
+from capsella.models.base import ImageClassifier
+from capsella.models.inference import inference
+from capsella.models.novelty.fitted import Familiar, Novelty
+from capsella.models.novelty.gaussians import ClassGaussian, fit_gaussian
+from capsella.models.novelty.observe import observe, only_as_needed
+
+MOST_TRAINING_IMAGES = 5000
+Batches = Iterable[tuple[Float[Tensor, "b c h w"], Int[Tensor, "b"]]]
+
+
+def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) -> Novelty:
+    """Gaussians from training images, as they are without random changes; thresholds from validation images.
+
+    Args:
+        model: trained; its mode is left as it was.
+        training, validation: batches of images in [0, 1] on the model's device, and of their classes.
+
+    Raises:
+        ValueError: no images, or answers that are not finite.
+    """
+    gaussians = _gaussians(model, training)
+    rows: dict[str, list[Tensor]] = {}
+    with inference(model):
+        for images, _ in validation:
+            output, seen = observe(model, images)
+            predicted = output.activations.argmax(1)
+            for name, values in seen.items():
+                strangeness = gaussians[name].distance(values, predicted) if name in gaussians else values
+                rows.setdefault(name, []).append(strangeness.cpu())
+    require(bool(rows), "be of at least one image", validation=0)
+    columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
+    require(all(bool(one.isfinite().all()) for one in columns.values()), "be finite", answers="NaN or infinity")
+    familiar = {name: Familiar(column.sort().values) for name, column in columns.items()}
+    surprises = torch.stack([familiar[name].surprise(column) for name, column in columns.items()], 1)
+    return Novelty(gaussians, familiar, surprises.amax(1).sort().values)
+
+
+def _gaussians(model: ImageClassifier, training: Batches) -> dict[str, ClassGaussian]:
+    """Of all that is seen of an image but its reconstruction, which has a distance of its own."""
+    quick = only_as_needed(model, None)
+    rows: dict[str, list[Tensor]] = {}
+    with inference(quick):
+        for images, labels in training:
+            _, seen = observe(quick, images, labels)
+            for name, values in {**seen, "labels": labels}.items():
+                rows.setdefault(name, []).append(values.cpu())
+    require(bool(rows), "be of at least one image", training=0)
+    columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
+    labels = columns.pop("labels")
+    return {name: fit_gaussian(column, labels, len(model.classes)) for name, column in columns.items()}

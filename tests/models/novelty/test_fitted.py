@@ -1,0 +1,144 @@
+"""Distances, surprises and thresholds: by hand, and as often as promised."""
+
+import math
+
+import pytest
+import torch
+
+from capsella.errors import CapsellaError
+from capsella.models import Novelty, create_model, fit_novelty
+from capsella.models.novelty.fitted import Familiar
+from capsella.models.novelty.gaussians import ClassGaussian, fit_gaussian
+from capsella.models.novelty.observe import answer, observe, only_as_needed
+from capsella.models.packed import packed
+
+
+def batches_of(number, seed, channels=1, size=20):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(number, channels, size, size, generator=generator)
+    return list(zip(images.split(8), (torch.arange(number) % 3).split(8), strict=True))
+
+
+@pytest.fixture(scope="module")
+def capsnet():
+    torch.manual_seed(0)
+    model = create_model("mazzia2021_efficient_capsnet", image_size=20, classes=3).eval()
+    model.novelty = fit_novelty(model, batches_of(40, 0), batches_of(40, 1))
+    return model
+
+
+def test_distance_is_mahalanobis():
+    """Two classes around (0, 0) and (10, 0), with deviations 1 and 3: shrinking hardly matters with many."""
+    labels = torch.arange(20_000) % 2
+    features = torch.randn(20_000, 2) * torch.tensor([1.0, 3.0])
+    features[:, 0] += 10 * labels
+    gaussian = fit_gaussian(features, labels, 2)
+    distance = gaussian.distance(torch.tensor([[12.0, 0.0], [0.0, 6.0], [10.0, 0.0]]), torch.tensor([1, 0, 0]))
+    assert (distance * math.sqrt(2)).tolist() == pytest.approx([2, 2, 10], rel=0.05)
+
+
+def test_one_image_and_a_class_without():
+    gaussian = fit_gaussian(torch.tensor([[1.0, 2.0]]), torch.tensor([1]), 3)
+    assert gaussian.means.tolist() == [[1, 2]] * 3
+    assert gaussian.distance(torch.tensor([[1.0, 2.0]]), torch.tensor([0])).isfinite().all()
+    with pytest.raises(ValueError, match="features: must be finite, got 'NaN or infinity'"):
+        fit_gaussian(torch.tensor([[math.nan]]), torch.tensor([0]), 1)
+
+
+def test_surprise_rises_and_is_a_share_below_the_tail():
+    familiar = Familiar(torch.arange(100.0))
+    scores = torch.linspace(-10, 300, 500)
+    surprises = familiar.surprise(scores)
+    assert (surprises.diff() >= 0).all()
+    assert float(familiar.surprise(torch.tensor([-1.0]))) == 0
+    assert float(familiar.surprise(torch.tensor([50.0]))) == pytest.approx(-math.log(51 / 101))
+    beyond = familiar.surprise(torch.tensor([200.0, 201.0]))
+    assert float(beyond.diff()) == pytest.approx(1 / 5.5, rel=1e-3)  # the tail exceeds its start by 5.5 on average
+
+
+def test_surprise_has_a_gradient_in_the_tail():
+    score = torch.tensor([98.0, 150.0], requires_grad=True)
+    Familiar(torch.arange(100.0)).surprise(score).sum().backward()
+    assert (score.grad > 0).all()
+
+
+def test_thresholds_refuse_as_many_as_asked_for():
+    """Of new images like the validation images, 10 % on average over draws."""
+    refused = []
+    for _ in range(300):
+        values = torch.rand(60).sort().values
+        novelty = Novelty({}, {"reconstruction": Familiar(values)}, Familiar(values).surprise(values).sort().values)
+        refused.append((novelty.surprises(torch.rand(200, 1)) > novelty.threshold(0.1)).float().mean())
+    assert float(torch.stack(refused).mean()) == pytest.approx(0.1, abs=0.01)
+
+
+def test_too_few_validation_images_refuse_nothing():
+    values = torch.rand(18).sort().values
+    novelty = Novelty({}, {"reconstruction": Familiar(values)}, values)
+    assert novelty.threshold(0.05) == math.inf
+    with pytest.raises(ValueError, match=r"refuse: must be between 0 and 1, as 0\.05, got 5"):
+        novelty.threshold(5)
+
+
+def test_a_network_with_a_decoder_has_all_scores_and_a_cnn_two(capsnet):
+    assert capsnet.novelty.scores == ("appearance", "features", "poses", "reconstruction")
+    assert only_as_needed(capsnet, capsnet.novelty) is capsnet
+    assert not only_as_needed(capsnet, None).has_decoder
+    cnn = create_model("hinton2018_cnn", image_size=20, classes=3)
+    novelty = fit_novelty(cnn, batches_of(40, 0), batches_of(40, 1))
+    assert novelty.scores == ("appearance", "features")
+    assert not novelty.draws
+    assert cnn.training
+
+
+def test_strange_images_are_refused_and_why(capsnet):
+    novelty = capsnet.novelty
+    familiar, _ = batches_of(8, 2)[0]
+    grey = torch.full((2, 1, 20, 20), 0.5)
+    with torch.no_grad():
+        _, known = answer(capsnet, familiar, novelty)
+        _, strange = answer(capsnet, grey, novelty)
+    assert (known.amax(1) <= novelty.threshold(0.1)).sum() >= 6
+    assert (strange.amax(1) > novelty.threshold(0.1)).all()
+    assert novelty.why(strange[0], "ring") == "colours or sharpness unlike the training images"
+    assert novelty.why(torch.tensor([0.0, 0.0, 1.0, 0.0]), "ring") == "shape unlike any ring"
+
+
+def test_a_packed_network_sees_the_same(capsnet):
+    images, _ = batches_of(8, 3)[0]
+    with torch.inference_mode():
+        _, plain = answer(capsnet, images, capsnet.novelty)
+        _, quick = answer(packed(capsnet), images, capsnet.novelty)
+    torch.testing.assert_close(plain, quick, rtol=1e-3, atol=1e-3)
+
+
+def test_poses_are_those_of_the_class_asked_for(capsnet):
+    images, labels = batches_of(8, 4)[0]
+    with torch.no_grad():
+        output, seen = observe(capsnet, images, labels)
+    torch.testing.assert_close(seen["poses"], output.capsules.poses[torch.arange(8), 0, 0, labels])
+
+
+def test_what_no_fit_gives():
+    values, gaussian = Familiar(torch.tensor([1.0])), ClassGaussian(torch.zeros(2, 1), torch.eye(1))
+    for make, text in (
+        (
+            lambda: Familiar(torch.tensor([2.0, 1.0])),
+            "validation scores: must be at least one finite number, ascending",
+        ),
+        (lambda: Familiar(torch.tensor([])), "validation scores"),
+        (lambda: ClassGaussian(torch.zeros(2, 3), torch.eye(2)), "means, whitening"),
+        (lambda: Novelty({}, {}, values.values), "scores: must be some of appearance, features"),
+        (lambda: Novelty({}, {"poses": values}, values.values), "gaussians: must be those of the scores, got none"),
+        (lambda: Novelty({"poses": gaussian}, {"poses": values}, torch.zeros(2)), "must be of the same images"),
+    ):
+        with pytest.raises(CapsellaError, match=text):
+            make()
+
+
+def test_nothing_to_fit_on():
+    cnn = create_model("hinton2018_cnn", image_size=20, classes=3)
+    with pytest.raises(ValueError, match="training: must be of at least one image, got 0"):
+        fit_novelty(cnn, [], batches_of(8, 0))
+    with pytest.raises(ValueError, match="validation: must be of at least one image, got 0"):
+        fit_novelty(cnn, batches_of(8, 0), [])
