@@ -3,3 +3,4 @@
 from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan, make_plan
 from capsella.compare.study import compare
+from capsella.compare.transfer import Tested, TransferOptions, transfer
