@@ -8,6 +8,7 @@ from torch import nn
 
 from capsella.data import ImageSet, load_data
 from capsella.errors import CapsellaError
+from capsella.losses import LossOptions
 from capsella.models import create_model
 from capsella.models.base import register_model
 from capsella.models.resnet import he2016_resnet10
@@ -71,22 +72,19 @@ def test_a_capsule_network_without_batch_normalisation(tiny, labelled, quiet_tra
     assert {name.split(".")[0] for name in changed(model, last)} == {"capsule_layers"}
 
 
-def test_it_learns_the_images_and_the_seed_decides(tiny, labelled, quiet_train):
-    recipe = tiny(epochs=1)
-    model = quiet_train(recipe).model
+def test_it_learns_the_images_and_the_seed_decides(tiny, labelled, resnet):
+    recipe, model = replace(tiny(), loss=LossOptions(name="cross_entropy")), resnet
 
     def errors(network: nn.Module) -> int:
         answers = network(labelled.images.float() / 255).activations.argmax(1)
         return int((answers != labelled.labels).sum())
 
-    options = AdaptOptions(steps=60, batch_size=16, learning_rate=3e-3)
-    adapted = adapt_model(model, recipe, labelled, options)
+    adapted = adapt_model(model, recipe, labelled, AdaptOptions(steps=40, batch_size=16, learning_rate=3e-3))
     assert errors(adapted) < errors(model) / 2
-    assert not changed(adapted, adapt_model(model, recipe, labelled, options))
-    other = replace(options, seed=1)
-    assert changed(adapted, adapt_model(model, recipe, labelled, other))
-    replayed = adapt_model(model, recipe, labelled, options, load_data(recipe.data).train)
-    assert changed(adapted, replayed)
+    short = adapt_model(model, recipe, labelled, FEW)
+    assert not changed(short, adapt_model(model, recipe, labelled, FEW))
+    assert changed(short, adapt_model(model, recipe, labelled, replace(FEW, seed=1)))
+    assert changed(short, adapt_model(model, recipe, labelled, FEW, load_data(recipe.data).train))
 
 
 def test_each_labelled_image_is_judged_without_it(tiny, labelled, quiet_train, monkeypatch):
