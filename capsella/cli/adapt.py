@@ -10,7 +10,7 @@ from rich.text import Text
 
 from capsella.cli.elsewhere import copies_seen, laboratory_of, own_images
 from capsella.cli.screen import console, show
-from capsella.data import Splits, draw_labelled, single_images
+from capsella.data import ImageSet, Splits, draw_labelled, single_images
 from capsella.errors import CapsellaError, at_least, counted
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate
 from capsella.training import (
@@ -55,6 +55,7 @@ def run(arguments: list[str]) -> None:
     """Adapt, test, save and print."""
     options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
     trained, out = load_run(options.run), console()
+    RunFolder(options.out).check_unused()
     if trained.adapted is not None:
         raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
     found = laboratory_of(trained, options.images)

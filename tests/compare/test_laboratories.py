@@ -97,9 +97,9 @@ def test_each_alone(options):
 
 
 def test_laboratories_that_do_not_fit(options, places, tmp_path):
-    for kind in ("a", "b"):
+    for brightness, kind in enumerate(("a", "b")):
         (tmp_path / kind).mkdir()
-        Image.new("L", (16, 16)).save(tmp_path / kind / "1.png")
+        Image.new("L", (16, 16), 50 * brightness).save(tmp_path / kind / "1.png")
     with pytest.raises(CapsellaError, match=r"at least 2 classes of the same names.*columns, rows; .*a, b"):
         transfer(replace(options, laboratories=(places[0], str(tmp_path)), out=tmp_path / "out"), Console(quiet=True))
     with pytest.raises(ValueError, match=r"two or more different ones"):
