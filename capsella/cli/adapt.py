@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.table import Table
@@ -13,8 +13,12 @@ from capsella.cli.screen import console, show
 from capsella.data import ImageSet, Splits, draw_labelled, single_images
 from capsella.errors import CapsellaError, at_least, counted
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate
+from capsella.models import ImageClassifier
 from capsella.training import (
     AdaptOptions,
+    Judged,
+    Run,
+    RunFolder,
     adapt_model,
     calibrate_adapted,
     cross_fitted,
@@ -66,12 +70,8 @@ def run(arguments: list[str]) -> None:
     each = ", ".join(f"{name} {count}" for name, count in labelled.counts().items() if count)
     drawn = f"{found.name}: {counted(len(labelled), 'labelled image')} ({each}), {len(rest)} others tested"
     out.print(*found.lines(), *notes, drawn, sep="\n", markup=False, soft_wrap=True)
-    replay = _replay(options, own)
 
-    network = adapt_model(trained.model, trained.recipe, labelled, options.adapt, replay)
-    judged = cross_fitted(trained.model, trained.recipe, labelled, options.adapt, replay)
-    if judged is not None:
-        calibrate_adapted(network, judged)
+    network, judged = _adapted(trained, labelled, options, own)
     pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
     if own is not None:
         pairs["its own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
@@ -88,15 +88,21 @@ def run(arguments: list[str]) -> None:
     }
     save_adapted(trained, network, options.out, about)
     show(_table(pairs))
-    out.print(*_sentences(pairs[found.name], gain, about, options.out), sep="\n", markup=False, soft_wrap=True)
+    out.print(*_sentences(pairs[found.name], gain, judged, options.out), sep="\n", markup=False, soft_wrap=True)
 
 
-def _replay(options: Adapt, own: Splits | None):
-    if not options.replay:
-        return None
-    if own is None:
+def _adapted(
+    trained: Run, labelled: ImageSet, options: Adapt, own: Splits | None
+) -> tuple[ImageClassifier, Judged | None]:
+    """The network, calibrated where there are two labelled images of each class."""
+    if options.replay and own is None:
         raise CapsellaError("replay: needs the images that the run was trained on, and they are not at hand")
-    return single_images(own.train, "replayed images")
+    replay = single_images(own.train, "replayed images") if options.replay and own is not None else None
+    network = adapt_model(trained.model, trained.recipe, labelled, options.adapt, replay)
+    judged = cross_fitted(trained.model, trained.recipe, labelled, options.adapt, replay)
+    if judged is not None:
+        calibrate_adapted(network, judged)
+    return network, judged
 
 
 def _table(pairs: dict[str, Pair]) -> Table:
@@ -114,7 +120,7 @@ def _share(percent: float, interval: tuple[float, float]) -> str:
     return f"{percent:.1f} ({interval[0]:.1f} to {interval[1]:.1f})"
 
 
-def _sentences(pair: Pair, gain: Interval, about: dict[str, Any], out: Path) -> list[str]:
+def _sentences(pair: Pair, gain: Interval, judged: Judged | None, out: Path) -> list[str]:
     before, after = pair
     sentences = [f"WARNING: {warning}" for warning in after.warnings()]
     low, high = 100 * gain.low, 100 * gain.high
@@ -122,8 +128,8 @@ def _sentences(pair: Pair, gain: Interval, about: dict[str, Any], out: Path) -> 
         f"errors left: {after.errors} of {before.errors} on {len(after.labels)} images; accuracy "
         f"{100 * gain.estimate:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
     )
-    if (judged := about["cross_fitted_error_percent"]) is None:
+    if judged is None:
         sentences.append("not calibrated: that takes two labelled images of each class; predict gives no probability")
     else:
-        sentences.append(f"error of the labelled images, each by a network adapted without it: {judged:.1f} %")
+        sentences.append(f"error of the labelled images, each by a network adapted without it: {judged.error:.1f} %")
     return [*sentences, f"run     {out}"]

@@ -56,6 +56,8 @@ class Evaluate:
     """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops][-reject].json in the run's folder."""
 
     def __post_init__(self) -> None:
+        if self.split is not None and self.data is not None and Path(self.data).exists():
+            raise ValueError(f"split: only for a named source; all images of {self.data} are tested, got {self.split}")
         if self.test_per_class is not None and self.split not in (None, "test"):
             raise ValueError(f"test_per_class: only for the split test, got {self.test_per_class} with {self.split}")
         if self.reject and (self.split not in (None, "test") or self.crops):

@@ -51,9 +51,12 @@ def _laboratories(options: DataOptions) -> Splits:
         known = {split: by_class_name(images, classes)[0] for split, images in parts.named().items()}
         split = source._replace(source=replace(parts, **known)).split(one)  # type: ignore[arg-type]
         splits.append({name: _numbered(images, number) for name, images in split.named().items()})
+    train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
     return Splits(
         ", ".join(source.source.name for source in sources),
-        **{name: join([split[name] for split in splits]) for name in SPLIT_NAMES},
+        train,
+        validation,
+        test,
         broken=tuple(error for source in sources for error in source.source.broken),
         notes=tuple(note for source in sources for note in source.source.notes),
     )

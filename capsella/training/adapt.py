@@ -52,7 +52,7 @@ class AdaptOptions:
     how: How = "all"
     """What changes. statistics: means and variances of the batch normalisations alone, without the labels. last: also
     the last layer. all: also all other weights, at a small rate."""
-    steps: int = 200
+    steps: int = 100
     """Steps of the optimizer, for last and all."""
     batch_size: int = 32
     """Labelled images a step, drawn evenly from the classes."""
