@@ -11,6 +11,7 @@ Steps and rates were fixed before any test, and are the same for every network.
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from capsella.data import ImageSet, balanced_order, batches
+from capsella.data.images import join
 from capsella.data.split.holdout import hold_out_fold
 from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import total_loss
@@ -78,7 +80,7 @@ def adapt_model(
         recipe: of its training: loss, changes of the images, optimizer.
         images: labelled, with the model's classes; not every class needs to have some.
         options: how.
-        replay: the model's own training images; as many of them go into each step.
+        replay: the model's own training images; as many of them go into the statistics, and into each step.
 
     Raises:
         CapsellaError: `statistics`, but the model has no batch normalisation.
@@ -93,16 +95,23 @@ def adapt_model(
     adapted.confidence = None  # of other weights
     torch.manual_seed(options.seed)
     if norms:
-        take_statistics(adapted, images)
+        take_statistics(adapted, images if replay is None else join([images, _as_many(replay, images, options)]))
     if options.how != "statistics":
         _learn(adapted, recipe, images, options, replay)
     return adapted.eval()
 
 
+def _as_many(replay: ImageSet, images: ImageSet, options: AdaptOptions) -> ImageSet:
+    """As many of the one as of the other."""
+    generator = torch.Generator().manual_seed(options.seed)
+    return replay.subset(balanced_order(_dense(replay.labels), len(images), generator))
+
+
 def take_statistics(model: ImageClassifier, images: ImageSet) -> None:
-    """Means and variances of all batch normalisations, over these images, their classes weighing the same."""
-    order = balanced_order(_dense(images.labels), None, torch.Generator().manual_seed(0), float("inf"))
-    parts = [part.images for part in batches(images, 128, order=order)]
+    """Means and variances of all batch normalisations, over these images, whatever their labels."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    number = math.ceil(len(images) / 128)  # batches count alike, so none may be a small rest
+    parts = [part.images for part in batches(images, math.ceil(len(images) / number), order=order)]
     torch.optim.swa_utils.update_bn(parts, without_decoder(model))
     model.eval()
 
