@@ -48,7 +48,7 @@ class Adapt:
     per_class: int = 10
     """Labelled images of each class, drawn by --seed; at most half of those that there are. All others are tested."""
     replay: bool = False
-    """Put as many of the run's own training images into each step, so that it does not forget its own laboratory."""
+    """Half of the images of each step are the run's own training images, so that it does not forget them."""
     adapt: Annotated[AdaptOptions, tyro.conf.arg(name="")] = AdaptOptions()
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> None:
     network, judged = _adapted(trained, labelled, options, own)
     pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
     if own is not None:
-        pairs["its own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
+        pairs["own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
     gain = difference_interval(*(one.correct.numpy()[None] for one in reversed(pairs[found.name])))
     about = {
         "laboratory": options.images,
@@ -117,7 +117,7 @@ def _table(pairs: dict[str, Pair]) -> Table:
 
 
 def _share(percent: float, interval: tuple[float, float]) -> str:
-    return f"{percent:.1f} ({interval[0]:.1f} to {interval[1]:.1f})"
+    return f"{percent:.1f} ({interval[0]:.1f}–{interval[1]:.1f})"
 
 
 def _sentences(pair: Pair, gain: Interval, judged: Judged | None, out: Path) -> list[str]:

@@ -57,14 +57,15 @@ class AdaptOptions:
     steps: int = 100
     """Steps of the optimizer, for last and all."""
     batch_size: int = 32
-    """Labelled images a step, drawn evenly from the classes."""
+    """Images a step, drawn evenly from the classes; with replay, half of them are the run's own."""
     learning_rate: float | None = None
     """Of the first step; it falls to 0 by half a cosine. Default: the run's for last, a tenth of it for all."""
     seed: int = 0
     """Of the labelled images that are drawn, their order, and their changes."""
 
     def __post_init__(self) -> None:
-        at_least(1, steps=self.steps, batch_size=self.batch_size)
+        at_least(1, steps=self.steps)
+        at_least(2, batch_size=self.batch_size)
         rate = self.learning_rate
         require(rate is None or 0 < rate < float("inf"), "be above 0 and finite, or None", learning_rate=rate)
         require(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
@@ -80,7 +81,7 @@ def adapt_model(
         recipe: of its training: loss, changes of the images, optimizer.
         images: labelled, with the model's classes; not every class needs to have some.
         options: how.
-        replay: the model's own training images; as many of them go into the statistics, and into each step.
+        replay: the model's own training images: half of those that statistics are taken on, and of each step.
 
     Raises:
         CapsellaError: `statistics`, but the model has no batch normalisation.
@@ -130,7 +131,7 @@ def _learn(
     optimizer = torch.optim.Adam(weights, weight_decay=recipe.optimizer.l2)
     augment = Augment(recipe.augment, model.image_size)
     sets = [images] if replay is None else [images, replay]
-    orders = [_order(one, options) for one in sets]
+    orders = [_order(one, options, options.batch_size // len(sets)) for one in sets]
     model.train(options.how == "all")
     for step in range(options.steps):
         taken = [one.take(order[step]) for one, order in zip(sets, orders, strict=True)]
@@ -148,12 +149,11 @@ def _learn(
         raise CapsellaError(f"the adaptation diverged at a learning rate of {rate:.3g}; give a smaller --learning-rate")
 
 
-def _order(images: ImageSet, options: AdaptOptions) -> Int64[Tensor, "steps batch"]:
+def _order(images: ImageSet, options: AdaptOptions, each: int) -> Int64[Tensor, "steps each"]:
     """Rows for each step; every class that has images is drawn alike."""
     generator = torch.Generator().manual_seed(options.seed)
-    wanted = options.steps * options.batch_size
-    order = balanced_order(_dense(images.labels), wanted, generator, float("inf"))
-    return order.view(options.steps, options.batch_size)
+    order = balanced_order(_dense(images.labels), options.steps * each, generator, float("inf"))
+    return order.view(options.steps, each)
 
 
 def _dense(labels: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:

@@ -84,7 +84,7 @@ class TestAdapt:
         answer = cli("adapt", run, elsewhere, *short)
         assert answer.code == 0, answer.err
         assert "lab 2: 6 labelled images (columns 3, rows 3), 9 others tested" in answer.out
-        assert "its own laboratory" in answer.out
+        assert "own laboratory" in answer.out
         assert "errors left: " in answer.out
         about = json.loads((out / "adapted.json").read_text())
         assert about["tests"]["lab 2"]["before"]["images"] == 9
