@@ -96,8 +96,10 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
     trained = load_run(options.run)
     _check_reject(options, trained)
+    if trained.recipe.data.is_paired and options.split is None:
+        options = replace(options, split="test")
     about: dict[str, Any] = {}
-    if options.data is None or options.split is not None or trained.recipe.data.is_paired:
+    if options.data is None or options.split is not None:
         images: LabelledImages = _own(options, trained.recipe.data)
     else:
         images, about, lines = elsewhere(trained, options.data, options.test_per_class)
