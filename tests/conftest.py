@@ -62,6 +62,8 @@ FIRST_STEPS = {
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
     "compare": ("make_plan", "first_plan"),
+    "transfer": ("transfer",),
+    "adapt": ("load_run",),
     "data": ("load_data", "source_table", "save_split", "save_thesis_sets"),
     "robustness": ("load_runs",),
     "models": ("list_models",),

@@ -3,11 +3,12 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from capsella.cli.screen import show
+from capsella.cli.laboratory import laboratory_images
+from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import (
@@ -38,10 +39,12 @@ class Evaluate:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    split: Literal["test", "validation", "train"] = "test"
-    """The images to test on."""
+    split: Literal["test", "validation", "train"] | None = None
+    """The images to test on; default: test. With --data: all images, unless a named source's own split is asked for."""
     data: str | None = None
-    """Another source with the same classes, as affnist-like for a run on mnist40."""
+    """Another laboratory: a folder with one sub-folder a class, an .npz file, or a named source, as affnist for a run
+    on mnist40. All of its images are tested, also of a folder that is split, for the run has learned from none. Classes
+    are matched by name; images of classes that the run does not know are left out."""
     test_pairs: int | None = None
     """For a run on pairs: test on this many pairs. Fewer are the first of more."""
     test_per_class: int | Literal["all"] | None = None
@@ -66,25 +69,38 @@ class Evaluate:
     folder."""
 
     def __post_init__(self) -> None:
-        if self.test_per_class is not None and self.split != "test":
+        if self.split is not None and self.data is not None and Path(self.data).exists():
+            raise ValueError(f"split: only for a named source; all images of {self.data} are tested, got {self.split}")
+        if self.test_per_class is not None and self.split not in (None, "test"):
             raise ValueError(f"test_per_class: only for the split test, got {self.test_per_class} with {self.split}")
-        if self.reject and (self.split != "test" or self.crops):
+        if self.reject and (self.split not in (None, "test") or self.crops):
             raise ValueError(
                 "reject: only for the split test, without crops: thresholds are those of validation images"
             )
-        if self.elsewhere and (self.split != "test" or self.crops or self.data is not None):
+        if self.elsewhere and (self.split not in (None, "test") or self.crops or self.data is not None):
             raise ValueError("elsewhere: only for the run's own test images, without crops")
         check_refuse(self.refuse)
 
+    @property
+    def file(self) -> Path:
+        """Where the numbers go."""
+        source = "" if self.data is None else f"{Path(self.data).resolve().stem}-"
+        asked = "" if self.test_pairs is None else f"-pairs{self.test_pairs}"
+        asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
+        asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
+        asked += "-elsewhere" if self.elsewhere else ""
+        return self.out or self.run / f"{source}{self.split or ('all' if source else 'test')}{asked}.json"
 
-def _data(options: Evaluate, data: DataOptions) -> DataOptions:
-    """The run's own images, or those that are asked for instead."""
+
+def _own(options: Evaluate, data: DataOptions) -> LabelledImages:
+    """The run's own images, or those of the split of another source that is asked for."""
     if options.test_per_class is not None and data.is_paired:
         raise ValueError("test_per_class: not for a run on pairs; use --test-pairs")
     name = data.name if options.data is None else options.data
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
-    return replace(data, name=name, test_pairs=pairs, test_per_class=None if images == "all" else images)
+    asked = replace(data, name=name, test_pairs=pairs, test_per_class=None if images == "all" else images)
+    return load_data(asked).named()[options.split or "test"]
 
 
 def _form(images: LabelledImages | ImageClassifier) -> str:
@@ -96,28 +112,24 @@ def run(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
     trained = load_run(options.run)
-    if options.reject and trained.model.confidence is None:
-        advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
-        raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
-    if options.elsewhere and trained.model.novelty is None:
-        advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
-        raise CapsellaError(f"elsewhere: {options.run} has no novelty.safetensors; {advice}")
-    images = load_data(_data(options, trained.recipe.data)).named()[options.split]
+    _check_fitted(options, trained)
+    if trained.recipe.data.is_paired and options.split is None:
+        options = replace(options, split="test")
+    about: dict[str, Any] = {}
+    if options.data is None or options.split is not None:
+        images: LabelledImages = _own(options, trained.recipe.data)
+    else:
+        images, about, lines = laboratory_images(trained, options.data, options.test_per_class)
+        console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
     if (found := _form(images)) != (wanted := _form(trained.model)):
         raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
     model = MultiCrop(trained.model).eval() if options.crops else trained.model
     evaluation = evaluate(model, images, options.batch_size, progress=True)
-    source = "" if options.data is None else f"{options.data}-"
-    asked = "" if options.test_pairs is None else f"-pairs{options.test_pairs}"
-    asked += "" if options.test_per_class is None else f"-per-class{options.test_per_class}"
-    asked += ("-crops" if options.crops else "") + ("-reject" if options.reject else "")
-    asked += "-elsewhere" if options.elsewhere else ""
-    out = options.out or options.run / f"{source}{options.split}{asked}.json"
     rejection = _rejection(trained, evaluation, options) if options.reject else None
     knowledge = _knowledge(trained, images, options) if options.elsewhere else None
-    values = evaluation.to_dict() | ({} if rejection is None else {"rejection": rejection.to_dict()})
+    values = evaluation.to_dict() | about | ({} if rejection is None else {"rejection": rejection.to_dict()})
     values |= {} if knowledge is None else {"elsewhere": knowledge.to_dict()}
-    write_json(out, values)
+    write_json(options.file, values)
     if options.json:
         print(json.dumps(values, indent=2))
         return
@@ -128,7 +140,25 @@ def run(arguments: list[str]) -> None:
     if knowledge is not None:
         show(knowledge_table(knowledge))
         print(f"drawn in {options.run / ELSEWHERE_PICTURE}")
-    print(f"written to {out}")
+    print(f"written to {options.file}")
+
+
+def _check_fitted(options: Evaluate, trained: Run) -> None:
+    """What is asked for was fitted with the run.
+
+    Raises:
+        CapsellaError: it was not, or for another laboratory.
+    """
+    advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
+    if options.reject and trained.model.confidence is None:
+        raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
+    if options.elsewhere and trained.model.novelty is None:
+        raise CapsellaError(f"elsewhere: {options.run} has no novelty.safetensors; {advice}")
+    if options.reject and trained.adapted is not None:
+        raise CapsellaError(
+            f"reject: {options.run} was adapted to {trained.adapted['laboratory']}, and has no validation images there "
+            "to take thresholds from"
+        )
 
 
 def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejection:

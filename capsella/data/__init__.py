@@ -4,6 +4,17 @@ from capsella.data.batches import balanced_order, batches, epoch_order, even_sha
 from capsella.data.catalogue import SourceRow, source_names, source_table
 from capsella.data.download import data_root
 from capsella.data.images import Batch, ImageSet
+from capsella.data.laboratory import (
+    Laboratory,
+    by_class_name,
+    common_classes,
+    copies_among,
+    draw_labelled,
+    on_laboratory,
+    pixel_digests,
+    read_laboratory,
+    without,
+)
 from capsella.data.load import load_data
 from capsella.data.options import DataOptions
 from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap

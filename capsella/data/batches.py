@@ -74,7 +74,12 @@ def even_shares(counts: Sequence[int], most_repeats: float = MOST_REPEATS) -> li
     return shares
 
 
-def balanced_order(labels: Int64[Tensor, "n"], wanted: int | None, generator: torch.Generator) -> Int64[Tensor, "k"]:
+def balanced_order(
+    labels: Int64[Tensor, "n"],
+    wanted: int | None,
+    generator: torch.Generator,
+    most_repeats: float = MOST_REPEATS,
+) -> Int64[Tensor, "k"]:
     """Indices of an epoch in which each class has its share by `even_shares`, in random order.
 
     No image of a class comes twice more often than another of it: which of a large class are left out is drawn anew.
@@ -83,9 +88,10 @@ def balanced_order(labels: Int64[Tensor, "n"], wanted: int | None, generator: to
         labels: the class of each training image.
         wanted: draws; None for as many as there are images.
         generator: where the randomness comes from.
+        most_repeats: as in `even_shares`.
     """
-    counts = labels.bincount()
-    ends = (torch.tensor(even_shares(counts.tolist()), dtype=torch.float64).cumsum(0) * (wanted or len(labels))).round()
+    shares = torch.tensor(even_shares(labels.bincount().tolist(), most_repeats), dtype=torch.float64)
+    ends = (shares.cumsum(0) * (wanted or len(labels))).round()
     drawn = []
     for label, draws in enumerate(ends.long().diff(prepend=torch.zeros(1, dtype=torch.long)).tolist()):
         own = (labels == label).nonzero()[:, 0]

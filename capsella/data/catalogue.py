@@ -7,7 +7,7 @@ from capsella.data import affnist, cells, cifar10, digits, idx, medmnist, smalln
 from capsella.data.download import data_root
 from capsella.data.folder import read_folder
 from capsella.data.npz import read_npz
-from capsella.data.options import PAIRED, DataOptions
+from capsella.data.options import LABORATORIES, PAIRED, DataOptions
 from capsella.data.source import Parts, Source
 from capsella.data.split.table import SplitTable
 from capsella.errors import unknown_name
@@ -25,6 +25,8 @@ def read_source(options: DataOptions, table: SplitTable | None) -> Parts:
         return read_folder(options, table)
     if options.name == "npz":
         return read_npz(Path(options.path or ""), options)
+    if options.name == LABORATORIES:
+        raise ValueError(f"name: {LABORATORIES} have no split of their own; split each of them for itself")
     if options.name not in _SOURCES:
         raise unknown_name("name", options.name, source_names())
     return _SOURCES[options.name].read(options)
@@ -32,7 +34,7 @@ def read_source(options: DataOptions, table: SplitTable | None) -> Parts:
 
 def source_names() -> tuple[str, ...]:
     """Every name that `DataOptions` takes."""
-    return (*_SOURCES, *PAIRED, "folder", "npz")
+    return (*_SOURCES, *PAIRED, LABORATORIES, "folder", "npz")
 
 
 class SourceRow(NamedTuple):

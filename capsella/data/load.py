@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import torch
 
-from capsella.data.images import ImageSet
-from capsella.data.options import DataOptions
+from capsella.data.images import ImageSet, join
+from capsella.data.laboratory import by_class_name, common_classes, on_laboratory
+from capsella.data.options import LABORATORIES, DataOptions
 from capsella.data.pairs import PairSet
 from capsella.data.split.make import ReadSource
-from capsella.data.split.sets import Splits
+from capsella.data.split.sets import SPLIT_NAMES, LabelledImages, Splits, single_images
 from capsella.errors import CapsellaError
 
 PAIRS_PER_IMAGE = 1000
@@ -29,7 +30,42 @@ def load_data(options: DataOptions) -> Splits:
     """
     if options.is_paired:
         return _pairs(load_data(options.single()), options)
+    if options.name == LABORATORIES:
+        return _laboratories(options)
     return ReadSource.of(options).split(options)
+
+
+def _laboratories(options: DataOptions) -> Splits:
+    """Each laboratory split for itself, then joined; the metadata `laboratory` counts them.
+
+    A range of values belongs to one laboratory's camera: the whole has none.
+    """
+    places = options.laboratories
+    read = [on_laboratory(options, place) for place in places]
+    sources = [ReadSource.of(one) for one in read]
+    whole = [join(list(source.source.named().values())) for source in sources]
+    classes = options.classes or common_classes(whole, places)
+    splits = []
+    for number, (source, one) in enumerate(zip(sources, read, strict=True)):
+        parts = source.source
+        known = {split: by_class_name(images, classes)[0] for split, images in parts.named().items()}
+        split = source._replace(source=replace(parts, **known)).split(one)  # type: ignore[arg-type]
+        splits.append({name: _numbered(images, number) for name, images in split.named().items()})
+    train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
+    return Splits(
+        ", ".join(source.source.name for source in sources),
+        train,
+        validation,
+        test,
+        broken=tuple(error for source in sources for error in source.source.broken),
+        notes=tuple(note for source in sources for note in source.source.notes),
+    )
+
+
+def _numbered(images: LabelledImages, number: int) -> ImageSet:
+    """With the number of their laboratory in place of groups, whose numbers other laboratories have too."""
+    single = single_images(images, "laboratories")
+    return replace(single, metadata={"laboratory": torch.full((len(single),), number)})
 
 
 def _pairs(splits: Splits, options: DataOptions) -> Splits:

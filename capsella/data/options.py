@@ -13,7 +13,8 @@ from capsella.types import Cells
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")
 PAIRED = ("multimnist", "multi")
-STAINED = ("folder", "npz", "pbc", "bccd", "segmentation-wbc")
+LABORATORIES = "laboratories"
+STAINED = ("folder", "npz", "pbc", "bccd", "segmentation-wbc", LABORATORIES)
 Duplicates = Literal["error", "keep", "ignore"]
 PAIR_FIELDS = ("pair_shift", "pair_invert", "train_pairs", "validation_pairs", "test_pairs")
 
@@ -126,6 +127,13 @@ class DataOptions:
     test_pairs: int | None = None
     """Only for pairs: how many there are to test on, the first of the same 1,000 for each test image."""
 
+    laboratories: tuple[str, ...] = ()
+    """Only for `laboratories`, the images of several together: each a folder, an .npz file or a named source. Each is
+    split for itself. Classes are those, by name, that all have."""
+
+    classes: tuple[str, ...] = ()
+    """Only for `laboratories`: these classes alone, in this order."""
+
     def __post_init__(self) -> None:
         self._check_pairs()
         if self.is_paired:
@@ -152,6 +160,12 @@ class DataOptions:
         self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))
         self._check_belongs("camera", STEREO, repr(self.camera))
         self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
+        self._check_belongs("laboratories", (LABORATORIES,), self.laboratories)
+        self._check_belongs("classes", (LABORATORIES,), self.classes)
+        if self.name == LABORATORIES:
+            require(bool(self.laboratories), "name at least one", laboratories=self.laboratories)
+            require(self.folds is None, f"be None for {LABORATORIES}", folds=self.folds)
+            require(self.split_file is None, f"be None for {LABORATORIES}", split_file=self.split_file)
         if self.name in ("folder", "npz") and self.path is None:
             raise ValueError(f"path: must be given for the source {self.name!r}")
         if self.name == "folder" and self.group is not None:

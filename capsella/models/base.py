@@ -85,6 +85,14 @@ class ImageClassifier(nn.Module, ABC):
         """
         raise CapsellaError(f"{self.name} has no layers that make feature maps alone: it cannot be a stem")
 
+    def last_layer(self) -> nn.Module:
+        """The layer that the answers come from: class capsules, or a linear layer.
+
+        Raises:
+            CapsellaError: the model has no such part.
+        """
+        raise CapsellaError(f"{self.name} has no last layer of its own")
+
     def check_images(self, images: Tensor) -> None:
         """Images fit the model.
 

@@ -38,6 +38,10 @@ class CapsuleClassifier(ImageClassifier):
         """The layers in front of the primary capsules."""
         return self.backbone
 
+    def last_layer(self) -> nn.Module:
+        """The class capsules."""
+        return self.capsule_layers[-1]
+
     def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
         self.check_images(images)
@@ -90,6 +94,10 @@ class ConvolutionalClassifier(ImageClassifier):
         """The layers before the first that gives up rows and columns."""
         layers = cast(nn.Sequential, self.network)
         return nn.Sequential(*takewhile(lambda layer: not isinstance(layer, nn.AdaptiveAvgPool2d | nn.Flatten), layers))
+
+    def last_layer(self) -> nn.Module:
+        """The last layer that has weights."""
+        return [module for module in self.network.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
         """Activations and the logits they come from; `labels` are for decoders, of which there is none."""

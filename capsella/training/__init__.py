@@ -1,5 +1,14 @@
 """Recipes, the loop that trains them, and the run folders it leaves."""
 
+from capsella.training.adapt import (
+    AdaptOptions,
+    Judged,
+    adapt_model,
+    calibrate_adapted,
+    cross_fitted,
+    save_adapted,
+    take_statistics,
+)
 from capsella.training.calibrate import calibrate_model, calibrate_run, familiarise_model
 from capsella.training.devices import is_first_process
 from capsella.training.loop import TrainingDivergedError, resume, train

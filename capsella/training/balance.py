@@ -1,5 +1,6 @@
 """`balance`: whether rare classes are drawn more often, or weigh more in the loss, and what "auto" is."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -53,6 +54,8 @@ def settle_balance(recipe: "Recipe", images: LabelledImages) -> tuple["Recipe", 
         return recipe, None
     if recipe.data.is_paired:
         choice = BalanceChoice("none", "pairs are drawn from all classes")
+    elif "laboratory" in images.metadata:
+        choice = BalanceChoice("sampling", "each class of each laboratory is drawn as often")
     else:
         choice = choose_balance(images.counts())
     return replace(recipe, balance=choice.balance), choice
@@ -61,8 +64,19 @@ def settle_balance(recipe: "Recipe", images: LabelledImages) -> tuple["Recipe", 
 def order_of(recipe: "Recipe", images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, "k"]:
     """Rows of the training images, in the order of an epoch."""
     if recipe.balance == "sampling":
+        if "laboratory" in images.metadata:
+            return balanced_order(_cells(images), recipe.epoch_images, generator, math.inf)
         return balanced_order(images.labels, recipe.epoch_images, generator)
     return epoch_order(len(images), recipe.epoch_images, generator)
+
+
+def _cells(images: LabelledImages) -> Int64[Tensor, "n"]:
+    """A number for each class of each laboratory. All are drawn alike, however few images one has.
+
+    Otherwise the laboratory would tell the class: where neutrophils are commoner, its colours would be theirs.
+    """
+    cells = images.labels + len(images.classes) * images.metadata["laboratory"]
+    return cells.unique(return_inverse=True)[1]
 
 
 def class_weights(recipe: "Recipe", images: LabelledImages) -> Float[Tensor, " classes"] | None:

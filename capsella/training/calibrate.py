@@ -89,7 +89,10 @@ def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
         CapsellaError: no run is there, its data is gone, or it is one on pairs; a validation image's answer is NaN.
     """
     folder = Path(folder)
-    recipe = load_run(folder).recipe
+    run = load_run(folder)
+    if run.adapted is not None:
+        raise CapsellaError(f"{folder} was adapted to another laboratory, and calibrated on its labelled images then")
+    recipe = run.recipe
     if recipe.data.is_paired:
         raise CapsellaError(
             f"{folder}: a run on pairs has no calibrated probabilities; they are for one class an image"

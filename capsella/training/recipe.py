@@ -149,6 +149,8 @@ class Recipe:
                 data[key] = None if data[key] is None else Path(data[key])
             if data["name"] in ("folder", "npz") or data.get("of") in ("folder", "npz"):
                 data.setdefault("duplicates", "ignore")  # a run from before copies were looked for keeps its split
+            for key in ("laboratories", "classes"):
+                data[key] = tuple(data.get(key, ()))
             if data.get("range") is not None:
                 data["range"] = tuple(data["range"])
             groups = {

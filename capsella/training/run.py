@@ -22,6 +22,7 @@ class Run:
     """A trained run.
 
     model: the network with the weights of the epoch that the recipe keeps, in evaluation mode.
+    adapted: what adapted.json holds of a run that was adapted to another laboratory; None of any other.
     """
 
     folder: Path
@@ -29,6 +30,7 @@ class Run:
     recipe: Recipe
     model: ImageClassifier
     environment: dict[str, Any]
+    adapted: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,11 @@ class RunFolder:
     """What a run's folder holds, by name. Beside these: model.json, model.safetensors, calibration.json and
     novelty.safetensors.
 
-    config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch.
-    summary.json: the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a
-    resumed training starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it
-    is there when the run is tested. diverged.json: why a training among several learning rates has no result. .lock:
+    config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch. summary.json:
+    the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a resumed training
+    starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it is there when the
+    run is tested. adapted.json: how the weights of another run were adapted to another laboratory; such a run has no
+    metrics.csv and no summary.json. diverged.json: why a training among several learning rates has no result. .lock:
     the process that trains now.
     """
 
@@ -69,6 +72,11 @@ class RunFolder:
     def is_tested(self) -> bool:
         """Whether the run has a result."""
         return (self.path / "result.json").exists()
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the weights are those of another run, adapted to another laboratory."""
+        return (self.path / "adapted.json").exists()
 
     @property
     def has_diverged(self) -> bool:
@@ -188,4 +196,5 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     name, recipe, measured_on = RunFolder(folder).read_config()
     model = ImageClassifier.from_pretrained(folder).eval()
-    return Run(folder, name, recipe, model, measured_on)
+    adapted = RunFolder(folder).read("adapted") if RunFolder(folder).is_adapted else None
+    return Run(folder, name, recipe, model, measured_on, adapted)

@@ -51,11 +51,11 @@ def test_a_run_meets_images_of_another_source(cli, tmp_path) -> None:
     folder = tmp_path / "run"
     short = ("--epochs", "1", "--size", "17", "--per-class", "2", "--test-per-class", "3", "--accelerator", "cpu")
     assert cli("train", "demo", *short, "--out", folder).code == 0
-    answer = cli("evaluate", folder, "--data", "digits")
+    answer = cli("evaluate", folder, "--data", "digits", "--split", "test")
     assert answer.code == 0, answer.err
     own, other = (json.loads((folder / f"{name}.json").read_text()) for name in ("test", "digits-test"))
     assert other == own
-    answer = cli("evaluate", folder, "--data", "toys")
+    answer = cli("evaluate", folder, "--data", "toys", "--split", "test")
     assert answer.code == 1
     assert "data: must have the classes, size and channels of the run, 0, 1, 2" in answer.err
     assert not (folder / "toys-test.json").exists()

@@ -63,11 +63,6 @@ class TestEvaluate:
         assert answer.code == 1
         assert f"{images}: no such folder" in answer.err
 
-    def test_images_of_another_source(self, cli, trained, images):
-        answer = cli("evaluate", trained, "--data", "digits")
-        assert answer.code == 1
-        assert "path: only for the source folder or npz" in answer.err
-
     def test_several_cuts(self, cli, trained, tmp_path):
         folder = tmp_path / "cuts"
         network = ("--model", "hinton2018_cnn", "--model.crop", "12", "--size", "20")

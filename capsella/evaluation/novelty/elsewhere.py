@@ -10,6 +10,7 @@ from torch import Tensor
 from capsella.data import DataOptions, ImageSet, load_data, source_names
 from capsella.data.decoding import decode_files
 from capsella.data.images import join
+from capsella.data.options import STAINED
 from capsella.data.reading import resize_array
 from capsella.errors import CapsellaError
 from capsella.evaluation.prediction.listing import image_files
@@ -68,25 +69,30 @@ def halved(images: UInt8[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
 
 
 def _of_source(name: str, model: ImageClassifier, generator: torch.Generator) -> Elsewhere:
-    splits = load_data(_options(name, max(model.image_size)))
+    splits = load_data(_options(name, model))
     every = join([images for images in splits.named().values() if isinstance(images, ImageSet)])
     few = every.subset(torch.randperm(len(every), generator=generator)[:MOST].sort().values)
     pixels = resize_array(few.images.permute(0, 2, 3, 1).numpy(), model.image_size, model.channels)
     return Elsewhere(name, pixels, tuple(few.classes[k] for k in few.labels.tolist()))
 
 
-def _options(name: str, size: int) -> DataOptions:
-    """At the size that is stored, where all images have one: of 70,000 images only 1,000 need be made larger."""
-    options = DataOptions(name=name)
+def _options(name: str, model: ImageClassifier) -> DataOptions:
+    """At the size that is stored, where all images have one: of 70,000 images only 1,000 need be made larger.
+
+    Stained cells are cut out where the model's own were.
+    """
+    options, size = DataOptions(name=name), max(model.image_size)
     if options.is_paired or name in ("folder", "npz"):
         raise CapsellaError(f"elsewhere: {name} is no source by itself; name a folder of images instead")
+    if model.cells != "whole" and name in STAINED:
+        return replace(options, size=size, cells=model.cells)
     return replace(options, size=size) if name in OF_SEVERAL_SIZES else options
 
 
 def _of_folder(folder: Path, model: ImageClassifier, generator: torch.Generator) -> Tensor:
     files = list(image_files([folder]))
     few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
-    chunks = decode_files(few, model.image_size, model.channels, model.value_range)
+    chunks = decode_files(few, model.image_size, model.channels, model.value_range, model.cells)
     pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
     if not len(pixels):
         raise CapsellaError(f"elsewhere: none of the {len(few)} images in {folder} can be read")

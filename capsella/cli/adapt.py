@@ -1,0 +1,135 @@
+"""`capsella adapt`."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
+from capsella.cli.screen import console, show
+from capsella.data import ImageSet, Splits, draw_labelled, single_images
+from capsella.errors import CapsellaError, at_least, counted
+from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate
+from capsella.models import ImageClassifier
+from capsella.training import (
+    AdaptOptions,
+    Judged,
+    Run,
+    RunFolder,
+    adapt_model,
+    calibrate_adapted,
+    cross_fitted,
+    load_run,
+    save_adapted,
+)
+
+Pair = tuple[Evaluation, Evaluation]
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adapt a run to another laboratory with a few labelled images of each class, and test it on the others there.
+
+    Steps and rates were fixed beforehand; no test image chooses anything. The result is a run folder: capsella predict,
+    export and explain take it. Its probabilities are calibrated on the labelled images, each judged by a network that
+    was adapted without it.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of the run; it stays as it is."""
+    images: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    """The other laboratory: a folder with one sub-folder a class, an .npz file, or a named source. Classes are matched
+    by name; images of others are left out."""
+    out: Path
+    """Folder of the adapted run."""
+    per_class: int = 10
+    """Labelled images of each class, drawn by --seed; at most half of those that there are. All others are tested."""
+    replay: bool = False
+    """Half of the images of each step are the run's own training images, so that it does not forget them."""
+    adapt: Annotated[AdaptOptions, tyro.conf.arg(name="")] = AdaptOptions()
+
+    def __post_init__(self) -> None:
+        at_least(1, per_class=self.per_class)
+
+
+def run(arguments: list[str]) -> None:
+    """Adapt, test, save and print."""
+    options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
+    trained, out = load_run(options.run), console()
+    RunFolder(options.out).check_unused()
+    if trained.adapted is not None:
+        raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
+    found = laboratory_of(trained, options.images)
+    labelled, rest, not_to_test = draw_labelled(found.images, options.per_class, options.adapt.seed)
+    own, notes = own_images(trained)
+    if own is not None:
+        notes += copies_seen(own, found.images)[1]
+    each = ", ".join(f"{name} {count}" for name, count in labelled.counts().items() if count)
+    drawn = f"{found.name}: {counted(len(labelled), 'labelled image')} ({each}), {len(rest)} others tested"
+    out.print(*found.lines(), *notes, drawn, sep="\n", markup=False, soft_wrap=True)
+
+    network, judged = _adapted(trained, labelled, options, own)
+    pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
+    if own is not None:
+        pairs["own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
+    gain = difference_interval(*(one.correct.numpy()[None] for one in reversed(pairs[found.name])))
+    about = {
+        "laboratory": options.images,
+        "run": str(options.run.resolve()),
+        "options": asdict(options.adapt) | {"per_class": options.per_class, "replay": options.replay},
+        "labelled": labelled.counts(),
+        "cross_fitted_error_percent": None if judged is None else judged.error,
+        "tests": {name: {"before": old.to_dict(), "after": new.to_dict()} for name, (old, new) in pairs.items()},
+        "gain": gain.to_dict(),
+        "not_to_test": not_to_test,
+    }
+    save_adapted(trained, network, options.out, about)
+    show(_table(pairs))
+    out.print(*_sentences(pairs[found.name], gain, judged, options.out), sep="\n", markup=False, soft_wrap=True)
+
+
+def _adapted(
+    trained: Run, labelled: ImageSet, options: Adapt, own: Splits | None
+) -> tuple[ImageClassifier, Judged | None]:
+    """The network, calibrated where there are two labelled images of each class."""
+    if options.replay and own is None:
+        raise CapsellaError("replay: needs the images that the run was trained on, and they are not at hand")
+    replay = single_images(own.train, "replayed images") if options.replay and own is not None else None
+    network = adapt_model(trained.model, trained.recipe, labelled, options.adapt, replay)
+    judged = cross_fitted(trained.model, trained.recipe, labelled, options.adapt, replay)
+    if judged is not None:
+        calibrate_adapted(network, judged)
+    return network, judged
+
+
+def _table(pairs: dict[str, Pair]) -> Table:
+    table = Table("tested on", "")
+    table.add_column("before (95 %)", justify="right")
+    table.add_column("after (95 %)", justify="right")
+    for name, pair in pairs.items():
+        table.add_row(Text(name), "error %", *(_share(one.error, one.error_interval) for one in pair))
+        balanced = (_share(one.balanced_accuracy, one.balanced_accuracy_interval) for one in pair)
+        table.add_row("", "balanced acc. %", *balanced)
+    return table
+
+
+def _share(percent: float, interval: tuple[float, float]) -> str:
+    return f"{percent:.1f} ({interval[0]:.1f}–{interval[1]:.1f})"
+
+
+def _sentences(pair: Pair, gain: Interval, judged: Judged | None, out: Path) -> list[str]:
+    before, after = pair
+    sentences = [f"WARNING: {warning}" for warning in after.warnings()]
+    low, high = 100 * gain.low, 100 * gain.high
+    sentences.append(
+        f"errors left: {after.errors} of {before.errors} on {len(after.labels)} images; accuracy "
+        f"{100 * gain.estimate:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+    )
+    if judged is None:
+        sentences.append("not calibrated: that takes two labelled images of each class; predict gives no probability")
+    else:
+        sentences.append(f"error of the labelled images, each by a network adapted without it: {judged.error:.1f} %")
+    return [*sentences, f"run     {out}"]

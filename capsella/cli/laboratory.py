@@ -1,0 +1,71 @@
+"""The images of another laboratory for a run: what is left out, and what the run has seen of them before."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from capsella.data import ImageSet, Laboratory, Splits, copies_among, load_data, read_laboratory, single_images, without
+from capsella.data.images import join
+from capsella.data.split.holdout import first_per_class
+from capsella.errors import CapsellaError, counted
+from capsella.training import Run
+
+_EXAMPLES = 3
+
+
+def laboratory_of(run: Run, place: str) -> Laboratory:
+    """All images of a laboratory of classes that the run knows, as its network takes them.
+
+    Raises:
+        CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_laboratory` raises.
+    """
+    (height, width), channels = run.model.image_size, run.model.channels
+    if run.recipe.data.is_paired or height != width or channels not in (1, 3):
+        form = f"{height}×{width}×{channels}"
+        raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
+    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3)
+    return read_laboratory(place, options).of_classes(run.model.classes)
+
+
+def laboratory_images(
+    run: Run, place: str, per_class: int | Literal["all"] | None
+) -> tuple[ImageSet, dict[str, Any], list[str]]:
+    """The images to test on, what the JSON says of them, and lines for the user.
+
+    Raises:
+        CapsellaError: no images but those that the run was adapted with; and what `laboratory_of` raises.
+    """
+    found = laboratory_of(run, place)
+    images, lines = found.images, found.lines()
+    if run.adapted is not None:
+        images = without(images, run.adapted["not_to_test"])
+        if used := len(found.images) - len(images):
+            lines.append(f"left out {counted(used, 'image')} that the run was adapted with, or copies of them")
+        if not len(images):
+            raise CapsellaError(f"{place}: the run was adapted with all of these images")
+    if isinstance(per_class, int):
+        images = first_per_class(images, per_class, run.recipe.data.split_seed)
+    own, note = own_images(run)
+    seen, warning = (None, note) if own is None else copies_seen(own, images)
+    about = {"laboratory": {"data": place, "left_out": found.left_out, "copies_of_training_images": seen}}
+    return images, about, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
+
+
+def own_images(run: Run) -> tuple[Splits | None, list[str]]:
+    """The images that the run was trained on, or None and a line where they are not at hand."""
+    try:
+        return load_data(run.recipe.data), []
+    except (CapsellaError, ValueError) as error:
+        return None, [f"note: the run's own images are not at hand, so copies of them are not looked for ({error})"]
+
+
+def copies_seen(own: Splits, images: ImageSet) -> tuple[int, list[str]]:
+    """How many images the run was trained or validated on, and a warning where there are some."""
+    trained = join([single_images(one, "copies") for one in (own.train, own.validation)])
+    copies = copies_among(images, trained)
+    if not len(copies):
+        return 0, []
+    names = [f"image {row}" if images.files is None else images.files[row] for row in copies[:_EXAMPLES].tolist()]
+    return len(copies), [
+        f"WARNING: {len(copies)} of {counted(len(images), 'image')} are copies of images that the run was trained on, "
+        f"as {', '.join(names)}: the errors are too few"
+    ]

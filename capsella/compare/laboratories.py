@@ -1,0 +1,247 @@
+"""Train in one or several laboratories, test in another, each left out in turn: does a network travel?
+
+Classes are those that all laboratories have, by name. Each network sees as many images, and each class of each
+laboratory as often (`capsella.training.balance`). Every image of a laboratory that was left out is tested; none of them
+chooses anything.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
+from rich.console import Console
+
+from capsella.data import (
+    DataOptions,
+    ImageSet,
+    Laboratory,
+    common_classes,
+    copies_among,
+    load_data,
+    read_laboratory,
+    single_images,
+)
+from capsella.data.options import LABORATORIES
+from capsella.errors import at_least, counted
+from capsella.evaluation import Interval, accuracy_interval, evaluate
+from capsella.evaluation.intervals import balanced_interval
+from capsella.files import write_json, write_text
+from capsella.grid import Grid, Row
+from capsella.papers.own_images import CHOSEN_ON
+from capsella.training import Machine, Recipe, RunFolder, load_run
+from capsella.training.registry import get_recipe
+
+
+@dataclass(frozen=True)
+class TransferOptions:
+    """Train in one or several laboratories and test in another, each left out in turn.
+
+    Classes are those that all of them have, by name; --classes takes fewer. Each class of each laboratory is drawn as
+    often, so that a laboratory tells nothing of the class. Interrupted and called again, it goes on.
+
+    Raises:
+        ValueError: a field is outside its range.
+    """
+
+    laboratories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="LABORATORY …")]
+    """Two or more: folders with one sub-folder a class, .npz files, or named sources."""
+    recipes: tuple[str, ...] = ("images-efficient", "images-resnet")
+    """What is trained: recipes for images of one's own."""
+    seeds: int = 3
+    """Each is trained with so many seeds, from 0 on."""
+    train_on: Literal["one", "others"] | None = None
+    """others: train in all laboratories but one, and test in that. one: train in each alone, and test in every other.
+    Default: others for three or more laboratories."""
+    epochs: int | None = None
+    """Of 1,503 images each, whatever the laboratories have; default: the recipe's."""
+    size: int = 64
+    """Crop the centre to a square and resize to this many pixels a side."""
+    channels: Literal[1, 3] = 3
+    """3 converts to RGB, 1 to grey."""
+    classes: tuple[str, ...] = ()
+    """Only these classes; default: those that all laboratories have."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read, and list them, instead of stopping at the first."""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train."""
+    out: Path = Path("runs") / "transfer"
+    """Folder for the runs, transfer.json and transfer.txt."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.laboratories)) < max(2, len(self.laboratories)):
+            raise ValueError(f"laboratories: must be two or more different ones, got {' '.join(self.laboratories)}")
+        at_least(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
+
+    @property
+    def data(self) -> DataOptions:
+        """How images are read."""
+        return DataOptions(size=self.size, channels=self.channels, skip_broken=self.skip_broken)
+
+    @property
+    def trainings(self) -> list[tuple[str, ...]]:
+        """The laboratories that networks are trained in, together."""
+        every = self.laboratories
+        if (self.train_on or ("others" if len(every) > 2 else "one")) == "one":
+            return [(one,) for one in every]
+        return [tuple(one for one in every if one != left_out) for left_out in every]
+
+
+class Tested(NamedTuple):
+    """A network of one recipe on the images of a laboratory that it never saw: shares of hits, with 95 % intervals.
+
+    own: accuracy on the test images of the laboratories it was trained in. each: error of each seed, in per cent.
+    """
+
+    recipe: str
+    trained_in: tuple[str, ...]
+    tested_in: str
+    images: int
+    accuracy: Interval
+    balanced: Interval
+    own: Interval
+    each: list[float]
+
+
+def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], str]:
+    """Train what is missing, test, and write transfer.json and transfer.txt; returns the results and the text.
+
+    Raises:
+        CapsellaError: laboratories without two classes in common, or that cannot be read; and what `train` raises.
+    """
+    laboratories = _read(options)
+    classes = next(iter(laboratories.values())).images.classes
+    _tell(laboratories, console)
+    plan = [(recipe, places) for places in options.trainings for recipe in options.recipes]
+    rows = [_row(options, recipe, places, classes) for recipe, places in plan]
+    seeds = range(options.seeds)
+    Grid(options.out, console, Machine(accelerator=options.accelerator)).results(rows, seeds)
+    found = []
+    for row, (recipe, places) in zip(rows, plan, strict=True):
+        folders = [row.folder(options.out, seed) for seed in seeds]
+        own = _Hits.of(folders, "own", single_images(load_data(row.recipe.data).test, "transfers"))
+        for place in [one for one in options.laboratories if one not in places]:
+            hits = _Hits.of(folders, f"in-{_slug(place, options)}", laboratories[place].images)
+            found.append(hits.tested(recipe, places, place, own))
+    text = as_text(found, {place: laboratory.images for place, laboratory in laboratories.items()})
+    write_text(options.out / "transfer.txt", text + "\n")
+    write_json(options.out / "transfer.json", {"classes": classes, "results": [_as_dict(one) for one in found]})
+    return found, text
+
+
+def _read(options: TransferOptions) -> dict[str, Laboratory]:
+    """Every laboratory, with the same classes."""
+    every = {place: read_laboratory(place, options.data) for place in options.laboratories}
+    sets = [one.images for one in every.values()]
+    classes = options.classes or common_classes(sets, options.laboratories)
+    return {place: one.of_classes(classes) for place, one in every.items()}
+
+
+def _tell(laboratories: dict[str, Laboratory], console: Console) -> None:
+    """What each has; a warning where one has copies of another's images, which would make the test too good."""
+    for place, laboratory in laboratories.items():
+        each = ", ".join(f"{name} {count}" for name, count in laboratory.images.counts().items())
+        console.print(f"{place}: {each}", *laboratory.lines(), sep="\n", markup=False, soft_wrap=True)
+    places = list(laboratories)
+    for k, place in enumerate(places):
+        for other in places[:k]:
+            copies = copies_among(laboratories[place].images, laboratories[other].images)
+            if len(copies):
+                what = counted(len(copies), "image")
+                console.print(f"WARNING: {what} of {place} are copies of images of {other}", soft_wrap=True)
+
+
+def _row(options: TransferOptions, name: str, places: tuple[str, ...], classes: tuple[str, ...]) -> Row:
+    usual = get_recipe(name)
+    if usual.data.name != "folder":
+        raise ValueError(f"recipes: must be for images of one's own, as images-efficient, got {name}")
+    recipe: Recipe = replace(
+        usual,
+        data=replace(options.data, name=LABORATORIES, laboratories=places, classes=classes),
+        balance="sampling",
+        epochs=options.epochs or usual.epochs,
+        epoch_images=CHOSEN_ON,
+    )
+    where = "+".join(_slug(place, options) for place in places)
+    return Row(slug=f"{name}-{where}", recipe_name=name, recipe=recipe, cost=name)
+
+
+def _slug(place: str, options: TransferOptions) -> str:
+    """A laboratory in the name of a folder."""
+    stems = [Path(one).resolve().stem for one in options.laboratories]
+    stem = Path(place).resolve().stem
+    return stem if stems.count(stem) == 1 else f"{stem}{options.laboratories.index(place) + 1}"
+
+
+class _Hits(NamedTuple):
+    """Which images the network of each seed has right, [seeds images], and their labels [images]."""
+
+    right: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def of(cls, folders: Sequence[Path], name: str, images: ImageSet) -> "_Hits":
+        """Read NAME.json in the folder of each run, or test the run and write it."""
+        labels, right = images.labels.tolist(), []
+        for folder in folders:
+            files = RunFolder(folder)
+            known = files.read(name) if (folder / f"{name}.json").exists() else {}
+            if known.get("labels") != labels:
+                hits = evaluate(load_run(folder).model, images).correct.int().tolist()
+                known = {"labels": labels, "right": hits}
+                files.write(name, known)
+            right.append(known["right"])
+        return cls(np.array(right, bool), images.labels.numpy())
+
+    def tested(self, recipe: str, trained_in: tuple[str, ...], tested_in: str, own: "_Hits") -> Tested:
+        """With intervals over images and seeds."""
+        accuracy, balanced = accuracy_interval(self.right), balanced_interval(self.right, self.labels)
+        each = [100 * float(1 - seed.mean()) for seed in self.right]
+        images = len(self.labels)
+        return Tested(recipe, trained_in, tested_in, images, accuracy, balanced, accuracy_interval(own.right), each)
+
+
+def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:
+    """A table for each laboratory that was left out, of at most 80 columns."""
+    lines = []
+    for head in dict.fromkeys((one.tested_in, one.trained_in) for one in found):
+        place, places = head
+        lines += [
+            *textwrap.wrap(f"tested in {place} ({counted(len(images[place]), 'image')})", 80),
+            *textwrap.wrap(f"trained in {', '.join(places)}", 80, initial_indent="  ", subsequent_indent="    "),
+            f"  {'recipe':<21}{'own error %':>17}{'error %':>20}{'balanced acc. %':>20}",
+        ]
+        for one in found:
+            if (one.tested_in, one.trained_in) == head:
+                cells = f"{_error(one.own):>17}{_error(one.accuracy):>20}{_percent(one.balanced):>20}"
+                lines.append(f"  {one.recipe:<21}{cells}")
+        lines.append("")
+    seeds = len(found[0].each)
+    over = f"means of {counted(seeds, 'seed')}, with 95 % intervals over images" + (" and seeds" if seeds > 1 else "")
+    lines.append(f"{over}; own: test images of the laboratories it was trained in")
+    return "\n".join(line for text in lines for line in (textwrap.wrap(text, 80) if len(text) > 80 else [text]))
+
+
+def _error(accuracy: Interval) -> str:
+    return f"{100 - 100 * accuracy.estimate:.1f} ({100 - 100 * accuracy.high:.1f}–{100 - 100 * accuracy.low:.1f})"
+
+
+def _percent(share: Interval) -> str:
+    return f"{100 * share.estimate:.1f} ({100 * share.low:.1f}–{100 * share.high:.1f})"
+
+
+def _as_dict(one: Tested) -> dict[str, Any]:
+    return {
+        "recipe": one.recipe,
+        "trained_in": one.trained_in,
+        "tested_in": one.tested_in,
+        "images": one.images,
+        "error_percent": 100 - 100 * one.accuracy.estimate,
+        "error_percent_by_seed": one.each,
+        "accuracy": one.accuracy.to_dict(),
+        "balanced_accuracy": one.balanced.to_dict(),
+        "own_accuracy": one.own.to_dict(),
+    }

@@ -1,0 +1,205 @@
+"""Images of another laboratory: a folder, an .npz file or a named source, whose classes are matched by name.
+
+All of its images are taken, whatever splits it brings: a network of another laboratory was trained on none of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from PIL import Image
+
+from capsella.data.catalogue import source_names
+from capsella.data.fingerprints import fingerprint, same_look
+from capsella.data.images import ImageSet, join
+from capsella.data.options import LABORATORIES, PAIRED, DataOptions
+from capsella.data.source import Parts
+from capsella.data.split.copies import keep_together
+from capsella.data.split.holdout import TOGETHER
+from capsella.data.split.make import ReadSource
+from capsella.errors import CapsellaError, counted, near_names
+
+_OF_ONE_SOURCE = (
+    *("of", "path", "group", "camera", "viewpoints", "test_viewpoints", "folds", "fold", "split_file", "duplicates"),
+    *("laboratories", "classes"),
+)
+MOST_COMPARED = 20_000
+"""Images among which copies are looked for by their look; among more, by their pixels alone."""
+
+
+class Laboratory(NamedTuple):
+    """All images of a laboratory, whatever splits it brings. notes, broken: as in `Splits`.
+
+    left_out: how many there were of each class that the network does not know.
+    """
+
+    name: str
+    images: ImageSet
+    left_out: Mapping[str, int] = {}
+    notes: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    def of_classes(self, classes: Sequence[str]) -> "Laboratory":
+        """The images of the classes that a network knows, by name.
+
+        Raises:
+            CapsellaError: it knows none.
+        """
+        known, left_out = by_class_name(self.images, classes)
+        if len(known) == 0:
+            raise CapsellaError(
+                f"{self.name}: must have a class of the network's, which knows {', '.join(classes)}; it has "
+                f"{', '.join(self.images.classes)}. Rename the folders of the classes"
+            )
+        return self._replace(images=known, left_out=left_out)
+
+    def lines(self) -> list[str]:
+        """What a user must know before any number."""
+        lines = [*self.notes]
+        if self.broken:
+            lines += [f"left out {counted(len(self.broken), 'broken image')}:", *(f"  {one}" for one in self.broken)]
+        if self.left_out:
+            each = ", ".join(f"{name} ({number})" for name, number in self.left_out.items())
+            total = counted(sum(self.left_out.values()), "image")
+            lines.append(f"{self.name}: left out {total} of classes that the network does not know: {each}")
+        return lines
+
+
+def on_laboratory(data: DataOptions, place: str) -> DataOptions:
+    """The options of the images of another laboratory, read as those of `data` are.
+
+    Args:
+        data: of the images that a network is trained on.
+        place: a folder with one sub-folder a class, an .npz file, or the name of a source.
+
+    Raises:
+        CapsellaError: it is none of them.
+    """
+    path = Path(place)
+    fresh = {name: getattr(DataOptions, name) for name in _OF_ONE_SOURCE}
+    if path.is_dir() or path.suffix == ".npz":
+        kind = "folder" if path.is_dir() else "npz"
+        return replace(data, **{**fresh, "name": kind, "path": path, "duplicates": "keep"})
+    known = [name for name in source_names() if name not in (*PAIRED, LABORATORIES, "folder", "npz")]
+    if place not in known:
+        hint = near_names(place, known, "`capsella data list` shows the sources")
+        raise CapsellaError(f"{place}: must be a folder of images, an .npz file or a named source; {hint}")
+    return replace(data, **{**fresh, "name": place, "range": None})
+
+
+def read_laboratory(place: str, data: DataOptions) -> Laboratory:
+    """All images of a laboratory.
+
+    Args:
+        place: as in `on_laboratory`.
+        data: how images are read.
+
+    Raises:
+        CapsellaError: the images are not there, or cannot be read.
+    """
+    options = on_laboratory(data, place)
+    source = ReadSource.of(options).source
+    everything = Parts(source.name, join(list(source.named().values())))
+    # Copies are looked for over all parts together.
+    images = keep_together(everything, options.duplicates).train
+    return Laboratory(source.name, images, {}, source.notes, source.broken)
+
+
+def by_class_name(images: ImageSet, classes: Sequence[str]) -> tuple[ImageSet, dict[str, int]]:
+    """The images of classes that have a name in `classes`, numbered as there; and how many others each class has.
+
+    Upper and lower case are alike where no name is exactly the same.
+    """
+    names = [_same_name(name, classes) for name in images.classes]
+    number = torch.tensor([-1 if name is None else tuple(classes).index(name) for name in names])
+    kept = images.subset((number[images.labels] >= 0).nonzero().flatten())
+    counts = images.counts()
+    left_out = {one: counts[one] for one, name in zip(images.classes, names, strict=True) if name is None}
+    mapped = replace(kept, labels=number[kept.labels], classes=tuple(classes))
+    return mapped, {name: count for name, count in left_out.items() if count}
+
+
+def common_classes(sets: Sequence[ImageSet], places: Sequence[str]) -> tuple[str, ...]:
+    """The classes that every set has images of, by the names in the first.
+
+    Raises:
+        CapsellaError: there are fewer than two.
+    """
+    present = [[name for name, count in images.counts().items() if count] for images in sets]
+    common = tuple(name for name in present[0] if all(_same_name(name, names) is not None for names in present[1:]))
+    if len(common) < 2:
+        each = "; ".join(f"{place}: {', '.join(names)}" for place, names in zip(places, present, strict=True))
+        raise CapsellaError(f"the laboratories must have at least 2 classes of the same names, got {each}")
+    return common
+
+
+def _same_name(name: str, among: Sequence[str]) -> str | None:
+    if name in among:
+        return name
+    alike = [one for one in among if one.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet, ImageSet, list[str]]:
+    """At most `per_class` images of each class, at most half of them, to learn from; and what may be tested.
+
+    Images that belong to a group of one that was drawn, or are copies of it, are in neither.
+
+    Returns:
+        (what was drawn, what is left to test, the pixel digests of all that must not be tested).
+
+    Raises:
+        CapsellaError: nothing is left to test.
+    """
+    units = images.metadata.get(TOGETHER, images.metadata.get("group", torch.arange(len(images))))
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
+    drawn, taken = [], torch.empty(0, dtype=units.dtype)
+    for label in range(len(images.classes)):
+        own = order[images.labels[order] == label]
+        own = own[~torch.isin(units[own], taken)]
+        _, first = np.unique(units[own].numpy(), return_index=True)
+        firsts = own[torch.from_numpy(np.sort(first))]  # one of each group
+        chosen = firsts[: min(per_class, max(1, len(firsts) // 2))]
+        drawn.append(chosen)
+        taken = torch.cat([taken, units[chosen]])
+    used = torch.isin(units, taken)
+    rest = images.subset((~used).nonzero().flatten())
+    if len(rest) == 0:
+        raise CapsellaError("no image is left to test; label fewer a class, or add images")
+    return images.subset(torch.cat(drawn)), rest, pixel_digests(images.subset(used.nonzero().flatten()))
+
+
+def pixel_digests(images: ImageSet) -> list[str]:
+    """A digest of the pixels of each image, at the size it is held."""
+    return [blake2b(image.numpy().tobytes(), digest_size=16).hexdigest() for image in images.images]
+
+
+def without(images: ImageSet, digests: Sequence[str]) -> ImageSet:
+    """The images whose pixels have none of these digests."""
+    unwanted = set(digests)
+    return images.subset([row for row, digest in enumerate(pixel_digests(images)) if digest not in unwanted])
+
+
+def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, "k"]:
+    """Rows of the images that are copies of one in `trained`: of the same pixels, or of the same look.
+
+    Both must be of one size. A thousand images take about a second.
+    """
+    seen = set(pixel_digests(trained))
+    exact = [row for row, digest in enumerate(pixel_digests(images)) if digest in seen]
+    if len(images) + len(trained) > MOST_COMPARED:
+        return np.array(exact, np.int64)
+    words = np.stack([fingerprint(_picture(image))[1:] for one in (trained, images) for image in one.images])
+    pairs = same_look(words)
+    across = pairs[(pairs[:, 0] < len(trained)) & (pairs[:, 1] >= len(trained)), 1] - len(trained)
+    return np.union1d(across, np.array(exact, np.int64))
+
+
+def _picture(image: torch.Tensor) -> Image.Image:
+    pixels = image.permute(1, 2, 0).numpy()
+    return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0])

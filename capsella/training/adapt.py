@@ -1,0 +1,217 @@
+"""Adapting a trained network to another laboratory with a few labelled images of each class.
+
+Three ways, from the least to the most that changes:
+
+    statistics  means and variances of the batch normalisations, taken anew on the images; labels are not used
+                (AdaBN: Li, Wang, Shi, Liu, Hou 2016, arXiv:1603.04779)
+    last        those, and the weights of the last layer: the class capsules, or the linear layer
+    all         those, and all weights that the training changed, at a tenth of its learning rate
+
+Steps and rates were fixed before any test, and are the same for every network.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from capsella.data import ImageSet, balanced_order, batches
+from capsella.data.images import join
+from capsella.data.split.holdout import hold_out_fold
+from capsella.errors import CapsellaError, at_least, require
+from capsella.losses import total_loss
+from capsella.models import ImageClassifier
+from capsella.models.confidence.files import weights_digest
+from capsella.models.confidence.fitted import Confidence
+from capsella.models.confidence.temperature import fit_confidence
+from capsella.models.inference import inference, without_decoder
+from capsella.training.augment import Augment
+from capsella.training.options import OptimizerOptions
+from capsella.training.recipe import SEED_BITS, Recipe
+from capsella.training.run import Run, RunFolder
+
+How = Literal["statistics", "last", "all"]
+FOLDS = 5
+"""Parts of the labelled images, each judged by a network that was adapted with the others."""
+_SHARE_OF_RATE = {"last": 1.0, "all": 0.1}
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """How a network is adapted.
+
+    Raises:
+        ValueError: a field is outside its range.
+    """
+
+    how: How = "all"
+    """What changes. statistics: means and variances of the batch normalisations alone, without the labels. last: also
+    the last layer. all: also all other weights, at a small rate."""
+    steps: int = 100
+    """Steps of the optimizer, for last and all."""
+    batch_size: int = 32
+    """Images a step, drawn evenly from the classes; with replay, half of them are the run's own."""
+    learning_rate: float | None = None
+    """Of the first step; it falls to 0 by half a cosine. Default: the run's for last, a tenth of it for all."""
+    seed: int = 0
+    """Of the labelled images that are drawn, their order, and their changes."""
+
+    def __post_init__(self) -> None:
+        at_least(1, steps=self.steps)
+        at_least(2, batch_size=self.batch_size)
+        rate = self.learning_rate
+        require(rate is None or 0 < rate < float("inf"), "be above 0 and finite, or None", learning_rate=rate)
+        require(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
+
+
+def adapt_model(
+    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None = None
+) -> ImageClassifier:
+    """A copy of `model`, adapted to labelled images.
+
+    Args:
+        model: trained; it stays as it is.
+        recipe: of its training: loss, changes of the images, optimizer.
+        images: labelled, with the model's classes; not every class needs to have some.
+        options: how.
+        replay: the model's own training images: half of those that statistics are taken on, and of each step.
+
+    Raises:
+        CapsellaError: `statistics`, but the model has no batch normalisation.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if options.how == "statistics" and not norms:
+        raise CapsellaError(
+            f"how: {model.name} has no batch normalisation whose statistics could be taken anew; use --how last or "
+            "--how all"
+        )
+    adapted = copy.deepcopy(model)
+    adapted.confidence = None  # of other weights
+    torch.manual_seed(options.seed)
+    if norms:
+        take_statistics(adapted, images if replay is None else join([images, _as_many(replay, images, options)]))
+    if options.how != "statistics":
+        _learn(adapted, recipe, images, options, replay)
+    return adapted.eval()
+
+
+def _as_many(replay: ImageSet, images: ImageSet, options: AdaptOptions) -> ImageSet:
+    """As many of the one as of the other."""
+    generator = torch.Generator().manual_seed(options.seed)
+    return replay.subset(balanced_order(_dense(replay.labels), len(images), generator))
+
+
+def take_statistics(model: ImageClassifier, images: ImageSet) -> None:
+    """Means and variances of all batch normalisations, over these images, whatever their labels."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    number = math.ceil(len(images) / 128)  # batches count alike, so none may be a small rest
+    parts = [part.images for part in batches(images, math.ceil(len(images) / number), order=order)]
+    torch.optim.swa_utils.update_bn(parts, without_decoder(model))
+    model.eval()
+
+
+def _learn(
+    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None
+) -> None:
+    """Steps of Adam on changed images."""
+    learned = model if options.how == "all" else model.last_layer()
+    weights = [parameter for parameter in learned.parameters() if parameter.requires_grad]
+    model.requires_grad_(False)
+    for weight in weights:
+        weight.requires_grad_(True)
+    rate = options.learning_rate or recipe.optimizer.learning_rate * _SHARE_OF_RATE[options.how]
+    schedule = OptimizerOptions(learning_rate=rate, schedule="cosine")
+    optimizer = torch.optim.Adam(weights, weight_decay=recipe.optimizer.l2)
+    augment = Augment(recipe.augment, model.image_size)
+    sets = [images] if replay is None else [images, replay]
+    orders = [_order(one, options, options.batch_size // len(sets)) for one in sets]
+    model.train(options.how == "all")
+    for step in range(options.steps):
+        taken = [one.take(order[step]) for one, order in zip(sets, orders, strict=True)]
+        shown = augment(torch.cat([part.images for part in taken]).float() / 255)
+        labels = torch.cat([part.labels for part in taken])
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate_at(step, options.steps)
+        losses = total_loss(model(shown, labels), shown, labels, recipe.loss, spread=recipe.loss.spread_last)
+        optimizer.zero_grad()
+        losses.total.backward()
+        if recipe.optimizer.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(weights, recipe.optimizer.gradient_clip)
+        optimizer.step()
+    if not all(bool(weight.isfinite().all()) for weight in weights):
+        raise CapsellaError(f"the adaptation diverged at a learning rate of {rate:.3g}; give a smaller --learning-rate")
+
+
+def _order(images: ImageSet, options: AdaptOptions, each: int) -> Int64[Tensor, "steps each"]:
+    """Rows for each step; every class that has images is drawn alike."""
+    generator = torch.Generator().manual_seed(options.seed)
+    order = balanced_order(_dense(images.labels), options.steps * each, generator, float("inf"))
+    return order.view(options.steps, each)
+
+
+def _dense(labels: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:
+    """Numbered without gaps: a class of the network may have no image."""
+    return labels.unique(return_inverse=True)[1]
+
+
+class Judged(NamedTuple):
+    """What networks that were adapted without an image say of it: activations [n classes], labels [n]."""
+
+    activations: Float[Tensor, "n classes"]
+    labels: Int64[Tensor, "n"]
+
+    @property
+    def error(self) -> float:
+        """In per cent."""
+        return 100 * float((self.activations.argmax(1) != self.labels).double().mean())
+
+
+def cross_fitted(
+    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None = None
+) -> Judged | None:
+    """Each labelled image judged by a network that was adapted, in the same way, with the other folds of them.
+
+    None where a class has a single image, so that there are no folds.
+    """
+    folds = min(FOLDS, *(count for count in images.counts().values() if count))
+    if folds < 2:
+        return None
+    activations, labels = [], []
+    for fold in range(folds):
+        others, held = hold_out_fold(images, folds, fold, options.seed)
+        network = adapt_model(model, recipe, others, options, replay)
+        with inference(network):
+            parts = list(batches(held, 128))
+            activations += [without_decoder(network)(part.images).activations.float() for part in parts]
+        labels += [part.labels for part in parts]
+    return Judged(torch.cat(activations).clone(), torch.cat(labels))
+
+
+def calibrate_adapted(model: ImageClassifier, judged: Judged) -> None:
+    """Fit `model.confidence` on what the networks of the folds said, which are as the model but for fewer images.
+
+    The labelled images themselves would flatter a network that has learned them.
+    """
+    fitted = fit_confidence(*judged)
+    model.confidence = Confidence(**{**vars(fitted), "weights": weights_digest(model)})
+
+
+def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the adapted network as a run of the same recipe; `about`: what adapted.json holds.
+
+    Raises:
+        CapsellaError: a run is in `folder` already.
+    """
+    files = RunFolder(folder)
+    files.check_unused()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    files.write("adapted", about)
+    files.write_config(run.name, run.recipe, RunFolder(run.folder).read_machine())

@@ -1,0 +1,112 @@
+"""Another laboratory on the command line: evaluate --data, and adapt."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import PER_CLASS, draw
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """Darker images: two classes of the run, one that it does not know, and a file that is no image."""
+    folder, random = tmp_path_factory.mktemp("elsewhere") / "lab 2", np.random.default_rng(1)
+    for kind, name, number in (("rows", "Rows", 6), ("columns", "columns", 9), ("rings", "spots", 4)):
+        (folder / name).mkdir(parents=True)
+        for image in range(number):
+            draw(kind, random).point(lambda value: value // 2).save(folder / name / f"{image}.png")
+    (folder / "columns" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A run that skips broken files, as the folder above has one."""
+    copy = tmp_path / "run"
+    shutil.copytree(trained, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["recipe"]["data"]["skip_broken"] = True
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+class TestEvaluate:
+    def test_all_images_of_known_classes(self, cli, run, elsewhere):
+        answer = cli("evaluate", run, "--data", elsewhere)
+        assert answer.code == 0, answer.err
+        assert "lab 2: 15 images tested\nleft out 1 broken image:" in answer.out
+        assert "lab 2: left out 4 images of classes that the network does not know: spots (4)" in answer.out
+        assert "note: no test images, so no recall and no F1: rings" in answer.out
+        values = json.loads((run / "lab 2-all.json").read_text())
+        assert [(one["name"], one["support"]) for one in values["classes"]] == [
+            ("columns", 9),
+            ("rings", 0),
+            ("rows", 6),
+        ]
+        assert values["laboratory"] == {
+            "data": str(elsewhere),
+            "left_out": {"spots": 4},
+            "copies_of_training_images": 0,
+        }
+
+    def test_json_alone_on_standard_output(self, cli, run, elsewhere):
+        answer = cli("evaluate", run, "--data", elsewhere, "--test-per-class", 2, "--json", "--out", run / "o.json")
+        assert json.loads(answer.out)["images"] == 4
+        assert "left out 4 images" in answer.err
+
+    def test_images_that_were_trained_on(self, cli, run, images):
+        answer = cli("evaluate", run, "--data", images)
+        assert f"{3 * PER_CLASS} images tested" in answer.out
+        assert "WARNING: 27 of 33 images are copies of images that the run was trained on" in answer.out
+
+    def test_a_run_whose_images_are_gone(self, cli, run, elsewhere, images):
+        hidden = images.rename(images.with_name("hidden"))
+        answer = cli("evaluate", run, "--data", elsewhere)
+        hidden.rename(images)
+        assert answer.code == 0
+        assert "note: the run's own images are not at hand" in answer.out
+
+    def test_no_class_in_common_and_no_such_place(self, cli, run):
+        answer = cli("evaluate", run, "--data", "digits")
+        assert answer.code == 1
+        assert (
+            "digits: must have a class of the network's, which knows columns, rings, rows; it has 0, 1," in answer.err
+        )
+        assert "must be a folder of images, an .npz file or a named source" in cli("evaluate", run, "--data", "x").err
+
+
+class TestAdapt:
+    def test_a_run_that_predict_takes(self, cli, run, elsewhere, tmp_path):
+        out = tmp_path / "adapted"
+        short = ("--per-class", 3, "--how", "last", "--steps", 2, "--batch-size", 4, "--replay", "--out", out)
+        answer = cli("adapt", run, elsewhere, *short)
+        assert answer.code == 0, answer.err
+        assert "lab 2: 6 labelled images (columns 3, rows 3), 9 others tested" in answer.out
+        assert "own laboratory" in answer.out
+        assert "errors left: " in answer.out
+        about = json.loads((out / "adapted.json").read_text())
+        assert about["tests"]["lab 2"]["before"]["images"] == 9
+        assert about["options"]["how"] == "last"
+        assert cli("predict", out, elsewhere / "Rows" / "1.png", "--coverage", 0.5).code == 0
+        tested = cli("evaluate", out, "--data", elsewhere).out
+        assert "lab 2: 9 images tested" in tested
+        assert "left out 6 images that the run was adapted with" in tested
+        values = json.loads((out / "lab 2-all.json").read_text())
+        assert values["error_percent"] == about["tests"]["lab 2"]["after"]["error_percent"]
+        assert "was adapted to" in cli("evaluate", out, "--reject").err
+        assert "was adapted before" in cli("adapt", out, elsewhere, "--out", tmp_path / "third").err
+        assert "holds a run already" in cli("adapt", run, elsewhere, *short).err
+
+    def test_no_batch_normalisation(self, cli, run, elsewhere, tmp_path):
+        answer = cli("adapt", run, elsewhere, "--how", "statistics", "--out", tmp_path / "adapted")
+        assert answer.code == 1
+        assert "sabour2017_capsnet has no batch normalisation" in answer.err
+        assert not (tmp_path / "adapted").exists()
+
+    def test_nothing_to_replay(self, cli, run, elsewhere, images, tmp_path):
+        hidden = images.rename(images.with_name("hidden"))
+        answer = cli("adapt", run, elsewhere, "--replay", "--out", tmp_path / "adapted")
+        hidden.rename(images)
+        assert "replay: needs the images that the run was trained on" in answer.err

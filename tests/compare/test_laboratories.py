@@ -1,0 +1,114 @@
+"""Training in some laboratories and testing in another: the plan, the resumption, the table."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from capsella.cli import main
+from capsella.compare import TransferOptions, transfer
+from capsella.errors import CapsellaError
+from capsella.training import load_run
+
+CLASSES = ("columns", "rows")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Stripes, in three laboratories of other brightness; the third has a class of its own, and one rare image."""
+    root, random = tmp_path_factory.mktemp("three"), np.random.default_rng(0)
+    lines, _ = np.mgrid[:16, :16]
+    for number, bright in enumerate((60, 120, 200)):
+        for kind in (*CLASSES, "rings") if number == 2 else CLASSES:
+            folder = root / f"lab{number}" / kind
+            folder.mkdir(parents=True)
+            for image in range(8 + 4 * number):
+                wave = bright + 40 * np.sin(lines * 1.6 + random.uniform(0, 6)) + random.normal(0, 5, (16, 16))
+                pixels = wave.T if kind == "columns" else wave
+                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{image}.png")
+    return [str(root / f"lab{number}") for number in range(3)]
+
+
+@pytest.fixture(scope="module")
+def options(places, tmp_path_factory):
+    short = {"size": 16, "channels": 1, "epochs": 1, "accelerator": "cpu", "seeds": 2}
+    out = tmp_path_factory.mktemp("out")
+    return TransferOptions(tuple(places), recipes=("images-resnet",), out=out, **short)
+
+
+@pytest.fixture(scope="module")
+def found(options, few_images):
+    text = io.StringIO()
+    return (*transfer(options, Console(file=text, width=200)), text.getvalue())
+
+
+@pytest.fixture(scope="module")
+def few_images():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.compare.laboratories.CHOSEN_ON", 64)
+        yield
+
+
+def test_each_is_left_out_once(found, options, places):
+    results, _, said = found
+    others = {place: tuple(one for one in places if one != place) for place in places}
+    assert {one.tested_in: one.trained_in for one in results} == others
+    assert {one.tested_in: one.images for one in results} == dict(zip(places, (16, 24, 32), strict=True))
+    assert f"{places[2]}: columns 16, rows 16\n" in said
+    assert "left out 16 images of classes that the network does not know: rings (16)" in said
+    run = load_run(options.out / "images-resnet-lab0+lab1-seed1")
+    assert (run.model.classes, run.recipe.balance, run.recipe.epoch_images) == (CLASSES, "sampling", 64)
+
+
+def test_the_numbers_are_those_of_the_networks(found, options):
+    one = next(one for one in found[0] if one.tested_in.endswith("lab2"))
+    hits = [json.loads((options.out / f"images-resnet-lab0+lab1-seed{k}" / "in-lab2.json").read_text()) for k in (0, 1)]
+    errors = [100 * (1 - np.mean(seed["right"])) for seed in hits]
+    assert one.each == pytest.approx(errors)
+    assert 100 * (1 - one.accuracy.estimate) == pytest.approx(np.mean(errors))
+    saved = json.loads((options.out / "transfer.json").read_text())
+    assert saved["classes"] == list(CLASSES)
+    assert [row["error_percent_by_seed"] for row in saved["results"]] == [row.each for row in found[0]]
+
+
+def test_the_table(found, options):
+    text = (options.out / "transfer.txt").read_text()
+    assert text == found[1] + "\n"
+    assert max(map(len, text.splitlines())) <= 80 + max(map(len, options.laboratories))  # paths are not cut
+    assert text.count("trained in ") == text.count("  images-resnet") == 3
+    assert "means of 2 seeds" in text
+
+
+def test_called_again_it_reads_what_is_there(found, options, monkeypatch):
+    for name in ("evaluate", "load_run"):
+        monkeypatch.delattr(f"capsella.compare.laboratories.{name}")
+    silent = io.StringIO()
+    assert transfer(options, Console(file=silent, width=200))[1] == found[1]
+    assert "run 1" not in silent.getvalue()
+
+
+def test_each_alone(options):
+    assert replace(options, train_on="one").trainings == [(place,) for place in options.laboratories]
+    assert len(replace(options, laboratories=options.laboratories[:2]).trainings[0]) == 1
+
+
+def test_laboratories_that_do_not_fit(options, places, tmp_path):
+    for brightness, kind in enumerate(("a", "b")):
+        (tmp_path / kind).mkdir()
+        Image.new("L", (16, 16), 50 * brightness).save(tmp_path / kind / "1.png")
+    with pytest.raises(CapsellaError, match=r"at least 2 classes of the same names.*columns, rows; .*a, b"):
+        transfer(replace(options, laboratories=(places[0], str(tmp_path)), out=tmp_path / "out"), Console(quiet=True))
+    with pytest.raises(ValueError, match=r"two or more different ones"):
+        replace(options, laboratories=(places[0], places[0]))
+    with pytest.raises(ValueError, match=r"recipes: must be for images of one's own.*got demo"):
+        transfer(replace(options, recipes=("demo",), out=tmp_path / "out"), Console(quiet=True))
+
+
+def test_the_command(places, options, found, few_images, capsys):
+    short = ["--recipes", "images-resnet", "--size", "16", "--channels", "1", "--epochs", "1", "--seeds", "2"]
+    main(["transfer", *places, *short, "--accelerator", "cpu", "--out", str(options.out)])
+    assert found[1] in capsys.readouterr().out

@@ -1,0 +1,132 @@
+"""Images of another laboratory: classes by name, all images, copies, what is drawn to learn from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from capsella.data import (
+    DataOptions,
+    ImageSet,
+    by_class_name,
+    copies_among,
+    draw_labelled,
+    load_data,
+    on_laboratory,
+    read_laboratory,
+    without,
+)
+from capsella.errors import CapsellaError
+from capsella.papers.own_images import images_efficient
+from capsella.training.balance import order_of, settle_balance
+
+SIZE = 32
+
+
+def picture(random: np.random.Generator) -> np.ndarray:
+    """Blobs, so that no two look alike."""
+    small = Image.fromarray(random.integers(40, 200, (16, 16), dtype=np.uint8))
+    return np.asarray(small.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three laboratories: a folder, one that is split and writes large letters, an .npz file with another class."""
+    random, root = np.random.default_rng(0), tmp_path_factory.mktemp("laboratories")
+    for folder in ("a/blast", "a/lymph", "a/mono", "b/train/Blast", "b/train/Mono", "b/test/Blast", "b/test/Mono"):
+        (root / folder).mkdir(parents=True)
+        for number in range(20 if folder == "a/lymph" else 8):
+            Image.fromarray(picture(random)).save(root / folder / f"{number}.png")
+    images = np.stack([picture(random) for _ in range(20)])
+    np.savez(root / "c.npz", images=images, labels=np.arange(20) % 2, classes=np.array(["mono", "blast"]))
+    return {name: root / name for name in ("a", "b", "c.npz")}
+
+
+@pytest.fixture
+def options(places: dict[str, Path]) -> DataOptions:
+    return DataOptions(name="folder", path=places["a"], size=SIZE, channels=1, split_seed=3)
+
+
+def test_all_images_are_taken_whatever_their_split(places, options):
+    found = read_laboratory(str(places["b"]), options).of_classes(("blast", "lymph", "mono"))
+    assert found.images.counts() == {"blast": 16, "lymph": 0, "mono": 16}
+    assert {name.split("/")[-2] for name in found.images.subset([0, 1]).files} == {"Blast"}
+    assert found.lines() == []
+
+
+def test_classes_are_matched_by_name_and_others_are_left_out(places, options):
+    read = read_laboratory(str(places["c.npz"]), options)
+    found = read.of_classes(("blast", "lymph"))
+    assert (found.images.counts(), found.left_out) == ({"blast": 10, "lymph": 0}, {"mono": 10})
+    assert found.lines() == ["c: left out 10 images of classes that the network does not know: mono (10)"]
+    rows = (read.images.labels == 1).nonzero().flatten()
+    assert torch.equal(found.images.images, read.images.images[rows])
+    with pytest.raises(CapsellaError, match="which knows x, y; it has mono, blast"):
+        read.of_classes(("x", "y"))
+
+
+def test_the_same_name_comes_before_one_in_other_letters():
+    images = ImageSet(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 2]), ("a", "A", "b"))
+    assert by_class_name(images, ("A", "a", "B"))[0].labels.tolist() == [1, 0, 2]
+
+
+def test_a_place_that_is_none(options):
+    with pytest.raises(CapsellaError, match=r"pcb: must be a folder.* did you mean pbc"):
+        on_laboratory(options, "pcb")
+    assert on_laboratory(options, "pbc").path is None
+
+
+def test_copies_are_found_also_where_one_is_brighter(places, options):
+    images = read_laboratory(str(places["a"]), options).images
+    few = images.subset([0, 5])
+    brighter = few.images.clone()
+    brighter[1] += 20
+    shown = ImageSet(torch.cat([images.images[10:12], brighter]), torch.zeros(4).long(), images.classes)
+    assert copies_among(shown, images.subset(range(9))).tolist() == [2, 3]
+
+
+def test_what_is_drawn_and_its_copies_are_not_tested():
+    images = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1).expand(-1, 1, 2, 2)
+    group = torch.arange(40) // 4  # ten groups of four
+    labels = torch.cat([torch.zeros(28), torch.ones(12)]).long()
+    drawn, rest, digests = draw_labelled(ImageSet(images, labels, ("a", "b"), metadata={"group": group}), 3, 0)
+    assert drawn.counts() == {"a": 3, "b": 1}  # of b, half of the three groups
+    assert not set(drawn.metadata["group"].tolist()) & set(rest.metadata["group"].tolist())
+    assert len(set(drawn.metadata["group"].tolist())) == 4
+    assert (len(rest), len(digests)) == (24, 16)
+    whole = ImageSet(images, labels, ("a", "b"))
+    assert len(without(whole, digests)) == 24
+    again = draw_labelled(ImageSet(images, labels, ("a", "b"), metadata={"group": group}), 3, 0)[0]
+    assert torch.equal(again.images, drawn.images)
+
+
+class TestSeveralInOneTraining:
+    @pytest.fixture
+    def together(self, places) -> DataOptions:
+        two = tuple(str(places[name]) for name in ("a", "c.npz"))
+        return DataOptions(name="laboratories", laboratories=two, size=SIZE, channels=1)
+
+    def test_each_is_split_for_itself(self, together):
+        splits = load_data(together)
+        assert splits.classes == ("blast", "mono")  # those that both have
+        for images in splits.named().values():
+            cells = 2 * images.metadata["laboratory"] + images.labels
+            assert cells.unique().tolist() == [0, 1, 2, 3]
+
+    def test_each_class_of_each_is_drawn_as_often(self, together):
+        recipe = replace(images_efficient(), data=together, epoch_images=400)
+        train = load_data(together).train
+        recipe, choice = settle_balance(recipe, train)
+        assert str(choice) == "auto → sampling: each class of each laboratory is drawn as often"
+        order = order_of(recipe, train, torch.Generator().manual_seed(0))
+        cells = 2 * train.metadata["laboratory"] + train.labels
+        assert cells.bincount().tolist() != [100] * 4
+        assert cells[order].bincount().tolist() == [100] * 4
+
+    def test_fields_of_its_own(self, places):
+        for fields in ({"name": "pbc", "classes": ("a",)}, {"name": "laboratories"}):
+            with pytest.raises(ValueError, match=r"classes: only for|laboratories: must name"):
+                DataOptions(**fields)
