@@ -41,8 +41,7 @@ def mazzia2021_efficient_capsnet(
         routing: of the class capsules.
         class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.
-        halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels, so that
-            they cost what the paper's do. None never does.
+        halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels.
         norm: of the convolutions; the paper's is batch normalisation.
 
     Raises:
