@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
-import scipy.optimize
-import scipy.stats
+import scipy
 from jaxtyping import Bool, Float, Int
 
 CONFIDENCE, POWER = 0.95, 0.8

@@ -99,7 +99,7 @@ def _for_other_laboratories(recipe: Recipe) -> Recipe:
 
 
 @register_recipe
-def cells_efficient() -> Recipe:
+def images_cells_efficient() -> Recipe:
     """Efficient-CapsNet on stained cells, for images of other laboratories than those it learned from, too.
 
     Each cell is found, cut out at one scale and matched in stain; training images change as other microscopes would
@@ -109,8 +109,8 @@ def cells_efficient() -> Recipe:
 
 
 @register_recipe
-def cells_resnet() -> Recipe:
-    """The residual network on stained cells, for images of other laboratories, too; trained as cells-efficient is."""
+def images_cells_resnet() -> Recipe:
+    """The residual network on stained cells, for images of other laboratories, too; trained as images-cells-efficient is."""
     return _for_other_laboratories(images_resnet())
 
 

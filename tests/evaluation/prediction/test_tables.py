@@ -45,7 +45,7 @@ def test_csv_round_trips_any_name(tmp_path):
     head, *rows = read_csv(tmp_path / "t.csv")
     assert head == ["file", "class", *CLASSES, "probability", "known", "why_unknown"]
     assert [row[0] for row in rows] == ODD
-    assert rows[3][1:] == [CLASSES[0], "0.123457", "0.375000", ""]
+    assert rows[3][1:] == [CLASSES[0], "0.123457", "0.375000", "", "", ""]
     assert b"\xe9.png" in (tmp_path / "t.csv").read_bytes()
 
 
