@@ -1,0 +1,76 @@
+"""Stained cells from the command line: a recipe that cuts them out, and what becomes of new files."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from capsella import create_model
+from capsella.errors import CapsellaError
+from capsella.models import ImageClassifier
+
+QUICK = (
+    "--epochs",
+    "1",
+    "--size",
+    "32",
+    "--data.test",
+    "0.3",
+    "--data.validation",
+    "0.3",
+    "--batch-size",
+    "8",
+    "--duplicates",
+    "ignore",
+)
+
+
+def save_cell(file, size, lobes):
+    rows, columns = np.mgrid[:size, :size] / size - 0.45
+    pixels = np.tile(np.array([250, 245, 235], np.uint8), (size, size, 1))
+    pixels[np.hypot(rows, columns) < 0.25] = (225, 190, 200)
+    for shift in [0.0] if lobes == 1 else [-0.07, 0.07]:
+        pixels[np.hypot(rows, columns - shift) < (0.14 if lobes == 1 else 0.07)] = (80, 40, 160)
+    Image.fromarray(pixels).save(file)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stained")
+    for lobes, name in ((1, "round"), (2, "lobed")):
+        (folder / name).mkdir()
+        for k in range(8):
+            save_cell(folder / name / f"{k}.png", 70 + 9 * k, lobes)
+    return folder
+
+
+def test_a_run_on_stained_cells(cli, cells, tmp_path):
+    answer = cli("train", "images-cells-efficient", cells, *QUICK, "--out", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    assert "changed as other microscopes, stains and cameras would" in answer.out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["cells"] == "matched"
+    model = ImageClassifier.from_pretrained(tmp_path / "run")
+    assert model.cells == "matched"
+    Image.fromarray(np.full((50, 50, 3), 240, np.uint8)).save(tmp_path / "empty.png")
+    save_cell(tmp_path / "new.png", 200, 2)
+    table = tmp_path / "new.csv"
+    answer = cli("predict", tmp_path / "run", tmp_path / "new.png", tmp_path / "empty.png", "--out", table)
+    assert answer.code == 0, answer.err
+    assert len(table.read_text().splitlines()) == 2
+    assert "no stained cell is found" in (tmp_path / "new.csv.broken.csv").read_text()
+
+
+def test_the_cut_is_part_of_what_is_saved(tmp_path):
+
+    model = create_model("he2016_resnet10", image_size=16, classes=2)
+    model.cells = "cut"
+    model.save_pretrained(tmp_path)
+    assert ImageClassifier.from_pretrained(tmp_path).cells == "cut"
+    file = tmp_path / "model.json"
+    file.write_text(file.read_text().replace('"cut"', '"round"'))
+
+    with pytest.raises(CapsellaError, match="damaged or not written by capsella"):
+        ImageClassifier.from_pretrained(tmp_path)
+    file.write_text(file.read_text().replace('"cells": "round"', '"other": 1'))
+    assert ImageClassifier.from_pretrained(tmp_path).cells == "whole"  # as before stained cells were cut out
