@@ -1,7 +1,5 @@
 """Stained cells from the command line: a recipe that cuts them out, and what becomes of new files."""
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -49,7 +47,7 @@ def test_a_run_on_stained_cells(cli, cells, tmp_path):
     answer = cli("train", "images-cells-efficient", cells, *QUICK, "--out", tmp_path / "run")
     assert answer.code == 0, answer.err
     assert "changed as other microscopes, stains and cameras would" in answer.out
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["cells"] == "matched"
+    assert '"cells": "matched"' in (tmp_path / "run" / "config.json").read_text()
     model = ImageClassifier.from_pretrained(tmp_path / "run")
     assert model.cells == "matched"
     Image.fromarray(np.full((50, 50, 3), 240, np.uint8)).save(tmp_path / "empty.png")
