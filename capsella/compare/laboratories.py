@@ -34,6 +34,7 @@ from capsella.grid import Grid, Row
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.training import Machine, Recipe, RunFolder, load_run
 from capsella.training.registry import get_recipe
+from capsella.types import Cells
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class TransferOptions:
     laboratories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="LABORATORY …")]
     """Two or more: folders with one sub-folder a class, .npz files, or named sources."""
     recipes: tuple[str, ...] = ("images-efficient", "images-resnet")
-    """What is trained: recipes for images of one's own."""
+    """What is trained: recipes for images of one's own; those for stained cells, as images-cells-efficient, cut each
+    cell out."""
     seeds: int = 3
     """Each is trained with so many seeds, from 0 on."""
     train_on: Literal["one", "others"] | None = None
@@ -79,7 +81,13 @@ class TransferOptions:
     @property
     def data(self) -> DataOptions:
         """How images are read."""
-        return DataOptions(size=self.size, channels=self.channels, skip_broken=self.skip_broken)
+        return DataOptions(
+            name=LABORATORIES,
+            laboratories=self.laboratories,
+            size=self.size,
+            channels=self.channels,
+            skip_broken=self.skip_broken,
+        )
 
     @property
     def trainings(self) -> list[tuple[str, ...]]:
@@ -112,7 +120,9 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     Raises:
         CapsellaError: laboratories without two classes in common, or that cannot be read; and what `train` raises.
     """
-    laboratories = _read(options)
+    forms = {name: _usual(name).data.cells for name in options.recipes}
+    read = {cells: _read(options, cells) for cells in dict.fromkeys(forms.values())}
+    laboratories = next(iter(read.values()))
     classes = next(iter(laboratories.values())).images.classes
     _tell(laboratories, console)
     plan = [(recipe, places) for places in options.trainings for recipe in options.recipes]
@@ -124,7 +134,7 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
         folders = [row.folder(options.out, seed) for seed in seeds]
         own = _Hits.of(folders, "own", single_images(load_data(row.recipe.data).test, "transfers"))
         for place in [one for one in options.laboratories if one not in places]:
-            hits = _Hits.of(folders, f"in-{_slug(place, options)}", laboratories[place].images)
+            hits = _Hits.of(folders, f"in-{_slug(place, options)}", read[forms[recipe]][place].images)
             found.append(hits.tested(recipe, places, place, own))
     text = as_text(found, {place: laboratory.images for place, laboratory in laboratories.items()})
     write_text(options.out / "transfer.txt", text + "\n")
@@ -132,9 +142,9 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     return found, text
 
 
-def _read(options: TransferOptions) -> dict[str, Laboratory]:
+def _read(options: TransferOptions, cells: Cells) -> dict[str, Laboratory]:
     """Every laboratory, with the same classes."""
-    every = {place: read_laboratory(place, options.data) for place in options.laboratories}
+    every = {place: read_laboratory(place, replace(options.data, cells=cells)) for place in options.laboratories}
     sets = [one.images for one in every.values()]
     classes = options.classes or common_classes(sets, options.laboratories)
     return {place: one.of_classes(classes) for place, one in every.items()}
@@ -154,13 +164,19 @@ def _tell(laboratories: dict[str, Laboratory], console: Console) -> None:
                 console.print(f"WARNING: {what} of {place} are copies of images of {other}", soft_wrap=True)
 
 
-def _row(options: TransferOptions, name: str, places: tuple[str, ...], classes: tuple[str, ...]) -> Row:
-    usual = get_recipe(name)
-    if usual.data.name != "folder":
+def _usual(name: str) -> Recipe:
+    recipe = get_recipe(name)
+    if recipe.data.name != "folder":
         raise ValueError(f"recipes: must be for images of one's own, as images-efficient, got {name}")
+    return recipe
+
+
+def _row(options: TransferOptions, name: str, places: tuple[str, ...], classes: tuple[str, ...]) -> Row:
+    usual = _usual(name)
+    data = replace(options.data, cells=usual.data.cells, name=LABORATORIES, laboratories=places, classes=classes)
     recipe: Recipe = replace(
         usual,
-        data=replace(options.data, name=LABORATORIES, laboratories=places, classes=classes),
+        data=data,
         balance="sampling",
         epochs=options.epochs or usual.epochs,
         epoch_images=CHOSEN_ON,
@@ -212,12 +228,12 @@ def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:
         lines += [
             *textwrap.wrap(f"tested in {place} ({counted(len(images[place]), 'image')})", 80),
             *textwrap.wrap(f"trained in {', '.join(places)}", 80, initial_indent="  ", subsequent_indent="    "),
-            f"  {'recipe':<21}{'own error %':>17}{'error %':>20}{'balanced acc. %':>20}",
+            f"  {'recipe':<22}{'own error %':>18}{'error %':>18}{'balanced acc. %':>20}",
         ]
         for one in found:
             if (one.tested_in, one.trained_in) == head:
-                cells = f"{_error(one.own):>17}{_error(one.accuracy):>20}{_percent(one.balanced):>20}"
-                lines.append(f"  {one.recipe:<21}{cells}")
+                cells = f"{_error(one.own):>18}{_error(one.accuracy):>18}{_percent(one.balanced):>20}"
+                lines.append(f"  {one.recipe:<22}{cells}")
         lines.append("")
     seeds = len(found[0].each)
     over = f"means of {counted(seeds, 'seed')}, with 95 % intervals over images" + (" and seeds" if seeds > 1 else "")

@@ -93,7 +93,7 @@ def adapt_model(
             "--how all"
         )
     adapted = copy.deepcopy(model)
-    adapted.confidence = None  # of other weights
+    adapted.confidence = adapted.novelty = None  # of other weights
     torch.manual_seed(options.seed)
     if norms:
         take_statistics(adapted, images if replay is None else join([images, _as_many(replay, images, options)]))

@@ -25,11 +25,19 @@ QUICK = (
 
 
 def save_cell(file, size, lobes):
-    rows, columns = np.mgrid[:size, :size] / size - 0.45
+    """A cell with a nucleus of one or two lobes, among red cells; shape and place are drawn, with `size` the seed."""
+    random = np.random.default_rng(size)
+    rows, columns = np.mgrid[:size, :size] / size
+    away = np.hypot(rows - random.uniform(0.35, 0.65), columns - random.uniform(0.35, 0.65))
     pixels = np.tile(np.array([250, 245, 235], np.uint8), (size, size, 1))
-    pixels[np.hypot(rows, columns) < 0.25] = (225, 190, 200)
-    for shift in [0.0] if lobes == 1 else [-0.07, 0.07]:
-        pixels[np.hypot(rows, columns - shift) < (0.14 if lobes == 1 else 0.07)] = (80, 40, 160)
+    for row, column in random.uniform(0, 1, (6, 2)):
+        pixels[np.hypot(rows - row, columns - column) < 0.1] = (230, 150, 140)
+    pixels[away < 0.25] = (225, 190, 200)
+    middle, turn = np.unravel_index(away.argmin(), away.shape), random.uniform(0, np.pi)
+    for side in (-1, 1):
+        row, column = middle + side * size * random.uniform(0.06, 0.1) * np.array([np.sin(turn), np.cos(turn)])
+        lobe = np.hypot(rows - row / size, columns - column / size)
+        pixels[lobe < (0.06 if lobes == 2 else 0.12) * random.uniform(0.9, 1.2)] = (80, 40, 160)
     Image.fromarray(pixels).save(file)
 
 
@@ -57,6 +65,27 @@ def test_a_run_on_stained_cells(cli, cells, tmp_path):
     assert answer.code == 0, answer.err
     assert len(table.read_text().splitlines()) == 2
     assert "no stained cell is found" in (tmp_path / "new.csv.broken.csv").read_text()
+
+
+def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.compare.laboratories.CHOSEN_ON", 16)
+    other = tmp_path / "other"
+    for lobes, name in ((1, "round"), (2, "lobed")):
+        (other / name).mkdir(parents=True)
+        for k in range(8):
+            save_cell(other / name / f"{k}.png", 200 + 9 * k, lobes)
+    recipes = ("images-efficient", "images-cells-efficient")
+    quick = ("--epochs", "1", "--size", "32", "--seeds", "1", "--out", tmp_path / "runs")
+    answer = cli("transfer", cells, other, "--recipes", *recipes, *quick)
+    assert answer.code == 0, answer.err
+    found = {
+        ImageClassifier.from_pretrained(file.parent).cells: file.parent.parent.name
+        for file in (tmp_path / "runs").rglob("model.json")
+    }
+    assert set(found) == {"whole", "matched"}
+    lines = (tmp_path / "runs" / "transfer.txt").read_text().splitlines()
+    assert sum("images-cells-efficient" in line for line in lines) == 2  # each laboratory is left out once
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_cut_is_part_of_what_is_saved(tmp_path):
