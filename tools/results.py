@@ -13,6 +13,7 @@ from capsella.errors import CapsellaError
 from capsella.papers.kinds.published import hardware
 from capsella.training import Recipe
 from capsella.training.command_line import command
+from tools.laboratories import laboratories_section
 from tools.latency import latency_section
 from tools.markdown import markdown_row
 
@@ -33,8 +34,8 @@ Speeds are the median over epochs of a training that may have shared its process
 def markdown(folder: Path) -> str:
     """docs/reference/results.md from every JSON in `folder`: a row for a run's result, a section for a published table.
 
-    What `capsella bench` measured is a section, too, and so is each published figure, whose numbers and picture are in
-    `folder`/figures.
+    What `capsella bench` measured is a section, too, and so are the runs of `folder`/laboratories and each published
+    figure, whose numbers and picture are in `folder`/figures.
 
     Raises:
         CapsellaError: a file is damaged or lacks a field.
@@ -56,7 +57,11 @@ def markdown(folder: Path) -> str:
             figures.append(_figure(path, json.loads(path.read_text(encoding="utf-8"))))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise CapsellaError(f"{path} is not the numbers of a figure: {error!r}") from error
-    return HEADER + "".join(rows + sections + figures)
+    try:
+        elsewhere = laboratories_section(folder / "laboratories")
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise CapsellaError(f"{folder / 'laboratories'} is not what runs hold: {error!r}") from error
+    return HEADER + "".join([*rows, elsewhere, *sections, *figures])
 
 
 def _row(name: str, values: dict[str, Any]) -> str:
