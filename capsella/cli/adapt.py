@@ -31,11 +31,11 @@ Pair = tuple[Evaluation, Evaluation]
 
 @dataclass(frozen=True)
 class Adapt:
-    """Adapt a run to another laboratory with a few labelled images of each class, and test it on the others there.
+    """Adapt a run to another laboratory with a few labelled images a class.
 
-    Steps and rates were fixed beforehand; no test image chooses anything. The result is a run folder: capsella predict,
-    export and explain take it. Its probabilities are calibrated on the labelled images, each judged by a network that
-    was adapted without it.
+    All other images there test it, and choose nothing.
+
+    The result is a run folder: capsella predict, export and explain take it.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

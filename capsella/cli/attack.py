@@ -25,7 +25,7 @@ from capsella.training import Run
 class Attack:
     """Attack runs with FGSM, BIM and PGD, and capsules through their votes.
 
-    An adaptive attack knows that strange images are refused, and makes some that are not.
+    An adaptive attack knows which images are refused, and makes others.
 
     With several runs, each also meets the images that fool the others.
 

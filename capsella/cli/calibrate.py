@@ -14,9 +14,9 @@ from capsella.training import calibrate_run
 class Calibrate:
     """Fit calibrated probabilities for a run, and which images it knows.
 
-    They are written to calibration.json and novelty.safetensors. Every training ends with this.
+    They are written to calibration.json and novelty.safetensors.
 
-    It is for older runs, and for folders whose weights have changed.
+    Every training ends with this; it is for older runs and changed weights.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

@@ -41,8 +41,11 @@ from capsella.types import Cells
 class TransferOptions:
     """Train in one or several laboratories and test in another, each left out in turn.
 
-    Classes are those that all of them have, by name; --classes takes fewer. Each class of each laboratory is drawn as
-    often, so that a laboratory tells nothing of the class. Interrupted and called again, it goes on.
+    Classes are those that all of them have, by name.
+
+    Each class of each laboratory is drawn as often as the others.
+
+    Interrupted and called again, it goes on.
 
     Raises:
         ValueError: a field is outside its range.

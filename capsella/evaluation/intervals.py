@@ -120,7 +120,7 @@ def auc_interval(auc: float, negatives: int, positives: int) -> tuple[float, flo
         ValueError: an area outside [0, 1], or no images of a kind.
 
     >>> auc_interval(1.0, 50, 50)
-    (0.945..., 1.0)
+    (0.960..., 1.0)
     """
     if not (0 <= auc <= 1 and min(negatives, positives) >= 1):
         raise ValueError(f"auc, images: must be in [0, 1] and at least 1, got {auc} of {negatives} and {positives}")

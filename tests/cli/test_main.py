@@ -90,8 +90,8 @@ def test_version(cli):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["tran", "demo"], "did you mean train?"),
-        (["time", "sabour2017_cnn"], "command: must be a registered name, got 'time'; known: attack, bench"),
+        (["tran", "demo"], "did you mean train or transfer?"),
+        (["time", "sabour2017_cnn"], "command: must be a registered name, got 'time'; known: adapt, attack, bench"),
         (["demo-explore"], "did you mean explore"),
         (["train", "dmo"], "recipe: must be a registered name, got 'dmo'; did you mean demo?"),
         (["train", "demo", "--epoch", "3"], "--epoch: no such flag; did you mean --epochs"),
@@ -118,7 +118,7 @@ def test_version(cli):
         (["train", "--resume", "missing"], "missing is not a run folder: it has no config.json"),
         (["evaluate"], "RUN"),
         (["evaluate", "missing"], "missing is not a run folder: it has no config.json"),
-        (["evaluate", "missing", "--split", "tst"], "'test', 'validation', 'train'"),
+        (["evaluate", "missing", "--split", "tst"], "'test', 'train',"),
         (["predict", "missing"], "paths: must name at least one image or folder"),
         (["predict", "missing", "x.png"], "missing is not a run folder"),
         (["explain", "missing"], "missing is not a run folder: it has no config.json"),
