@@ -118,7 +118,7 @@ def test_version(cli):
         (["train", "--resume", "missing"], "missing is not a run folder: it has no config.json"),
         (["evaluate"], "RUN"),
         (["evaluate", "missing"], "missing is not a run folder: it has no config.json"),
-        (["evaluate", "missing", "--split", "tst"], "'test', 'train',"),
+        (["evaluate", "missing", "--split", "tst"], "invalid choice 'tst'"),
         (["predict", "missing"], "paths: must name at least one image or folder"),
         (["predict", "missing", "x.png"], "missing is not a run folder"),
         (["explain", "missing"], "missing is not a run folder: it has no config.json"),
