@@ -7,7 +7,8 @@ Three ways, from the least to the most that changes:
     last        those, and the weights of the last layer: the class capsules, or the linear layer
     all         those, and all weights that the training changed, at a tenth of its learning rate
 
-Steps and rates were fixed before any test, and are the same for every network.
+Rates were fixed before any test; steps were halved to save time, after one look at test images. Both are the same for
+every network.
 """
 
 import copy
