@@ -36,7 +36,8 @@ class Augment(nn.Module):
             steps.append(K.RandomCrop(image_size, padding=options.shift, padding_mode=border, cropping_mode="slice"))
         if options.margin_shift:
             steps.append(ShiftWithinMargins())
-        steps += _of_another_laboratory(options)
+        others = _of_another_laboratory(options)
+        steps += [Sometimes(others, options.own_microscope)] if others and options.own_microscope else others
         if options.erase:
             if 3 * options.erase > min(image_size):
                 size = f"{image_size[0]}×{image_size[1]}"
@@ -63,6 +64,19 @@ def _of_another_laboratory(options: AugmentOptions) -> list[nn.Module]:
     if options.coarse > 1 or options.jpeg < 100:
         steps.append(Camera(options.coarse, options.jpeg))
     return steps
+
+
+class Sometimes(nn.Module):
+    """Steps for a part of the images; the others, a share drawn one by one, stay as they are."""
+
+    def __init__(self, steps: list[nn.Module], unchanged: float) -> None:
+        super().__init__()
+        self.steps, self.unchanged = nn.Sequential(*steps), unchanged
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Change some images."""
+        kept = torch.rand(len(images), 1, 1, 1, device=images.device) < self.unchanged
+        return torch.where(kept, images, self.steps(images))
 
 
 class TurnAndSqueeze(nn.Module):

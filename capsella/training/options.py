@@ -129,6 +129,9 @@ class AugmentOptions:
     """Shrink half of the batches by up to this factor and enlarge them again, as from a camera of fewer pixels."""
     jpeg: int = 100
     """Only for grey or RGB: save each image of those batches as JPEG in between, with a quality from this to 100."""
+    own_microscope: float = 0.0
+    """Share of the images that the changes from `zoom` to `jpeg` leave as they are, so that the network does not lose
+    its own laboratory."""
 
     def __post_init__(self) -> None:
         not_negative(shift=self.shift, erase=self.erase)
@@ -140,6 +143,7 @@ class AugmentOptions:
         require(1 <= self.zoom <= 4, "be a factor from 1 to 4", zoom=self.zoom)
         for name in ("stain", "white_balance", "gamma", "noise"):
             require(0 <= getattr(self, name) <= 1, "be from 0 to 1", **{name: getattr(self, name)})
+        require(0 <= self.own_microscope < 1, "be a share in [0, 1)", own_microscope=self.own_microscope)
         require(1 <= self.coarse <= 8, "be a factor from 1 to 8", coarse=self.coarse)
         require(1 <= self.jpeg <= 100, "be a quality from 1 to 100", jpeg=self.jpeg)
         require(0 <= self.blur <= 10, "be from 0 to 10 pixels", blur=self.blur)

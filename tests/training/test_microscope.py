@@ -126,3 +126,13 @@ def test_wrong_strengths(wrong, text):
 def test_grey_images_have_no_stains():
     with pytest.raises(CapsellaError, match="stain: must be 0 for images that are not RGB, got 1 channels"):
         StainJitter(0.5)(CELLS[:, :1])
+
+
+def test_a_share_keeps_its_own_microscope():
+    torch.manual_seed(0)
+    images = CELLS.repeat(8, 1, 1, 1)
+    changed = Augment(AugmentOptions(white_balance=0.5, own_microscope=0.25), (16, 16))(images)
+    kept = (changed == images).flatten(1).all(1)
+    assert float(kept.float().mean()) == pytest.approx(0.25, abs=0.06)
+    with pytest.raises(ValueError, match="own_microscope: must be a share in"):
+        AugmentOptions(own_microscope=1.0)
