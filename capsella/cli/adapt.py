@@ -1,6 +1,6 @@
 """`capsella adapt`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +72,7 @@ def run(arguments: list[str]) -> None:
     out.print(*found.lines(), *notes, drawn, sep="\n", markup=False, soft_wrap=True)
 
     network, judged = _adapted(trained, labelled, options, own)
+    network.cut = None if network.cut is None else replace(network.cut, radius=found.cell_radius)
     pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
     if own is not None:
         pairs["own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)

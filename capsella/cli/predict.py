@@ -10,8 +10,8 @@ import tyro
 
 from capsella.cli.screen import console
 from capsella.data.depth import check_range
-from capsella.errors import counted
-from capsella.evaluation import Broken, Certainty, Prediction, predict_files, predict_table, print_table
+from capsella.errors import counted, require
+from capsella.evaluation import Broken, Certainty, Prediction, predict_files, predict_table, print_table, scaled
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE
 from capsella.training import load_run
@@ -52,6 +52,9 @@ class Predict:
     """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8."""
     batch_size: int = 64
     """Images at a time."""
+    cell_radius: float | None = None
+    """Of stained cells that a network cuts out: the radius of a usual nucleus in pixels of the files; default: the
+    median of 100 of them, which must be of one microscope."""
     range: tuple[float, float] | None = None
     """The values that are black and white in files of more than 8 bits a channel; default: as the model was trained."""
     skip_broken: bool = False
@@ -69,6 +72,7 @@ def run(arguments: list[str]) -> None:
     check_range(options.range)
     trained = load_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
+    notes = _scale(options, trained.model)
     classes = 2 if trained.recipe.data.is_paired else 1
     model, refuse = trained.model, options.refuse or None
     certainty = Certainty(model.confidence, options.coverage, options.unsure_below, model.novelty, refuse)
@@ -76,8 +80,18 @@ def run(arguments: list[str]) -> None:
         _to_standard_output(options, trained.model, classes, certainty)
     else:
         _to_table(options, trained.model, classes, options.out, certainty, began)
-    for note in () if trained.recipe.data.is_paired else certainty.notes():
+    for note in notes if trained.recipe.data.is_paired else [*notes, *certainty.notes()]:
         console(stderr=True).print(f"note: {note}", soft_wrap=True, markup=False)
+
+
+def _scale(options: Predict, model: ImageClassifier) -> list[str]:
+    """Set the scale at which cells are cut out of these images; a note where it is not known."""
+    if model.cut is None:
+        radius = options.cell_radius
+        require(radius is None, "be None for a network that cuts no cells out", cell_radius=radius)
+        return []
+    model.cut, note = scaled(model.cut, options.paths, options.cell_radius)
+    return [] if note is None else [note]
 
 
 def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, certainty: Certainty) -> None:

@@ -79,6 +79,7 @@ class Plan:
             size=given.size,
             channels=given.channels,
             cells=given.cells,
+            cell_radius=self.splits.cell_radius,
             range=self.splits.value_range,
             split_file=file,
             group=given.group,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from capsella.data.download import find
-from capsella.data.npz import image_set, load_arrays, read_npz
+from capsella.data.npz import image_set, load_arrays, read_npz, with_radius
 from capsella.data.options import DataOptions
 from capsella.data.source import Parts, Source
 
@@ -30,9 +30,11 @@ def _read_bccd(options: DataOptions) -> Parts:
 def _read_segmentation(options: DataOptions) -> Parts:
     """Its only basophil is left out: one image cannot be in train, validation and test."""
     path = find(_SEGMENTATION, _GET_SEGMENTATION)
-    images, broken = image_set(path, load_arrays(path), options)
+    arrays = load_arrays(path)
+    options = with_radius(path, arrays, options)
+    images, broken = image_set(path, arrays, options)
     others = [name for name in images.classes if name != "basophil"]
-    return Parts("segmentation-wbc", images.of_classes(others), broken=broken)
+    return Parts("segmentation-wbc", images.of_classes(others), broken=broken, cell_radius=options.cell_radius)
 
 
 SOURCES = (

@@ -23,7 +23,7 @@ from jaxtyping import UInt8
 from capsella.data.depth import ValueRange
 from capsella.data.reading import read_image
 from capsella.errors import CapsellaError, at_least
-from capsella.types import Cells
+from capsella.types import CellCut
 
 _AHEAD = 3  # chunks a worker may be ahead of whoever takes them: enough to smooth out slow files
 _DIED = "the process that decoded it died: the decoder crashed, or the system ended it for want of memory"
@@ -48,7 +48,7 @@ def decode_files(
     size: tuple[int, int],
     channels: int,
     value_range: ValueRange | None = None,
-    cells: Cells = "whole",
+    cut: CellCut | None = None,
     *,
     chunk: int = 64,
     workers: int = 0,
@@ -62,7 +62,7 @@ def decode_files(
         files: names; taken as they are needed, so that any number of them costs no memory.
         size: (height, width) to resize to.
         channels: 1 for grey, 3 for RGB.
-        value_range, cells: of files of more than 8 bits a channel; of stained cells: see `read_image`.
+        value_range, cut: of files of more than 8 bits a channel; of stained cells: see `read_image`.
         chunk: files a chunk.
         workers: processes; 0 decodes in this one. With more, a script of one's own must guard its main part with
             `if __name__ == "__main__":`, as for every use of `multiprocessing`.
@@ -73,7 +73,7 @@ def decode_files(
     """
     at_least(1, chunk=chunk)
     at_least(0, workers=workers)
-    read = partial(_read, size=size, channels=channels, value_range=value_range, cells=cells)
+    read = partial(_read, size=size, channels=channels, value_range=value_range, cut=cut)
     chunks = _chunks(files, chunk)
     return _in_processes(chunks, read, workers) if workers else map(read, chunks)
 
@@ -85,13 +85,13 @@ def _chunks(files: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
 
 
 def _read(
-    files: Sequence[str], size: tuple[int, int], channels: int, value_range: ValueRange | None, cells: Cells
+    files: Sequence[str], size: tuple[int, int], channels: int, value_range: ValueRange | None, cut: CellCut | None
 ) -> Chunk:
     pixels, read = np.empty((len(files), channels, *size), np.uint8), 0
     reasons: list[str | None] = []
     for file in files:
         try:
-            pixels[read] = read_image(Path(file), size, channels, value_range, cells).numpy()
+            pixels[read] = read_image(Path(file), size, channels, value_range, cut).numpy()
             read += 1
             reasons.append(None)
         except CapsellaError as error:

@@ -10,7 +10,7 @@ and a line says so.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from torch import Tensor
 
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
-from capsella.data.listing import PassedOver, is_image, sub_folders, walk
+from capsella.data.listing import PassedOver, is_image, spread, sub_folders, walk
 from capsella.data.options import DataOptions
-from capsella.data.reading import ENDINGS, Look, decode, read_all, stack
+from capsella.data.reading import ENDINGS, Look, decode, read_all, rgb_images, stack
 from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
 from capsella.data.split.table import SplitTable
+from capsella.data.stained import SAMPLED, usual_radius
 from capsella.errors import CapsellaError, counted
 
 _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
@@ -65,7 +66,9 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     listed = _used(list_files(root, passed_over), root, table)
     groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
     seen = Fingerprints(wanted=options.duplicates != "ignore")
-    read = read or partial(_read, options=options)
+    if read is None:
+        options = _with_radius(options, [root / file.path for file in listed])
+        read = partial(_read, options=options)
     readers = [partial(read, root / file.path, seen.of(row)) for row, file in enumerate(listed)]
     images, positions, errors = read_all(readers, options.skip_broken)
     files = [listed[position] for position in positions]
@@ -82,8 +85,16 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     name, notes = root.resolve().name, (*passed_over.notes(), *_about_groups(everything))
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
-        return Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
-    return Parts(name, everything, broken=broken, notes=notes)
+        parts = Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
+        return replace(parts, cell_radius=options.cell_radius)
+    return Parts(name, everything, broken=broken, notes=notes, cell_radius=options.cell_radius)
+
+
+def _with_radius(options: DataOptions, files: Sequence[Path]) -> DataOptions:
+    """With the radius of the images' usual nucleus, where cells are to be cut out by it."""
+    if options.cells == "whole" or options.cell_radius is not None:
+        return options
+    return replace(options, cell_radius=usual_radius(rgb_images(files[row] for row in spread(len(files), SAMPLED))))
 
 
 def _used(listed: list[ClassFile], root: Path, table: SplitTable | None) -> list[ClassFile]:
@@ -97,7 +108,7 @@ def _used(listed: list[ClassFile], root: Path, table: SplitTable | None) -> list
 
 
 def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:
-    return decode(file, str(file), options.height_width, options.channels, options.range, options.cells, look)
+    return decode(file, str(file), options.height_width, options.channels, options.range, options.cut, look)
 
 
 def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:

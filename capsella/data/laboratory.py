@@ -26,14 +26,14 @@ from capsella.errors import CapsellaError, counted, near_names
 
 _OF_ONE_SOURCE = (
     *("of", "path", "group", "camera", "viewpoints", "test_viewpoints", "folds", "fold", "split_file", "duplicates"),
-    *("laboratories", "classes"),
+    *("laboratories", "classes", "cell_radius"),
 )
 MOST_COMPARED = 20_000
 """Images among which copies are looked for by their look; among more, by their pixels alone."""
 
 
 class Laboratory(NamedTuple):
-    """All images of a laboratory, whatever splits it brings. notes, broken: as in `Splits`.
+    """All images of a laboratory, whatever splits it brings. notes, broken, cell_radius: as in `Splits`.
 
     left_out: how many there were of each class that the network does not know.
     """
@@ -43,6 +43,7 @@ class Laboratory(NamedTuple):
     left_out: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    cell_radius: float | None = None
 
     def of_classes(self, classes: Sequence[str]) -> "Laboratory":
         """The images of the classes that a network knows, by name.
@@ -107,7 +108,7 @@ def read_laboratory(place: str, data: DataOptions) -> Laboratory:
     everything = Parts(source.name, join(list(source.named().values())))
     # Copies are looked for over all parts together.
     images = keep_together(everything, options.duplicates).train
-    return Laboratory(source.name, images, {}, source.notes, source.broken)
+    return Laboratory(source.name, images, {}, source.notes, source.broken, source.cell_radius)
 
 
 def by_class_name(images: ImageSet, classes: Sequence[str]) -> tuple[ImageSet, dict[str, int]]:

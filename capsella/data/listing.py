@@ -92,3 +92,13 @@ def sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]
         for entry in folder.iterdir()
         if entry.is_dir() and not entry.name.startswith(".") and not leads_back(entry)
     )
+
+
+def spread(number: int, most: int) -> list[int]:
+    """At most `most` of so many rows, spread evenly.
+
+    >>> spread(10, 4)
+    [0, 2, 5, 7]
+    """
+    step = max(1.0, number / most)
+    return [int(step * k) for k in range(int(number / step))]

@@ -13,6 +13,7 @@
 
 import zipfile
 import zlib
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -20,13 +21,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Int, UInt8
+from PIL import Image
 from torch import Tensor
 
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
+from capsella.data.listing import spread
 from capsella.data.options import DataOptions
-from capsella.data.reading import decode, read_all, resize_array, stack
+from capsella.data.reading import decode, read_all, resize_array, rgb_images, stack
 from capsella.data.source import Parts
+from capsella.data.stained import SAMPLED, usual_radius
 from capsella.errors import CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
@@ -49,6 +53,7 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
     """
     path = Path(path)
     arrays = load_arrays(path)
+    options = with_radius(path, arrays, options)
     if "train_images" in arrays:
         sets = _read_prefixed(path, arrays, options, classes)
     elif "split" in arrays:
@@ -56,7 +61,7 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
         sets = {split: image_set(path, arrays, options, classes, rows[split]) for split in rows}
     else:
         images, broken = image_set(path, arrays, options, classes)
-        return Parts(path.stem, images, broken=broken)
+        return Parts(path.stem, images, broken=broken, cell_radius=options.cell_radius)
     for split in ("train", "test"):
         if split not in sets:
             raise CapsellaError(f"{path}: must hold train and test images where it splits them, but has no {split}")
@@ -66,7 +71,25 @@ def read_npz(path: Path, options: DataOptions, classes: tuple[str, ...] | None =
         validation=sets["validation"][0] if "validation" in sets else None,
         test=sets["test"][0],
         broken=tuple(error for _, broken in sets.values() for error in broken),
+        cell_radius=options.cell_radius,
     )
+
+
+def with_radius(path: Path, arrays: Arrays, options: DataOptions) -> DataOptions:
+    """The options with the radius of the images' usual nucleus, where cells are to be cut out by it."""
+    if options.cells == "whole" or options.cell_radius is not None:
+        return options
+    if "image_offset" in arrays:
+        joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
+        rows = spread(len(offsets) - 1, SAMPLED)
+        files = (BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes()) for row in rows)
+        radius = usual_radius(rgb_images(files))
+    else:
+        name = next((name for name in arrays if name.endswith(("images", "image"))), "images")
+        pixels = _channels_last(path, _first(path, arrays, (name,)))
+        rows = spread(len(pixels), SAMPLED) if pixels.shape[3] == 3 else []
+        radius = usual_radius(Image.fromarray(pixels[row]) for row in rows)
+    return replace(options, cell_radius=radius)
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -110,7 +133,7 @@ def image_set(
     else:
         pixels = _channels_last(path, _first(path, arrays, ("images", "image")))
         _check_number(path, "images", len(pixels), len(labels))
-        images = resize_array(pixels[rows], options.height_width, options.channels, options.cells)
+        images = resize_array(pixels[rows], options.height_width, options.channels, options.cut)
         seen.add_arrays(pixels, rows)
     files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
     metadata = _metadata(path, arrays, options.group, len(labels))
@@ -203,7 +226,7 @@ def _decode_joined(
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
         name = f"{path}, image {row}"
-        return decode(content, name, options.height_width, options.channels, options.range, options.cells, seen.of(row))
+        return decode(content, name, options.height_width, options.channels, options.range, options.cut, seen.of(row))
 
     images, positions, errors = read_all([partial(reader, row) for row in rows.tolist()], options.skip_broken)
     read = rows[positions]

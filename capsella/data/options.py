@@ -8,7 +8,7 @@ from typing import Literal
 from capsella.data.depth import ValueRange, check_range
 from capsella.data.stained import check_cells
 from capsella.errors import at_least, not_negative, require
-from capsella.types import Cells
+from capsella.types import CellCut, Cells
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")
@@ -52,7 +52,11 @@ class DataOptions:
 
     cells: Cells = "whole"
     """Only for stained cells in colour, with a size: `cut` finds the cell of each image by its nucleus and cuts it out,
-    so that cells of every microscope have one size; `matched` also brings background and nucleus to one colour."""
+    at the laboratory's own scale; `matched` also brings background and nucleus to one colour."""
+
+    cell_radius: float | None = None
+    """Only with `cells`: the radius of a usual nucleus in pixels of the image files; default: the median of 100 of the
+    images. It sets the scale, for microscopes magnify differently."""
 
     validation: float = 0.1
     """Share of the training images held out for validation, class by class, where the source sets none apart."""
@@ -147,6 +151,9 @@ class DataOptions:
         check_range(self.range)
         check_cells(self.cells)
         require(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
+        radius = self.cell_radius
+        require(radius is None or 0 < radius < float("inf"), "be above 0 and finite, or None", cell_radius=radius)
+        require(radius is None or self.cells != "whole", "be None where cells are not cut out", cell_radius=radius)
         at_least(1, per_class=self.per_class)
         at_least(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
         at_least(2, first_classes=self.first_classes)
@@ -218,6 +225,11 @@ class DataOptions:
         """The options of the images that pairs are made of."""
         default = {field: getattr(DataOptions, field) for field in ("of", *PAIR_FIELDS)}
         return replace(self, name="mnist" if self.of is None else self.of, **default)
+
+    @property
+    def cut(self) -> CellCut | None:
+        """How cells are cut out of the images, or None."""
+        return None if self.cells == "whole" else CellCut(self.cells == "matched", self.cell_radius)
 
     @property
     def height_width(self) -> tuple[int, int] | None:

@@ -1,14 +1,13 @@
 """What a folder of images is like, from the names and headers of its files."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
 from PIL import Image
 
-from capsella.data.folder import ClassFile, list_files
-from capsella.data.listing import PassedOver
+from capsella.data.folder import list_files
+from capsella.data.listing import PassedOver, spread
 from capsella.data.reading import FORMATS
 from capsella.errors import CapsellaError
 
@@ -50,7 +49,8 @@ def outline(path: Path) -> Outline:
         CapsellaError: no such folder, no classes, or no image among those looked at whose header can be read.
     """
     files = list_files(path, PassedOver())
-    headers = [header for file in _spread(files) if (header := _header(path / file.path)) is not None]
+    some = [files[row] for row in spread(len(files), SAMPLED)]
+    headers = [header for file in some if (header := _header(path / file.path)) is not None]
     if not headers:
         raise CapsellaError(f"{path}: must hold images that can be read, got none among its {len(files)} files")
     sizes = [image.size for image in headers]
@@ -63,11 +63,6 @@ def outline(path: Path) -> Outline:
         width=median_low(width for width, _ in sizes),
         channels=1 if all(_is_grey(image.mode) for image in headers) else 3,
     )
-
-
-def _spread(files: Sequence[ClassFile]) -> list[ClassFile]:
-    step = max(1, len(files) / SAMPLED)
-    return [files[int(step * k)] for k in range(int(len(files) / step))]
 
 
 def _header(path: Path) -> Image.Image | None:

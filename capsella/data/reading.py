@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
@@ -18,9 +18,9 @@ from rich.progress import track
 from torch import Tensor
 
 from capsella.data.depth import FORMATS, ValueRange, check_range, depth_of, read_values, to_8_bits
-from capsella.data.stained import check_cells, cut_cell
+from capsella.data.stained import cut_cell
 from capsella.errors import CapsellaError, counted, require
-from capsella.types import Cells
+from capsella.types import CellCut
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MOST_PIXELS = 80_000_000
@@ -40,7 +40,7 @@ def read_image(
     size: tuple[int, int] | None = None,
     channels: int | None = None,
     value_range: ValueRange | None = None,
-    cells: Cells = "whole",
+    cut: CellCut | None = None,
 ) -> UInt8[Tensor, "c h w"]:
     """Read one PNG, JPEG, BMP, TIFF, GIF or WebP image, turned upright as its EXIF data say.
 
@@ -53,7 +53,7 @@ def read_image(
         channels: 1 for grey (Rec. 601 luma), 3 for RGB, or None to keep the image's own.
         value_range: (low, high), the values that become 0 and 255 in a file of more than 8 bits a channel; a file of
             8 bits is taken as it is.
-        cells: "cut" and "matched" cut out the stained cell in place of the centre, see `cut_cell`; with a `size`.
+        cut: cuts out the stained cell in place of the centre, see `cut_cell`; with a `size`.
 
     Returns:
         [c h w], 0..255.
@@ -62,14 +62,13 @@ def read_image(
         CapsellaError: the file is missing, unreadable, truncated, of another format, of several pages, larger than
             `MOST_PIXELS` or `MOST_BYTES`, or no file but a folder, a pipe, a device; or it has more than 8 bits a
             channel, and there is no `value_range`; or it shows no stained cell to be cut out.
-        ValueError: `size`, `channels`, `value_range` or `cells` cannot be.
+        ValueError: `size`, `channels`, `value_range` or `cut` cannot be.
     """
     require(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
     require(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
     check_range(value_range)
-    check_cells(cells)
-    require(size is not None or cells == "whole", "be whole without a size", cells=cells)
-    return decode(Path(path), str(path), size, channels, value_range, cells)
+    require(size is not None or cut is None, "be None without a size", cut=cut)
+    return decode(Path(path), str(path), size, channels, value_range, cut)
 
 
 def decode(
@@ -78,7 +77,7 @@ def decode(
     size: tuple[int, int] | None,
     channels: int | None,
     value_range: ValueRange | None = None,
-    cells: Cells = "whole",
+    cut: CellCut | None = None,
     look: Look | None = None,
 ) -> UInt8[Tensor, "c h w"]:
     """Decode an image file, or the bytes of one, as `read_image` does; `name` is what errors call it.
@@ -93,13 +92,13 @@ def decode(
             if image.format == "GIF":  # whose greys are colours of a palette, too, or not, as the writer chose
                 channels = channels or 3
             image.load()
-            return to_tensor(ImageOps.exif_transpose(image), size, channels, cells)
+            return to_tensor(ImageOps.exif_transpose(image), size, channels, cut)
         if value_range is None:
             raise CapsellaError(
                 f"it has {depth} a channel, and no range says which values are black and white; give one, "
                 "as --range 0 4095, or save it with 8 bits"
             )
-        return to_tensor(Image.fromarray(to_8_bits(read_values(file), value_range)), size, channels, cells)
+        return to_tensor(Image.fromarray(to_8_bits(read_values(file), value_range)), size, channels, cut)
 
 
 @contextmanager
@@ -147,15 +146,15 @@ def _check_header(image: Image.Image) -> None:
 
 
 def to_tensor(
-    image: Image.Image, size: tuple[int, int] | None, channels: int | None, cells: Cells = "whole"
+    image: Image.Image, size: tuple[int, int] | None, channels: int | None, cut: CellCut | None = None
 ) -> UInt8[Tensor, "c h w"]:
     """Convert to grey or RGB, crop and resize as `read_image` says; channels and size that fit are left untouched."""
     image = _to_grey_or_rgb(image)
     own_channels = 1 if image.mode == "L" else 3
-    if cells != "whole" and size is not None:
+    if cut is not None and size is not None:
         if own_channels == 1:
             raise CapsellaError("it is grey: stained cells are found by their colour")
-        image = cut_cell(image, size, matched=cells == "matched")
+        image = cut_cell(image, size, cut)
     if channels is not None and channels != own_channels:
         image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and image.size != (size[1], size[0]):
@@ -174,15 +173,28 @@ def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
 
 
 def resize_array(
-    images: UInt8[np.ndarray, "n h w c"], size: tuple[int, int] | None, channels: int | None, cells: Cells = "whole"
+    images: UInt8[np.ndarray, "n h w c"], size: tuple[int, int] | None, channels: int | None, cut: CellCut | None = None
 ) -> UInt8[Tensor, "n c2 h2 w2"]:
     """Images that come as pixels, not as files: converted and resized as `read_image` does."""
     height_width, own_channels = images.shape[1:3], images.shape[3]
-    if size in (None, height_width) and channels in (None, own_channels) and cells == "whole":
+    if size in (None, height_width) and channels in (None, own_channels) and cut is None:
         return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
     check_memory(len(images), size or height_width, channels or own_channels)
     pictures = (Image.fromarray(image.squeeze(-1) if own_channels == 1 else image) for image in images)
-    return torch.stack([to_tensor(picture, size, channels, cells) for picture in pictures])
+    return torch.stack([to_tensor(picture, size, channels, cut) for picture in pictures])
+
+
+def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
+    """The images of 8 bits and in colour that can be read, upright."""
+    for file in files:
+        try:
+            with opened(file, str(file)) as image:
+                if depth_of(image) is None:
+                    found = _to_grey_or_rgb(ImageOps.exif_transpose(image))
+                    if found.mode == "RGB":
+                        yield found
+        except CapsellaError:  # it is named where all images are read
+            continue
 
 
 def read_all(

@@ -20,6 +20,8 @@ class Parts:
     broken: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What was noticed while reading, a line each."""
+    cell_radius: float | None = None
+    """Of a usual nucleus, where stained cells were cut out by it; in pixels of the files."""
 
     @classmethod
     def of_own(

@@ -67,7 +67,7 @@ def _readable(
     """The files that can be read, with their images in [0, 1]; `broken` as for `explain_images`."""
     for file in files:
         try:
-            pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cells)
+            pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cut)
         except CapsellaError as error:
             if broken is None:
                 raise

@@ -39,7 +39,7 @@ def read_upload(file: Path, name: str, model: ImageClassifier) -> tuple[Float[Te
         raise CapsellaError(f"{name}: must be at most {MOST_BYTES / 1e6:.0f} MB, got {size / 1e6:.1f} MB")
     content = file.read_bytes()
     said = _check_header(content, name, model)
-    form = (model.image_size, model.channels, model.value_range, model.cells)
+    form = (model.image_size, model.channels, model.value_range, model.cut)
     return decode(BytesIO(content), name, *form).float() / 255, said
 
 
@@ -70,8 +70,8 @@ def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, mod
     """What reading will do to an image of this size (height, width), of Pillow's mode and of `depth_of`."""
     said = []
     wanted = model.image_size
-    if model.cells != "whole":
-        stain = "" if model.cells == "cut" else ", its stain was matched"
+    if model.cut is not None:
+        stain = ", its stain was matched" if model.cut.matched else ""
         said.append(f"the stained cell of {name} was cut out{stain} and resized to {wanted[1]}×{wanted[0]}")
     elif size != wanted:
         cut = "" if size[0] * wanted[1] == size[1] * wanted[0] else "the middle was cut out and "

@@ -73,10 +73,9 @@ def operators(program: ExportedProgram) -> set[str]:
 
 def _form(model: ImageClassifier) -> list[str]:
     """How an image gets its size, in words; stained cells are a program of their own, which an instrument needs too."""
-    if model.cells == "whole":
+    if model.cut is None:
         return ["crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
-    matched = model.cells == "matched"
-    return [f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), matched={matched})"]
+    return [f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})"]
 
 
 def _deep_values(model: ImageClassifier) -> list[str]:

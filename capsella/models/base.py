@@ -17,7 +17,7 @@ from capsella.models.novelty.files import read_novelty, write_novelty
 from capsella.models.novelty.fitted import Novelty
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
-from capsella.types import Capsules, Cells, Output
+from capsella.types import Capsules, CellCut, Output
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
 
@@ -36,8 +36,8 @@ class ImageClassifier(nn.Module, ABC):
     value_range: tuple[float, float] | None = None
     """The values (low, high) that were 0 and 1 in training images of more than 8 bits a channel; None: there were none.
     What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
-    cells: Cells = "whole"
-    """What was done to the training images before, and must be to others."""
+    cut: CellCut | None = None
+    """How stained cells were cut out of the training images, and must be of others; None: they were not."""
     confidence: Confidence | None = None
     novelty: Novelty | None = None
     settled: Mapping[str, Any] = {}
@@ -111,7 +111,7 @@ class ImageClassifier(nn.Module, ABC):
         A calibrated model's `confidence` is written to calibration.json, and its `novelty` to novelty.safetensors,
         unless the weights have changed since.
         """
-        save_model(self, Path(folder), self.name, self.options, self.value_range, self.cells)
+        save_model(self, Path(folder), self.name, self.options, self.value_range, self.cut)
         write_confidence(self, self.confidence, Path(folder))
         write_novelty(self, self.novelty, Path(folder))
 

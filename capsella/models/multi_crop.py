@@ -35,7 +35,7 @@ class MultiCrop(ImageClassifier):
             raise ValueError(f"offsets: must be at least one, of at most {room} pixels for this crop, got {offsets}")
         self.model, self.offsets = model, tuple(offsets)
         self.name, self.options = model.name, model.options
-        self.value_range, self.cells = model.value_range, model.cells
+        self.value_range, self.cut = model.value_range, model.cut
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None = None) -> Output:
         """Mean activations; poses and reconstructions of different cuts have no mean, and are left out."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -15,7 +15,7 @@ from torch import nn
 
 from capsella.errors import CapsellaError
 from capsella.files import write_json, write_whole
-from capsella.types import Cells
+from capsella.types import CellCut
 
 _MOST_BYTES = 50_000_000  # of model.json: a million classes' names
 Model = TypeVar("Model", bound=nn.Module)
@@ -27,10 +27,10 @@ def save_model(
     name: str,
     options: Mapping[str, Any],
     value_range: tuple[float, float] | None,
-    cells: Cells,
+    cut: CellCut | None,
 ) -> None:
     """Write both files; name and options make the same network again, the others say what it was shown."""
-    shown = {"value_range": value_range, "cells": cells}
+    shown = {"value_range": value_range, "cut": None if cut is None else cut.to_dict()}
     write_json(folder / "model.json", {"name": name, "options": options, **shown})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     write_whole(folder / "model.safetensors", lambda path: safetensors.torch.save_file(weights, path))
@@ -54,7 +54,7 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
     check_weights(outline, folder / "model.safetensors")
     model = create(**description)
     load_weights(model, folder / "model.safetensors")
-    model.value_range, model.cells = shown  # type: ignore[assignment]
+    model.value_range, model.cut = shown  # type: ignore[assignment]
     return model
 
 
@@ -105,7 +105,7 @@ def hash_weights(model: nn.Module, digest: "hashlib._Hash") -> None:
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, float] | None, Cells]]:
+def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, float] | None, CellCut | None]]:
     """{"name", **options}, and what the model was shown, from model.json; older ones do not name all of it."""
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -117,10 +117,9 @@ def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, fl
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise ValueError(f"value_range {value_range}")
             value_range = low, high
-        cells = description.get("cells", "whole")
-        if cells not in get_args(Cells):
-            raise ValueError(f"cells {cells}")
-        return {"name": description["name"], **description["options"]}, (value_range, cells)
+        cut = description.get("cut")
+        shown = value_range, None if cut is None else CellCut.from_dict(cut)
+        return {"name": description["name"], **description["options"]}, shown
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; is {path.parent} a saved model or a run folder?") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

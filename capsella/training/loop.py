@@ -91,11 +91,11 @@ class Trainer:
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
         self.splits = splits = load_data(recipe.data)
-        recipe, self.balance_choice = settle_balance(recipe.with_range(splits.value_range), splits.train)
-        self.recipe = recipe
+        found = recipe.with_found(splits.value_range, splits.cell_radius)
+        self.recipe, self.balance_choice = recipe, _ = settle_balance(found, splits.train)
         torch.manual_seed(recipe.seed)
         self.model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
-        self.model.value_range, self.model.cells = splits.value_range, recipe.data.cells
+        self.model.value_range, self.model.cut = splits.value_range, recipe.data.cut
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

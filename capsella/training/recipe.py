@@ -99,11 +99,11 @@ class Recipe:
         """The recipe with other values of these options of its network."""
         return dataclasses.replace(self, model=self.model.replace(**options))
 
-    def with_range(self, value_range: ValueRange | None) -> "Recipe":
-        """With the range that its images were read by, so that all that read them again do as the training did."""
-        if value_range is None or value_range == self.data.range:
-            return self
-        return dataclasses.replace(self, data=dataclasses.replace(self.data, range=value_range))
+    def with_found(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
+        """With the range and scale that its images were read by, so that all who read them again do as the training."""
+        own = self.data
+        data = dataclasses.replace(own, range=own.range or value_range, cell_radius=own.cell_radius or cell_radius)
+        return self if data == own else dataclasses.replace(self, data=data)
 
     def with_network(self, name: str) -> "Recipe":
         """With another network, see `ModelOptions.of_network`. A CNN brings cross-entropy, capsules margin loss.

@@ -111,8 +111,7 @@ class RunFolder:
         begun = self.read_config()[1]
         if recipe.precision == "auto":
             recipe = replace(recipe, precision=begun.precision)
-        if recipe.data.range is None:
-            recipe = recipe.with_range(begun.data.range)
+        recipe = recipe.with_found(begun.data.range, begun.data.cell_radius)
         mine, theirs = (one.complete().model.options.get("routing") for one in (recipe, begun))
         if recipe.precision == "bf16-mixed" and isinstance(mine, EMRouting) and isinstance(theirs, EMRouting):
             votes = theirs.votes if mine.votes == "auto" else mine.votes

@@ -7,6 +7,7 @@ from PIL import Image
 from capsella import create_model
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
+from capsella.types import CellCut
 
 QUICK = (
     "--epochs",
@@ -57,7 +58,9 @@ def test_a_run_on_stained_cells(cli, cells, tmp_path):
     assert "changed as other microscopes, stains and cameras would" in answer.out
     assert '"cells": "matched"' in (tmp_path / "run" / "config.json").read_text()
     model = ImageClassifier.from_pretrained(tmp_path / "run")
-    assert model.cells == "matched"
+    assert model.cut is not None
+    assert model.cut.matched
+    assert model.cut.radius > 5
     Image.fromarray(np.full((50, 50, 3), 240, np.uint8)).save(tmp_path / "empty.png")
     save_cell(tmp_path / "new.png", 200, 2)
     table = tmp_path / "new.csv"
@@ -65,6 +68,17 @@ def test_a_run_on_stained_cells(cli, cells, tmp_path):
     assert answer.code == 0, answer.err
     assert len(table.read_text().splitlines()) == 2
     assert "no stained cell is found" in (tmp_path / "new.csv.broken.csv").read_text()
+    assert (
+        "too few for a scale of their own, 1 stained cell: each nucleus's radius is that of the training" in answer.err
+    )
+    scaled = cli("predict", tmp_path / "run", tmp_path / "new.png", "--cell-radius", "40")
+    assert scaled.code == 0
+    assert "scale" not in scaled.err
+    many = tmp_path / "many"
+    many.mkdir()
+    for k in range(24):
+        save_cell(many / f"{k}.png", 120 + k, 1)
+    assert "scale" not in cli("predict", tmp_path / "run", many).err
 
 
 def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeypatch):
@@ -79,10 +93,10 @@ def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeyp
     answer = cli("transfer", cells, other, "--recipes", *recipes, *quick)
     assert answer.code == 0, answer.err
     found = {
-        ImageClassifier.from_pretrained(file.parent).cells: file.parent.parent.name
+        ImageClassifier.from_pretrained(file.parent).cut is None: file.parent.parent.name
         for file in (tmp_path / "runs").rglob("model.json")
     }
-    assert set(found) == {"whole", "matched"}
+    assert set(found) == {True, False}
     lines = (tmp_path / "runs" / "transfer.txt").read_text().splitlines()
     assert sum("images-cells-efficient" in line for line in lines) == 2  # each laboratory is left out once
     assert max(map(len, lines)) <= 80
@@ -91,13 +105,13 @@ def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeyp
 def test_the_cut_is_part_of_what_is_saved(tmp_path):
 
     model = create_model("he2016_resnet10", image_size=16, classes=2)
-    model.cells = "cut"
+    model.cut = CellCut(False, 12.5)
     model.save_pretrained(tmp_path)
-    assert ImageClassifier.from_pretrained(tmp_path).cells == "cut"
+    assert ImageClassifier.from_pretrained(tmp_path).cut == CellCut(False, 12.5)
     file = tmp_path / "model.json"
-    file.write_text(file.read_text().replace('"cut"', '"round"'))
+    file.write_text(file.read_text().replace("12.5", "-1"))
 
     with pytest.raises(CapsellaError, match="damaged or not written by capsella"):
         ImageClassifier.from_pretrained(tmp_path)
-    file.write_text(file.read_text().replace('"cells": "round"', '"other": 1'))
-    assert ImageClassifier.from_pretrained(tmp_path).cells == "whole"  # as before stained cells were cut out
+    file.write_text(file.read_text().replace('"cut"', '"other"'))
+    assert ImageClassifier.from_pretrained(tmp_path).cut is None  # as before stained cells were cut out

@@ -1,13 +1,16 @@
 """Stained cells: found, cut out at one scale, brought to one colour. Images are drawn here, so the truth is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from capsella.data import DataOptions, load_data, read_image
-from capsella.data.stained import NUCLEUS, RADII, cut_cell, find_nucleus
+from capsella.data.stained import NUCLEUS, RADII, cut_cell, find_nucleus, usual_radius
 from capsella.errors import CapsellaError
+from capsella.types import CellCut
 
 PURPLE, PINK, WHITE = (82, 41, 168), (225, 190, 200), (250, 245, 240)
 
@@ -47,7 +50,7 @@ def test_lobes_belong_together_and_a_far_one_does_not():
 @pytest.mark.parametrize("radius", [0.1, 0.2])
 def test_cells_of_every_magnification_have_one_size(size, radius):
     image = Image.fromarray(drawn(size, (size * 0.55, size * 0.45), radius * size))
-    pixels = np.asarray(cut_cell(image, (64, 64), matched=False)).astype(float)
+    pixels = np.asarray(cut_cell(image, (64, 64), CellCut(False))).astype(float)
     nucleus = np.abs(pixels - PURPLE).sum(-1) < 60
     assert np.sqrt(nucleus.sum() / np.pi) == pytest.approx(32 / RADII, rel=0.08)
     assert [axis.mean() for axis in nucleus.nonzero()] == pytest.approx([31.5, 31.5], abs=1)
@@ -55,7 +58,7 @@ def test_cells_of_every_magnification_have_one_size(size, radius):
 
 def test_a_cell_at_the_border_has_its_pixels_repeated():
     image = Image.fromarray(drawn(centre=(8, 60), radius=20))
-    pixels = np.asarray(cut_cell(image, (64, 64), matched=False))
+    pixels = np.asarray(cut_cell(image, (64, 64), CellCut(False)))
     assert (pixels[0] == pixels[1]).all()
     assert pixels.min() > 0
 
@@ -65,7 +68,9 @@ def test_a_black_border_is_no_image():
     assert turned[0, 0].max() == 0
     found = find_nucleus(turned, turned.max(-1) == 0)
     assert (found.row, found.column) == pytest.approx((60, 60), abs=2)
-    pixels = np.asarray(cut_cell(Image.fromarray(np.asarray(Image.fromarray(drawn()).rotate(45))), (40, 40), False))
+    pixels = np.asarray(
+        cut_cell(Image.fromarray(np.asarray(Image.fromarray(drawn()).rotate(45))), (40, 40), CellCut(False))
+    )
     assert pixels.max(-1).min() > 12
 
 
@@ -75,7 +80,7 @@ def test_matched_stains_are_alike(white):
     light = np.array(white) / WHITE
     paler = [tuple(light * WHITE * (np.array(colour) / WHITE) ** 0.6) for colour in (PURPLE, PINK, WHITE)]
     ours, theirs = (
-        np.asarray(cut_cell(Image.fromarray(drawn(colours=colours)), (32, 32), matched=True)).astype(float)
+        np.asarray(cut_cell(Image.fromarray(drawn(colours=colours)), (32, 32), CellCut(True))).astype(float)
         for colours in ((PURPLE, PINK, WHITE), paler)
     )
     assert np.abs(ours - theirs).mean() < 2.5
@@ -86,21 +91,21 @@ def test_matched_stains_are_alike(white):
 def test_nothing_stained_is_an_error():
     for pixels in (np.full((50, 50, 3), 240, np.uint8), np.zeros((50, 50, 3), np.uint8)):
         with pytest.raises(CapsellaError, match="no stained cell"):
-            cut_cell(Image.fromarray(pixels), (16, 16), matched=True)
+            cut_cell(Image.fromarray(pixels), (16, 16), CellCut(True))
 
 
 def test_reading_cuts_cells_and_says_what_it_cannot(tmp_path):
     file = tmp_path / "a.png"
     Image.fromarray(drawn(240, (100, 150), 30)).save(file)
-    expected = np.asarray(cut_cell(Image.fromarray(drawn(240, (100, 150), 30)), (48, 48), matched=True))
-    assert torch.equal(read_image(file, (48, 48), cells="matched"), torch.from_numpy(expected.copy()).permute(2, 0, 1))
+    expected = np.asarray(cut_cell(Image.fromarray(drawn(240, (100, 150), 30)), (48, 48), CellCut(True)))
+    assert torch.equal(
+        read_image(file, (48, 48), cut=CellCut(True)), torch.from_numpy(expected.copy()).permute(2, 0, 1)
+    )
     Image.fromarray(drawn()).convert("L").save(tmp_path / "grey.png")
     with pytest.raises(CapsellaError, match="it is grey: stained cells are found by their colour"):
-        read_image(tmp_path / "grey.png", (48, 48), cells="cut")
-    with pytest.raises(ValueError, match="cells: must be whole without a size, got 'cut'"):
-        read_image(file, cells="cut")
-    with pytest.raises(ValueError, match="cells: must be whole or cut or matched, got 'round'"):
-        read_image(file, (8, 8), cells="round")
+        read_image(tmp_path / "grey.png", (48, 48), cut=CellCut(False))
+    with pytest.raises(ValueError, match="cut: must be None without a size"):
+        read_image(file, cut=CellCut(False))
 
 
 def test_a_folder_is_read_with_its_cells_cut(tmp_path):
@@ -118,8 +123,29 @@ def test_a_folder_is_read_with_its_cells_cut(tmp_path):
         load_data(options)
 
 
+def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
+    for name, radius in (("large", 24), ("small", 16)):
+        (tmp_path / name).mkdir()
+        for k in range(6):
+            Image.fromarray(drawn(160, (70 + 3 * k, 85 - 2 * k), radius)).save(tmp_path / name / f"{k}.png")
+    options = DataOptions(name="folder", path=tmp_path, size=64, cells="cut", test=0.4, validation=0.4)
+    splits = load_data(options)
+    assert splits.cell_radius == pytest.approx(20, rel=0.08)  # between both
+    nuclei = (splits.train.images - torch.tensor(PURPLE)[:, None, None]).float().abs().sum(1) < 60
+    widths = (nuclei.sum((1, 2)) / torch.pi).sqrt()
+    for label, radius in ((0, 24), (1, 16)):
+        assert widths[splits.train.labels == label].mean() == pytest.approx(16 * radius / splits.cell_radius, rel=0.06)
+    given = load_data(dataclasses.replace(options, cell_radius=30.0))
+    assert given.cell_radius == 30
+    assert usual_radius([Image.new("RGB", (40, 40), "white")]) is None
+
+
 def test_options_that_make_no_sense():
     with pytest.raises(ValueError, match="cells: only for the source folder or npz or pbc"):
         DataOptions(name="mnist", size=28, cells="cut")
     with pytest.raises(ValueError, match="cells: must be whole without a size"):
         DataOptions(name="pbc", cells="cut")
+    with pytest.raises(ValueError, match="cell_radius: must be above 0 and finite, or None, got -1"):
+        DataOptions(name="pbc", size=64, cells="cut", cell_radius=-1.0)
+    with pytest.raises(ValueError, match="cell_radius: must be None where cells are not cut out, got 30"):
+        DataOptions(name="pbc", size=64, cell_radius=30.0)

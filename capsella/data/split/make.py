@@ -130,6 +130,7 @@ class ReadSource(NamedTuple):
             parts.broken,
             parts.notes,
             self.value_range,
+            self.source.cell_radius,
         )
 
     def table(self, options: DataOptions) -> tuple[SplitTable, list[ClassCounts]]:

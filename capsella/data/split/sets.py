@@ -32,6 +32,8 @@ class Splits:
     """What was noticed while reading, a line each, as which files were passed over."""
     value_range: ValueRange | None = None
     """The values that became 0 and 255 in files of more than 8 bits a channel; None where there are none."""
+    cell_radius: float | None = None
+    """Of a usual nucleus, where stained cells were cut out by it; in pixels of the files."""
 
     def __post_init__(self) -> None:
         if len(self.train.classes) < 2:

@@ -14,6 +14,7 @@ from capsella.data.options import STAINED
 from capsella.data.reading import resize_array
 from capsella.errors import CapsellaError
 from capsella.evaluation.prediction.listing import image_files
+from capsella.evaluation.prediction.scale import scaled
 from capsella.models import ImageClassifier
 
 MOST = 1000
@@ -84,15 +85,16 @@ def _options(name: str, model: ImageClassifier) -> DataOptions:
     options, size = DataOptions(name=name), max(model.image_size)
     if options.is_paired or name in ("folder", "npz"):
         raise CapsellaError(f"elsewhere: {name} is no source by itself; name a folder of images instead")
-    if model.cells != "whole" and name in STAINED:
-        return replace(options, size=size, cells=model.cells)
+    if model.cut is not None and name in STAINED:
+        return replace(options, size=size, cells="matched" if model.cut.matched else "cut")
     return replace(options, size=size) if name in OF_SEVERAL_SIZES else options
 
 
 def _of_folder(folder: Path, model: ImageClassifier, generator: torch.Generator) -> Tensor:
     files = list(image_files([folder]))
     few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
-    chunks = decode_files(few, model.image_size, model.channels, model.value_range, model.cells)
+    cut = None if model.cut is None else scaled(model.cut, [folder])[0]
+    chunks = decode_files(few, model.image_size, model.channels, model.value_range, cut)
     pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
     if not len(pixels):
         raise CapsellaError(f"elsewhere: none of the {len(few)} images in {folder} can be read")

@@ -155,7 +155,7 @@ def _fingerprint(model: ImageClassifier) -> str:
     options = getattr(model, "options", {})
     shape = [type(model).__name__, list(model.classes), list(model.image_size), model.channels, options]
     shape += [] if model.value_range is None else [model.value_range]
-    shape += [] if model.cells == "whole" else [model.cells]
+    shape += [] if model.cut is None else [model.cut.to_dict()]
     digest = hashlib.sha256(json.dumps(shape, default=str, sort_keys=True).encode())
     hash_weights(model, digest)
     return digest.hexdigest()

@@ -95,7 +95,7 @@ def predict_batches(
     check_speed(batch_size, workers)
     most = len(model.classes)
     require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
-    form = (model.image_size, model.channels, model.value_range, model.cells)
+    form = (model.image_size, model.channels, model.value_range, model.cut)
     chunks = decode_files(files, *form, chunk=batch_size, workers=workers)
     quick = packed(only_as_needed(model, novelty))
     return (_predict(quick, chunk, classes, novelty) for chunk in chunks)

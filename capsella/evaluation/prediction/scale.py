@@ -1,0 +1,35 @@
+"""The scale of new images of stained cells: another microscope may magnify otherwise."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from capsella.data.listing import spread
+from capsella.data.reading import rgb_images
+from capsella.data.stained import SAMPLED, nuclear_radii
+from capsella.errors import counted
+from capsella.evaluation.prediction.listing import image_files
+from capsella.types import CellCut
+
+FEWEST = 20
+"""Cells whose median radius is a laboratory's scale; of fewer, the mix of classes says too much."""
+
+
+def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> tuple[CellCut, str | None]:
+    """How cells are cut out of new images, and a note where their own scale is not known.
+
+    Args:
+        cut: of a model.
+        paths: files and folders, all of one laboratory.
+        radius: of its usual nucleus, in pixels of the files; None measures it on 100 of the images.
+    """
+    if radius is not None:
+        return replace(cut, radius=radius), None
+    files = list(image_files(paths))
+    radii = nuclear_radii(rgb_images(Path(files[row]) for row in spread(len(files), SAMPLED)))
+    if len(radii) >= FEWEST:
+        return replace(cut, radius=median(radii)), None
+    scale = "its own" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
+    found = counted(len(radii), "stained cell")
+    return cut, f"too few for a scale of their own, {found}: each nucleus's radius is {scale}; --cell-radius sets it"
