@@ -82,7 +82,7 @@ def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
     return replace(
         changes,
         rotation=180.0,
-        zoom=1.3,
+        zoom=1.2,
         stain=0.5,
         white_balance=0.2,
         gamma=0.3,
@@ -104,7 +104,7 @@ def _for_other_laboratories(recipe: Recipe) -> Recipe:
 def images_cells_efficient() -> Recipe:
     """Efficient-CapsNet on stained cells, for images of other laboratories than those it learned from, too.
 
-    Each cell is found, cut out at one scale and matched in stain; training images change as other microscopes would
+    Each cell is found, cut out at its laboratory's scale and matched in stain; training images change as other microscopes would
     change them.
     """
     return _for_other_laboratories(images_efficient())
