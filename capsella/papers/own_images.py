@@ -104,8 +104,8 @@ def _for_other_laboratories(recipe: Recipe) -> Recipe:
 def images_cells_efficient() -> Recipe:
     """Efficient-CapsNet on stained cells, for images of other laboratories than those it learned from, too.
 
-    Each cell is found, cut out at its laboratory's scale and matched in stain; training images change as other microscopes would
-    change them.
+    Each cell is found, cut out at its laboratory's scale and matched in stain. Training images change as other
+    microscopes would change them.
     """
     return _for_other_laboratories(images_efficient())
 
