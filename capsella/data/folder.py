@@ -72,8 +72,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     readers = [partial(read, root / file.path, seen.of(row)) for row, file in enumerate(listed)]
     images, positions, errors = read_all(readers, options.skip_broken)
     files = [listed[position] for position in positions]
-    paths = tuple(file.path for file in files)
-    broken = tuple(str(error) for error in errors)
+    paths, broken = tuple(file.path for file in files), tuple(str(error) for error in errors)
     classes = _class_names(root, listed, files, broken)
     everything = ImageSet(
         images=stack(images, paths),
@@ -83,11 +82,11 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
     )
     name, notes = root.resolve().name, (*passed_over.notes(), *_about_groups(everything))
+    parts = Parts(name, everything, broken=broken, notes=notes)
     if files[0].split is not None and table is None:
         rows = {split: [i for i, file in enumerate(files) if file.split == split] for split in SPLIT_NAMES}
         parts = Parts.of_own(name, {split: everything.subset(rows[split]) for split in rows}, broken, notes)
-        return replace(parts, cell_radius=options.cell_radius)
-    return Parts(name, everything, broken=broken, notes=notes, cell_radius=options.cell_radius)
+    return replace(parts, cell_radius=options.cell_radius)
 
 
 def _with_radius(options: DataOptions, files: Sequence[Path]) -> DataOptions:

@@ -9,6 +9,7 @@ from torch import nn
 from capsella.errors import CapsellaError, errors_of, warn_once
 from capsella.files import write_json
 from capsella.models.confidence.fitted import Confidence
+from capsella.models.novelty.fitted import Novelty
 from capsella.models.saving import hash_weights
 
 FILE = "calibration.json"
@@ -18,14 +19,23 @@ _MOST_BYTES = 100_000_000  # millions of validation images
 def write_confidence(model: nn.Module, confidence: Confidence | None, folder: Path) -> None:
     """Write calibration.json; remove an older one where `confidence` is None, or of other weights (with a warning)."""
     path = folder / FILE
-    weights = None if confidence is None else weights_digest(model)
-    if confidence is not None and confidence.weights not in (None, weights):
-        warn_once(str(path), f"the weights have changed since they were calibrated: saved without {FILE}")
-        confidence = None
-    if confidence is None:
-        path.unlink(missing_ok=True)
-    else:
+    weights = weights_of(model, confidence, path)
+    if confidence is not None and weights is not None:
         write_json(path, {**confidence.to_dict(), "weights": weights})
+
+
+def weights_of(model: nn.Module, fitted: Confidence | Novelty | None, path: Path) -> str | None:
+    """The digest of the weights that `fitted` is of; None, and no file at `path`, where there is nothing to be kept.
+
+    Warns where the weights have changed since.
+    """
+    if fitted is not None:
+        weights = weights_digest(model)
+        if fitted.weights in (None, weights):
+            return weights
+        warn_once(str(path), f"the weights have changed since it was fitted: saved without {path.name}")
+    path.unlink(missing_ok=True)
+    return None
 
 
 def read_confidence(model: nn.Module, folder: Path) -> Confidence | None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import CapsellaError, errors_of, warn_once
 from capsella.files import write_whole
-from capsella.models.confidence.files import weights_digest
+from capsella.models.confidence.files import weights_digest, weights_of
 from capsella.models.novelty.fitted import Familiar, Novelty
 from capsella.models.novelty.gaussians import ClassGaussian
 
@@ -21,19 +21,15 @@ _MOST_BYTES = 1_000_000_000  # some ten thousand features
 def write_novelty(model: nn.Module, novelty: Novelty | None, folder: Path) -> None:
     """Write novelty.safetensors; remove an older one where `novelty` is None, or of other weights (with a warning)."""
     path = folder / FILE
-    weights = None if novelty is None else weights_digest(model)
-    if novelty is not None and novelty.weights not in (None, weights):
-        warn_once(str(path), f"the weights have changed since it was fitted: saved without {FILE}")
-        novelty = None
-    if novelty is None:
-        path.unlink(missing_ok=True)
+    weights = weights_of(model, novelty, path)
+    if novelty is None or weights is None:
         return
     tensors = {"largest": novelty.largest}
     tensors |= {f"familiar.{name}": one.values for name, one in novelty.familiar.items()}
     for name, one in novelty.gaussians.items():
         tensors |= {f"means.{name}": one.means, f"whitening.{name}": one.whitening}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"weights": str(weights), "form": FORM}
+    metadata = {"weights": weights, "form": FORM}
     write_whole(path, lambda part: safetensors.torch.save_file(tensors, part, metadata))
 
 
