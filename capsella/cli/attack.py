@@ -36,7 +36,7 @@ class Attack:
     """Folders of runs."""
     attack: Annotated[AttackOptions, tyro.conf.arg(name="")] = field(default_factory=AttackOptions)
     refuse: float = REFUSE
-    """The share of validation images that are refused as not known: which of the attacks that succeed are found out?"""
+    """The share of usual images that may be refused as not known: which of the attacks that succeed are found out?"""
     per_class: int | None = 20
     """Attack at most this many test images of each class; None attacks all."""
     json: bool = False

@@ -35,7 +35,7 @@ def adaptive_attack(
     With a decoder, this is the reconstructive attack of Frosst, Sabour and Hinton 2018 (R-BIM), in two stages as Qin et
     al. 2020 (arXiv 1907.02957) make it; every other score in use is brought below the threshold as well.
 
-    `novelty` is the model's, and `refuse` the share of validation images that are refused. Other arguments and errors
+    `novelty` is the model's, and `refuse` the share of usual images that may be refused. Other arguments and errors
     are as for `pgd`. Of each image's way the least strange that fools is returned; if none does, the nearest to it.
     """
     check_attack(model, images, labels, epsilon, steps, step_size, restarts)

@@ -141,7 +141,7 @@ def attack_networks(
         images: labelled images.
         options: how hard to attack.
         progress: show a bar on standard error.
-        refuse: the share of validation images that are refused as not known, for models with `novelty`.
+        refuse: the share of usual images that may be refused as not known, for models with `novelty`.
 
     Raises:
         ValueError: no model, no images, or images of other classes, size or channels than a model's.

@@ -13,9 +13,9 @@ from capsella.data import ImageSet, batches
 from capsella.errors import require
 from capsella.evaluation.intervals import auc_interval, wilson_interval
 from capsella.evaluation.novelty.elsewhere import Elsewhere
-from capsella.models import ImageClassifier, images_needed
+from capsella.models import ImageClassifier
 from capsella.models.inference import inference
-from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse
+from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse, images_to_refuse
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.novelty.scores import class_logits, doubt, energy
 
@@ -58,7 +58,7 @@ class FromElsewhere:
 class Knowledge:
     """What `measure_knowledge` found.
 
-    refuse: the share of validation images that are not known, asked for. images, refused: of the test images.
+    refuse: the share of usual images that may be refused, asked for. images, refused: of the test images.
     right: test images that are known and classified right. validation_images: what the threshold comes from.
     """
 
@@ -71,7 +71,7 @@ class Knowledge:
 
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
-        needed = images_needed(1 - self.refuse)
+        needed = images_to_refuse(self.refuse)
         if self.validation_images >= needed:
             return []
         return [f"{self.validation_images} validation images are too few: {self.refuse:g} needs {needed}, so all count"]
@@ -120,7 +120,7 @@ def measure_knowledge(
         model: with `novelty`.
         home: its own test images.
         others: sets from elsewhere, at the model's size.
-        refuse: the share of validation images that are not known.
+        refuse: the share of usual images that may be refused.
 
     Raises:
         ValueError: a model whose novelty is not fitted; no images; a share that cannot be.

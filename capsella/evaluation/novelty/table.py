@@ -11,7 +11,10 @@ from capsella.evaluation.novelty.measure import Knowledge
 def knowledge_table(result: Knowledge) -> RenderableType:
     """Shares refused at home and elsewhere; areas under ROC curves of every score; notes."""
     return Group(
-        Text(f"not known: beyond all but {100 * result.refuse:g} % of {result.validation_images} validation images"),
+        Text(
+            f"not known: a threshold that {result.validation_images} validation images set, for at most "
+            f"{100 * result.refuse:g} % at home"
+        ),
         _refused(result),
         Text("\nareas under the ROC curve, test images against those from elsewhere; 0.5 is chance"),
         _areas(result),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from capsella.errors import CapsellaError, require
 from capsella.evaluation.prediction.predict import Prediction
 from capsella.models.confidence.fitted import Confidence, check_coverage, images_needed
-from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse
+from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse, images_to_refuse
 
 Value = float | list[int] | bool | str | None
 
@@ -20,7 +20,7 @@ class Certainty:
     coverage: how often a prediction set must hold the true class, in (0, 1); None: no sets.
     unsure_below: the probability below which an answer is called unsure, in (0, 1]; None: none is.
     novelty: of the model, or None where it was not fitted; then nothing is said of whether an image is known.
-    refuse: the share of validation images that are called unknown, in (0, 1); None: nothing is said of it.
+    refuse: the share of usual images that may be called unknown, in (0, 1); None: nothing is said of it.
 
     Raises:
         ValueError: a coverage or probability outside its range.
@@ -111,7 +111,7 @@ class Certainty:
             return []
         if self.novelty is None:
             return ["the known column is empty: it was not fitted for this model; capsella calibrate RUN does it"]
-        if self.novelty.images >= (needed := images_needed(1 - self.refuse)):
+        if self.novelty.images >= (needed := images_to_refuse(self.refuse)):
             return []
         return [
             f"every image counts as known: to refuse {self.refuse:g} takes at least {needed} validation images, "

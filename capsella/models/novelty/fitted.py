@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from scipy.stats import binom
 from torch import Tensor
 
 from capsella.errors import CapsellaError, require
@@ -20,7 +21,9 @@ REASONS = {
 }
 """The scores that decide whether an image is known, and what each says of one that is not."""
 REFUSE = 0.05
-"""The share of validation images that are called unknown, if not said otherwise."""
+"""The share of usual images that may be called unknown, if not said otherwise."""
+CERTAINTY = 0.9
+"""How often, over draws of the validation images, no larger share of usual images is called unknown."""
 _TAIL = 10  # the largest tenth of the validation images' scores is the tail
 
 
@@ -117,21 +120,32 @@ class Novelty:
         return torch.stack([self.familiar[name].surprise(column) for name, column in columns], 1)
 
     def threshold(self, refuse: float) -> float:
-        """The largest surprise up to which an image is known: the ⌈(n + 1)(1 − refuse)⌉-th smallest; infinite if n is
-        too few.
+        """The largest surprise up to which an image is known; infinite if the validation images are too few.
 
-        Of images drawn like the validation images, at most the share `refuse` is beyond it, on average over draws.
+        Of images drawn like the validation images, at most the share `refuse` is beyond it, with a certainty of
+        `CERTAINTY` over their draw, whatever the distribution: a tolerance limit (Wilks 1941), the smallest r-th
+        smallest surprise for which a binomial of n trials with probability 1 − refuse is below r that often.
 
         Raises:
             ValueError: a share that is not between 0 and 1.
         """
         check_refuse(refuse)
-        rank = math.ceil(round((self.images + 1) * (1 - refuse), 9))
+        rank = int(binom.ppf(CERTAINTY, self.images, 1 - refuse)) + 1
         return float(self.largest[rank - 1]) if rank <= self.images else math.inf
 
     def why(self, surprises: Float[Tensor, "scores"], class_name: str) -> str:
         """In words, what is strangest about an image that was taken for `class_name`."""
         return REASONS[self.scores[int(surprises.argmax())]].format(class_name=class_name)
+
+
+def images_to_refuse(refuse: float) -> int:
+    """Validation images below which every image counts as known.
+
+    >>> images_to_refuse(0.05), images_to_refuse(0.01)
+    (45, 230)
+    """
+    check_refuse(refuse)
+    return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - refuse))
 
 
 def check_refuse(refuse: float) -> None:

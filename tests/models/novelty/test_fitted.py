@@ -62,18 +62,18 @@ def test_surprise_has_a_gradient_in_the_tail():
     assert (score.grad > 0).all()
 
 
-def test_thresholds_refuse_as_many_as_asked_for():
-    """Of new images like the validation images, 10 % on average over draws."""
+def test_thresholds_refuse_at_most_as_many_as_asked_for():
+    """Of new images like the validation images, at most 10 % in nine draws of ten."""
     refused = []
     for _ in range(300):
         values = torch.rand(60).sort().values
         novelty = Novelty({}, {"reconstruction": Familiar(values)}, Familiar(values).surprise(values).sort().values)
-        refused.append((novelty.surprises(torch.rand(200, 1)) > novelty.threshold(0.1)).float().mean())
-    assert float(torch.stack(refused).mean()) == pytest.approx(0.1, abs=0.01)
+        refused.append((novelty.surprises(torch.linspace(0, 1, 2001)[:, None]) > novelty.threshold(0.1)).float().mean())
+    assert 0.9 <= float((torch.stack(refused) <= 0.1).float().mean()) <= 0.97
 
 
 def test_too_few_validation_images_refuse_nothing():
-    values = torch.rand(18).sort().values
+    values = torch.rand(44).sort().values
     novelty = Novelty({}, {"reconstruction": Familiar(values)}, values)
     assert novelty.threshold(0.05) == math.inf
     with pytest.raises(ValueError, match=r"refuse: must be between 0 and 1, as 0\.05, got 5"):
