@@ -82,7 +82,7 @@ def test_nothing_is_said_where_nothing_is_asked_or_fitted(model, files, tmp_path
     assert next(iter(predict_files(model, [files], novelty=model.novelty))).surprises.shape == (4,)
     assert Certainty(novelty=model.novelty, refuse=0.001).notes()[1] == (
         "every image counts as known: to refuse 0.001 takes at least 2302 validation images, "
-        "and this model was fitted with 40"
+        "and this model was fitted with 60"
     )
 
 
