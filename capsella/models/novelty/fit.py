@@ -14,6 +14,8 @@ from capsella.models.novelty.gaussians import ClassGaussian, fit_gaussian
 from capsella.models.novelty.observe import observe, only_as_needed
 
 MOST_TRAINING_IMAGES = 5000
+STEADY, MOST_CHANGE = 0.9, 0.5
+"""Images are turned where so many validation images' answers then change by less than this: cells, but not digits."""
 Batches = Iterable[tuple[Float[Tensor, "b c h w"], Int[Tensor, "b"]]]
 
 
@@ -31,7 +33,7 @@ def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) 
     rows: dict[str, list[Tensor]] = {}
     with inference(model):
         for images, _ in validation:
-            output, seen = observe(model, images)
+            output, seen = observe(model, images, turn=True)
             predicted = output.activations.argmax(1)
             for name, values in seen.items():
                 strangeness = gaussians[name].distance(values, predicted) if name in gaussians else values
@@ -39,6 +41,8 @@ def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) 
     require(bool(rows), "be of at least one image", validation=0)
     columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
     require(all(bool(one.isfinite().all()) for one in columns.values()), "be finite", answers="NaN or infinity")
+    if not float(columns["turned"].quantile(STEADY)) < MOST_CHANGE:
+        del columns["turned"]
     familiar = {name: Familiar(column.sort().values) for name, column in columns.items()}
     surprises = torch.stack([familiar[name].surprise(column) for name, column in columns.items()], 1)
     return Novelty(gaussians, familiar, surprises.amax(1).sort().values)

@@ -18,6 +18,7 @@ REASONS = {
     "features": "details unlike any {class_name}",
     "poses": "shape unlike any {class_name}",
     "reconstruction": "the network cannot draw it",
+    "turned": "another answer when turned upside down",
 }
 """The scores that decide whether an image is known, and what each says of one that is not."""
 REFUSE = 0.05
@@ -84,7 +85,7 @@ class Novelty:
         unknown = set(self.familiar) - set(REASONS)
         if unknown or not self.familiar:
             raise CapsellaError(f"scores: must be some of {', '.join(REASONS)}, got {sorted(unknown) or 'none'}")
-        without = set(self.familiar) - set(self.gaussians) - {"reconstruction"}
+        without = set(self.familiar) - set(self.gaussians) - {"reconstruction", "turned"}
         if without or set(self.gaussians) - set(self.familiar):
             raise CapsellaError(f"gaussians: must be those of the scores, got {', '.join(self.gaussians) or 'none'}")
         Familiar(self.largest)
@@ -105,6 +106,11 @@ class Novelty:
     def draws(self) -> bool:
         """Whether images must be reconstructed."""
         return "reconstruction" in self.familiar
+
+    @property
+    def turns(self) -> bool:
+        """Whether images must be classified a second time, upside down."""
+        return "turned" in self.familiar
 
     @property
     def digest(self) -> str:

@@ -40,6 +40,17 @@ def reconstruction_distance(
     return ((images - reconstruction).flatten(1).float().square().mean(1) + 1e-12).sqrt()
 
 
+def change_when_turned(
+    activations: Float[Tensor, "b classes"], turned: Float[Tensor, "b classes"]
+) -> Float[Tensor, "b"]:
+    """The largest change of an activation, in [0, 1], between an image and the same turned by half.
+
+    Changes of pixels that fool a network fit one position alone (after feature squeezing: Xu, Evans, Qi 2018, which
+    blurs where this turns).
+    """
+    return (activations - turned).abs().amax(1).float()
+
+
 def class_logits(output: Output) -> Float[Tensor, "b classes"]:
     """A CNN's logits; of capsules, which have none, the log-odds ln a − ln(1 − a) of their activations. In float64."""
     return logits_of(output.activations, "logit") if output.logits is None else output.logits.double()

@@ -79,7 +79,7 @@ def test_nothing_is_said_where_nothing_is_asked_or_fitted(model, files, tmp_path
     assert written.unknown is None
     assert {row["known"] for row in read(tmp_path / "a.jsonl")} == {None}
     assert next(iter(predict_files(model, [files]))).surprises is None
-    assert next(iter(predict_files(model, [files], novelty=model.novelty))).surprises.shape == (4,)
+    assert next(iter(predict_files(model, [files], novelty=model.novelty))).surprises.shape == (5,)
     assert Certainty(novelty=model.novelty, refuse=0.001).notes()[1] == (
         "every image counts as known: to refuse 0.001 takes at least 2302 validation images, "
         "and this model was fitted with 60"

@@ -4,13 +4,15 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from capsella.errors import CapsellaError
-from capsella.models import Novelty, create_model, fit_novelty
+from capsella.models import ImageClassifier, Novelty, create_model, fit_novelty
 from capsella.models.novelty.fitted import Familiar
 from capsella.models.novelty.gaussians import ClassGaussian, fit_gaussian
 from capsella.models.novelty.observe import answer, observe, only_as_needed
 from capsella.models.packed import packed
+from capsella.types import Output
 
 
 def batches_of(number, seed, channels=1, size=20):
@@ -81,14 +83,43 @@ def test_too_few_validation_images_refuse_nothing():
 
 
 def test_a_network_with_a_decoder_has_all_scores_and_a_cnn_two(capsnet):
-    assert capsnet.novelty.scores == ("appearance", "features", "poses", "reconstruction")
+    assert capsnet.novelty.scores == ("appearance", "features", "poses", "reconstruction", "turned")
     assert only_as_needed(capsnet, capsnet.novelty) is capsnet
     assert not only_as_needed(capsnet, None).has_decoder
     cnn = create_model("hinton2018_cnn", image_size=20, classes=3)
     novelty = fit_novelty(cnn, batches_of(40, 0), batches_of(40, 1))
-    assert novelty.scores == ("appearance", "features")
+    assert novelty.scores == ("appearance", "features", "turned")
     assert not novelty.draws
     assert cnn.training
+
+
+class UpOrDown(ImageClassifier):
+    """Whether the upper half is brighter than the lower: another answer for every image that is turned."""
+
+    def __init__(self, upside):
+        super().__init__((20, 20), 1, ("up", "down"))
+        self.upside, self.scale = upside, nn.Parameter(torch.tensor(1000.0))
+
+    def forward(self, images, labels=None):
+        upper, lower = images[:, 0, :10].mean((1, 2)), images[:, 0, 10:].mean((1, 2))
+        difference = upper - lower if self.upside else upper + lower
+        return Output((torch.stack([difference, -difference], 1) * self.scale).softmax(1))
+
+
+@pytest.mark.parametrize("upside", [True, False])
+def test_images_are_turned_only_where_usual_answers_stay(upside):
+    novelty = fit_novelty(UpOrDown(upside), batches_of(40, 0), batches_of(40, 1))
+    assert novelty.turns is not upside
+
+
+def test_an_answer_that_changes_when_turned_is_refused():
+    torch.manual_seed(0)
+    model = UpOrDown(False)
+    model.novelty = fit_novelty(model, batches_of(40, 0), batches_of(40, 1))
+    model.upside = True
+    _, surprises = answer(model, batches_of(8, 2)[0][0], model.novelty)
+    assert (surprises.amax(1) > model.novelty.threshold(0.1)).all()
+    assert model.novelty.why(surprises[0], "up") == "another answer when turned upside down"
 
 
 def test_strange_images_are_refused_and_why(capsnet):

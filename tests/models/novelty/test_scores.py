@@ -7,6 +7,7 @@ import torch
 
 from capsella.models.novelty.scores import (
     appearance,
+    change_when_turned,
     class_logits,
     doubt,
     energy,
@@ -39,6 +40,11 @@ def test_flat_maps_have_a_gradient():
 def test_reconstruction_distance():
     distance = reconstruction_distance(torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5))
     assert distance.tolist() == pytest.approx([0.5, 0.5])
+
+
+def test_change_when_turned_is_the_largest():
+    change = change_when_turned(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([[0.7, 0.8, 0.5]]))
+    assert change.tolist() == pytest.approx([0.7])
 
 
 def test_doubt_and_energy_by_hand():
