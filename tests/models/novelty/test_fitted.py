@@ -96,14 +96,16 @@ def test_a_network_with_a_decoder_has_all_scores_and_a_cnn_two(capsnet):
 class UpOrDown(ImageClassifier):
     """Whether the upper half is brighter than the lower: another answer for every image that is turned."""
 
+    name = "up_or_down"
+
     def __init__(self, upside):
-        super().__init__((20, 20), 1, ("up", "down"))
+        super().__init__((20, 20), 1, ("up", "down", "neither"))
         self.upside, self.scale = upside, nn.Parameter(torch.tensor(1000.0))
 
     def forward(self, images, labels=None):
         upper, lower = images[:, 0, :10].mean((1, 2)), images[:, 0, 10:].mean((1, 2))
         difference = upper - lower if self.upside else upper + lower
-        return Output((torch.stack([difference, -difference], 1) * self.scale).softmax(1))
+        return Output((torch.stack([difference, -difference, 0 * difference], 1) * self.scale).softmax(1))
 
 
 @pytest.mark.parametrize("upside", [True, False])
