@@ -71,11 +71,12 @@ template <class W>
 void pulled_gradients(const W& w, int t, int64_t block, Carried<W::lanes>& carried) {
   using V = VecOf<W>;
   const int64_t at = t * w.blocks + block;
+  const float scale = w.options.sharpness[t];
   V *grad_mean = carried.grad_means + at * w.D(), *grad_variance = carried.grad_variances + at * w.D();
   for (int64_t d = 0; d < w.D(); ++d) {
-    const V precision = w.precisions[at * w.D() + d];
-    grad_mean[d] *= precision;
-    grad_variance[d] = 0.5f * precision * (grad_variance[d] * precision - w.grad_log_activation[block]);
+    const V precision = w.precisions[at * w.D() + d], scaled = scale * precision;
+    grad_mean[d] *= scaled;
+    grad_variance[d] = 0.5f * scaled * (grad_variance[d] * precision - w.grad_log_activation[block]);
   }
 }
 

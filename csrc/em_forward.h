@@ -88,20 +88,21 @@ void m_step(W& w, int t, Couplings couplings) {
   finish_m_step(w, t);
 }
 
-// The logits of a group in the E-step after iteration t: ln a_j + ln N(V_ij; mu_j, sigma^2_j), into w.couplings.
+// The logits of a group in the E-step after iteration t: ln a_j + tau_t ln N(V_ij; mu_j, sigma^2_j), into w.couplings.
 template <class W>
 void e_step(W& w, int t, int64_t first, int64_t count) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
+  const float half = 0.5f * w.options.sharpness[t];
   for (int64_t block = 0; block < w.blocks; ++block) {
     const int64_t at = t * w.blocks + block;
-    V constant = *w.log_activation_at(t, block) - 0.5f * (w.log_sizes[at] + splat<L>(LOG_2PI * w.D()));
+    V constant = *w.log_activation_at(t, block) - half * (w.log_sizes[at] + splat<L>(LOG_2PI * w.D()));
     constant = (float(block * L) + w.lane_numbers() < splat<L>(w.conv.c_out)) ? constant : splat<L>(NEVER);
     const V *mu = &w.means[at * w.D()], *precision = &w.precisions[at * w.D()];
     for (int64_t g = 0; g < count; ++g) w.couplings[block * GROUP + g] = constant;
     for_parts(w, [&](auto part, int64_t from) {
       V m[part.capacity], p[part.capacity];
-      part.each([&](int64_t d) { m[d] = mu[from + d]; p[d] = -0.5f * precision[from + d]; });
+      part.each([&](int64_t d) { m[d] = mu[from + d]; p[d] = -half * precision[from + d]; });
       for (int64_t g = 0; g < count; ++g) {
         const V* votes = w.votes_at(block, first + g) + from;
         V sums[2] = {w.couplings[block * GROUP + g], V{}};

@@ -17,7 +17,7 @@ template <class W>
     for (int t = 0; t < w.options.iterations; ++t) {
       const int64_t at = t * w.blocks + block, first = at * w.D() + from;
       const V s = carried.shares[at * w.children + i], s2 = s + s;
-      const V pull = t == w.options.iterations - 1 ? V{} : carried.pulls[at * w.children + i];
+      const V pull = t == w.options.iterations - 1 ? V{} : w.options.sharpness[t] * carried.pulls[at * w.children + i];
       const V *grad_mean = carried.grad_means + first, *grad_variance = carried.grad_variances + first;
       const V *mu = &w.means[first], *precision = &w.precisions[first];
       part.each([&](int64_t d) {

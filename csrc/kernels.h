@@ -30,6 +30,7 @@ struct Conv {
 struct EMOptions {
   int iterations;
   const float* inverse_temperatures;  // [t]
+  const float* sharpness;             // [t], tau of the E-step after each iteration
   float variance_floor;
   float cost_scale;  // 0: none
   bool standardise;

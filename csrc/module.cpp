@@ -124,13 +124,15 @@ struct EMGradientArrays {
 };
 
 struct EMOptionValues {
-  std::vector<float> inverse_temperatures;
+  std::vector<float> inverse_temperatures, sharpness;
   float variance_floor, cost_scale;
   bool standardise, compete_everywhere, bfloat16_votes;
 
   EMOptions value() const {
-    return {int(inverse_temperatures.size()), inverse_temperatures.data(), variance_floor, cost_scale, standardise,
-            compete_everywhere, bfloat16_votes};
+    if (sharpness.size() != inverse_temperatures.size())
+      throw std::invalid_argument("sharpness: must be as many as inverse_temperatures");
+    return {int(inverse_temperatures.size()), inverse_temperatures.data(), sharpness.data(), variance_floor,
+            cost_scale, standardise, compete_everywhere, bfloat16_votes};
   }
 };
 
@@ -174,9 +176,9 @@ void bind_em(nb::module_& m) {
       m, "EMKept", "means"_a, "variances"_a, "log_activations"_a, "log_data"_a, "log_normalisers"_a);
   bind_struct<EMGradientArrays, Output, Output, Output, Output, Output>(m, "EMGradients", "poses"_a, "activations"_a,
                                                                         "weight"_a, "beta_u"_a, "beta_a"_a);
-  bind_struct<EMOptionValues, std::vector<float>, float, float, bool, bool, bool>(
-      m, "EMOptions", "inverse_temperatures"_a, "variance_floor"_a, "cost_scale"_a, "standardise"_a,
-      "compete_everywhere"_a, "bfloat16_votes"_a);
+  bind_struct<EMOptionValues, std::vector<float>, std::vector<float>, float, float, bool, bool, bool>(
+      m, "EMOptions", "inverse_temperatures"_a, "sharpness"_a, "variance_floor"_a, "cost_scale"_a,
+      "standardise"_a, "compete_everywhere"_a, "bfloat16_votes"_a);
   m.def("em_forward",
         [](const Conv& conv, const EMOptionValues& options, const EMInputArrays& inputs, const EMKeptArrays& kept,
            Output poses, Output activations, int threads) {

@@ -141,7 +141,7 @@ TINY = {
         "routing": DynamicRouting(1, leaky=True, bias=True),
     },
     "sabour2017_cnn": {"image_size": 8},
-    "hinton2018_matrix_capsnet_small": {"image_size": 20, "crop": 19, "routing": EMRouting(iterations=2)},
+    "hinton2018_matrix_capsnet_small": {"image_size": 20, "crop": 19, "routing": EMRouting(early_sharpness=0.1)},
     "hinton2018_matrix_capsnet": {"image_size": 17, "routing": UniformRouting()},
     "hinton2018_cnn": {"image_size": 10, "crop": 8},
     "sabour2017_multimnist_cnn": {"image_size": 16},

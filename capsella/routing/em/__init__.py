@@ -36,6 +36,7 @@ def em_routing(
     variance_floor: float = 1e-4,
     cost_scale: float | None = None,
     standardise_costs: bool = False,
+    early_sharpness: float = 1.0,
     start: Literal["even", "random"] = "even",
     start_seed: int = 0,
     backend: str = "auto",
@@ -43,7 +44,8 @@ def em_routing(
     """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
 
     M-step: r_ij = R_ij a_i; μ_j = Σ r V / Σ r; σ²_j = Σ r (V − μ)² / Σ r; cost_j^h = (β_u + ln σ_j^h) Σ r;
-    a_j = logistic(λ_t (β_a − Σ_h cost_j^h)). E-step: R_ij = softmax over the parents of ln a_j + ln N(V_ij; μ_j, σ²_j).
+    a_j = logistic(λ_t (β_a − Σ_h cost_j^h)). E-step: R_ij = softmax over the parents of ln a_j + τ_t ln N(V_ij; μ_j, σ²_j),
+    with τ_t = 1 but for `early_sharpness`.
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
@@ -62,7 +64,7 @@ def em_routing(
     torch.Size([2, 3, 16])
     """
     schedule = iterations, inverse_temperature, inverse_temperature_decay
-    settings = EMSettings(*schedule, variance_floor, cost_scale, standardise_costs, start, start_seed)
+    settings = EMSettings(*schedule, variance_floor, cost_scale, standardise_costs, early_sharpness, start, start_seed)
     return _route(votes, activations, beta_u, beta_a, settings, backend)
 
 

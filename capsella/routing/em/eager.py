@@ -65,7 +65,7 @@ def em_procedure(
         # E-step; after the last M-step nobody would use it
         if t < settings.iterations - 1:
             log_p = -0.5 * (votes.scaled_distance(mu, 1 / variance) + _log_2pi_variance(variance))
-            logits = log_a.unsqueeze(2) + log_p
+            logits = log_a.unsqueeze(2) + settings.sharpness_at(t) * log_p
             log_R = logits - log_normaliser(logits)
     return Routed(mu, log_a.exp(), R.transpose(1, 2))
 

@@ -23,6 +23,7 @@ class Call(NamedTuple):
     start: Tensor | None
     sizes: list[int]
     inverse_temperatures: list[float]
+    sharpness: list[float]
     variance_floor: float
     cost_scale: float
     standardise: bool
@@ -31,8 +32,8 @@ class Call(NamedTuple):
 
 
 CALL = """Tensor poses, Tensor activations, Tensor weight, Tensor? vote_offset, Tensor beta_u, Tensor beta_a,
-Tensor? start, SymInt[] sizes, float[] inverse_temperatures, float variance_floor, float cost_scale, bool standardise,
-bool compete_everywhere, bool bfloat16_votes"""
+Tensor? start, SymInt[] sizes, float[] inverse_temperatures, float[] sharpness, float variance_floor, float cost_scale,
+bool standardise, bool compete_everywhere, bool bfloat16_votes"""
 
 
 def em_capsule_conv_native(
@@ -54,6 +55,7 @@ def em_capsule_conv_native(
         start=None if even else start_couplings(conv.sizes.i, conv.sizes.c_out, settings).to(conv.poses),
         sizes=list(conv.sizes),
         inverse_temperatures=[settings.inverse_temperature_at(t) for t in range(settings.iterations)],
+        sharpness=[settings.sharpness_at(t) for t in range(settings.iterations)],
         variance_floor=settings.variance_floor,
         cost_scale=settings.cost_scale or 0.0,
         standardise=settings.standardise_costs,

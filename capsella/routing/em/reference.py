@@ -104,7 +104,8 @@ def em_routing_of_links(
         inverse_temperature = settings.inverse_temperature_at(t)
         a = [torch.sigmoid(inverse_temperature * (beta_a[j] - costs[j])) for j in parents]  # M-step, line 6
         if t < settings.iterations - 1:  # the last E-step would be used by nobody
-            R = {(i, j): r for i in parents_of for j, r in _e_step(a, V, gaussians, i, parents_of[i])}  # line 5
+            tau = settings.sharpness_at(t)
+            R = {(i, j): r for i in parents_of for j, r in _e_step(a, V, gaussians, i, parents_of[i], tau)}  # line 5
     return [mu for mu, _, _ in gaussians], a, R
 
 
@@ -125,14 +126,14 @@ def _m_step(
 
 
 def _e_step(
-    a: list[Tensor], V: Links, gaussians: list[tuple[Tensor, Tensor, Tensor]], i: int, parents: list[int]
+    a: list[Tensor], V: Links, gaussians: list[tuple[Tensor, Tensor, Tensor]], i: int, parents: list[int], tau: float
 ) -> list[tuple[int, Tensor]]:
-    """Procedure "E-step" for child i: R_ij of each of its parents j."""
+    """Procedure "E-step" for child i: R_ij of each of its parents j; the paper's τ is 1."""
     log_ap = []
     for j in parents:
         mu, variance, _ = gaussians[j]
         log_p = (-0.5 * (2 * math.pi * variance).log() - (V[i, j] - mu) ** 2 / (2 * variance)).sum()  # line 2
-        log_ap.append(a[j].log() + log_p)
+        log_ap.append(a[j].log() + tau * log_p)
     largest = max(
         float(value.detach()) for value in log_ap
     )  # subtracted from all: R stays the same, exp does not vanish

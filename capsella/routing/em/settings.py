@@ -38,6 +38,12 @@ class EMSettings:
     Line 16 as printed divides where it must take the mean, and line 18 as printed raises the activation with the cost;
     here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
     suits them. Costs of two types standardise to ±1 whatever they are: layers of fewer than three refuse it."""
+    early_sharpness: float = 1.0
+    """τ of every E-step but the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j). 1 is the paper.
+    From even couplings an E-step and the M-step after it multiply what tells the parents apart by τ times the largest
+    eigenvalue of the correlation matrix of the votes' D elements, which is 1 to D. At 1 each iteration is so much
+    sharper, until a parent keeps two children, and gradients grow alike; at 1/D none is (annealed EM: Ueda, Nakano
+    1998). The last E-step is as sharp as the paper's, and so two iterations are the same with any τ."""
     start: Literal["even", "random"] = "even"
     """The couplings of the first iteration: even (the paper), or `random`, drawn once. With one iteration they stay:
     the ablations that ask whether iterations earn their keep. See `start_couplings`."""
@@ -51,8 +57,13 @@ class EMSettings:
         require(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
         require(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
         require(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
+        require(0 < self.early_sharpness <= 1, "be above 0 and at most 1", early_sharpness=self.early_sharpness)
         require(self.start in ("even", "random"), "be 'even' or 'random'", start=self.start)
         not_negative(start_seed=self.start_seed)
+
+    def sharpness_at(self, iteration: int) -> float:
+        """τ_t of the E-step after iteration t = 0, 1, …; the last one follows iteration `iterations` − 2."""
+        return self.early_sharpness if iteration < self.iterations - 2 else 1.0
 
     def inverse_temperature_at(self, iteration: int) -> float:
         """λ_t of iteration t = 0, 1, …"""

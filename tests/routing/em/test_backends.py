@@ -18,6 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scaled": {"cost_scale": 5.0, "inverse_temperature": 0.2},
     "standardised": {"standardise_costs": True, "inverse_temperature": 20.0},
     "random start": {"start": "random", "start_seed": 3, "cost_scale": 5.0, "inverse_temperature": 0.2},
+    "soft first": {"early_sharpness": 0.2, "cost_scale": 5.0, "inverse_temperature": 0.2},
 }
 LAYERS = {
     "dense": Layer(2, (2, 3), Geometry((2, 3)), (2, 4), (3, 5)),
@@ -63,6 +64,20 @@ def test_capsule_convolutions(backend: str, name: str, competition: Any, start: 
     layer = LAYERS[name]
     tensors = asking({**layer.tensors(), **betas(3)})
     options = {"inverse_temperature": 0.5, "cost_scale": 3.0, "start": start, "competition": competition}
+    ours, expected = (
+        route(EMRouting(**options, backend=run), layer.geometry, tensors) for run in (backend, "reference")
+    )
+    assert_close(ours, expected)
+    inputs = list(tensors.values())
+    assert_close(gradients(ours, inputs, unused=True), gradients(expected, inputs, unused=True))
+
+
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference"}))
+@pytest.mark.parametrize("competition", ["all", "types"])
+def test_soft_first_convolutions(backend: str, competition: Any) -> None:
+    layer = LAYERS["matrix"]
+    tensors = asking({**layer.tensors(), **betas(3)})
+    options = {"iterations": 4, "early_sharpness": 0.3, "inverse_temperature": 0.5, "competition": competition}
     ours, expected = (
         route(EMRouting(**options, backend=run), layer.geometry, tensors) for run in (backend, "reference")
     )

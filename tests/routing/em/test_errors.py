@@ -32,6 +32,8 @@ GOOD: dict[str, Any] = {
         ({"beta_a": torch.zeros(1)}, "beta_a: must have shape [j] = (3,), got (1,)"),
         ({"iterations": 0}, "iterations: must be at least 1, got 0"),
         ({"inverse_temperature": 0.0}, "inverse_temperature: must be above 0, got 0.0"),
+        ({"early_sharpness": 0.0}, "early_sharpness: must be above 0 and at most 1, got 0.0"),
+        ({"early_sharpness": 2.0}, "early_sharpness: must be above 0 and at most 1, got 2.0"),
         ({"inverse_temperature_decay": 1.0}, "inverse_temperature_decay: must be in [0, 1), got 1.0"),
         ({"variance_floor": 0.0}, "variance_floor: must be above 0, got 0.0"),
         ({"cost_scale": -1.0}, "cost_scale: must be above 0 or None, got -1.0"),
@@ -91,5 +93,7 @@ def test_the_function_has_the_defaults_of_the_options() -> None:
 
 
 def test_options_survive_the_journey_through_json() -> None:
-    routing = EMRouting(iterations=2, competition="types", cost_scale=100.0, standardise_costs=True)
+    routing = EMRouting(
+        iterations=2, competition="types", cost_scale=100.0, standardise_costs=True, early_sharpness=0.5
+    )
     assert routing_from_dict(routing.to_dict()) == routing

@@ -11,7 +11,12 @@ from capsella.routing.em import BACKENDS
 
 
 def em_by_the_paper(
-    V: np.ndarray, a_in: np.ndarray, beta_u: np.ndarray, beta_a: np.ndarray, inverse_temperatures: list[float]
+    V: np.ndarray,
+    a_in: np.ndarray,
+    beta_u: np.ndarray,
+    beta_a: np.ndarray,
+    inverse_temperatures: list[float],
+    sharpness: tuple[float, ...] = (1.0,) * 4,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[H], Procedure 1, for one image: V [i j h]. Densities, not logarithms, as the paper prints them."""
     i, j, _ = V.shape
@@ -19,6 +24,7 @@ def em_by_the_paper(
     for step, inverse_temperature in enumerate(inverse_temperatures):
         if step:
             p = np.exp(-((V - mu) ** 2 / (2 * sigma**2)).sum(2)) / np.sqrt((2 * math.pi * sigma**2).prod(1))
+            p = p ** sharpness[step - 1]
             R = a * p / (a * p).sum(1, keepdims=True)
         r = R * a_in[:, None]
         total = r.sum(0)
@@ -40,6 +46,30 @@ def test_the_formulas_as_printed(backend: str, iterations: int) -> None:
         expected = em_by_the_paper(V[image].numpy(), a[image].numpy(), beta_u.numpy(), beta_a.numpy(), schedule)
         for ours, theirs in zip(routed, expected, strict=True):
             torch.testing.assert_close(ours[image], torch.from_numpy(theirs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_e_step_but_the_last_is_soft(backend: str) -> None:
+    V, a = torch.randn(1, 6, 3, 4, dtype=torch.float64), torch.rand(1, 6, dtype=torch.float64)
+    betas, options = torch.randn(2, 3, dtype=torch.float64), {"inverse_temperature_decay": 0.0, "backend": backend}
+    routed = em_routing(V, a, *betas, 4, inverse_temperature=0.3, early_sharpness=0.2, **options)
+    one = [V[0].numpy(), a[0].numpy(), betas[0].numpy(), betas[1].numpy(), [0.3] * 4]
+    for ours, theirs in zip(routed, em_by_the_paper(*one, (0.2, 0.2, 1.0)), strict=True):
+        torch.testing.assert_close(ours[0], torch.from_numpy(theirs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 0.5, 0.1])
+def test_from_even_couplings_an_iteration_magnifies_by_the_correlation_of_the_votes(sharpness: float) -> None:
+    """Of early_sharpness: parents that differ by a millionth, whose votes' elements go together."""
+    children = torch.randn(4000, 1, 1, dtype=torch.float64) + 0.5 * torch.randn(4000, 1, 5, dtype=torch.float64)
+    votes = (children + 1e-6 * torch.randn(4000, 3, 5, dtype=torch.float64)).unsqueeze(0)
+    largest = torch.linalg.eigvalsh(torch.corrcoef(children[:, 0].T))[-1]
+    assert 4 < largest < 5
+    with record() as traces:
+        em_routing(votes, torch.ones(1, 4000), torch.zeros(3), torch.zeros(3), 8, early_sharpness=sharpness,
+                   inverse_temperature=1e-9)  # fmt: skip
+    apart = [(couplings - 1 / 3).norm() for couplings in traces[0].couplings[1:7]]
+    torch.testing.assert_close(apart[5] / apart[4], (sharpness * largest).clamp(min=1.0), rtol=0.05, atol=0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
