@@ -39,11 +39,11 @@ class EMSettings:
     here a higher cost lowers it. Costs are then of order 1: an `inverse_temperature` of 20, for λ = 1.0, 1.95, 2.85,
     suits them. Costs of two types standardise to ±1 whatever they are: layers of fewer than three refuse it."""
     early_sharpness: float = 1.0
-    """τ of every E-step but the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j). 1 is the paper.
-    From even couplings an E-step and the M-step after it multiply what tells the parents apart by τ times the largest
-    eigenvalue of the correlation matrix of the votes' D elements, which is 1 to D. At 1 each iteration is so much
-    sharper, until a parent keeps two children, and gradients grow alike; at 1/D none is (annealed EM: Ueda, Nakano
-    1998). The last E-step is as sharp as the paper's, and so two iterations are the same with any τ."""
+    """τ of every E-step but the last: R_ij = softmax over the parents of ln a_j + τ ln N(V_ij; μ_j, σ²_j); the paper's
+    is 1. From even couplings, an E-step and the M-step after it multiply what tells the parents' means apart by up to τ
+    times the largest eigenvalue of the correlation matrix of the votes' D elements, 1 to D. With τ = 1 couplings grow
+    that much sharper each time, and gradients with them; with 1/D they do not. (Annealed EM, Ueda and Nakano 1998,
+    warms all steps.) The last E-step keeps τ = 1, and so two iterations are the same with any."""
     start: Literal["even", "random"] = "even"
     """The couplings of the first iteration: even (the paper), or `random`, drawn once. With one iteration they stay:
     the ablations that ask whether iterations earn their keep. See `start_couplings`."""
