@@ -44,8 +44,7 @@ def em_routing(
     """Fit a Gaussian per parent to the votes of active children, by expectation and maximisation ([H], Procedure 1).
 
     M-step: r_ij = R_ij a_i; μ_j = Σ r V / Σ r; σ²_j = Σ r (V − μ)² / Σ r; cost_j^h = (β_u + ln σ_j^h) Σ r;
-    a_j = logistic(λ_t (β_a − Σ_h cost_j^h)).
-    E-step: R_ij = softmax over the parents of ln a_j + τ_t ln N(V_ij; μ_j, σ²_j); τ_t is 1 but for `early_sharpness`.
+    a_j = logistic(λ_t (β_a − Σ_h cost_j^h)). E-step: R_ij = softmax over parents of ln a_j + τ_t ln N(V_ij; μ_j, σ²_j).
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
@@ -54,8 +53,7 @@ def em_routing(
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before the product with a_i; float32
-        at least, and finite where a plain port is not: with no active child or no variance.
+        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before a_i; finite, at least float32.
 
     Raises:
         ValueError: shapes that disagree, a number out of its range, an unknown backend.
