@@ -53,7 +53,7 @@ def em_routing(
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, before a_i; finite, at least float32.
+        poses μ [b j d], activations [b j], couplings R [b i j] of the last M-step, without a_i; float32 at least.
 
     Raises:
         ValueError: shapes that disagree, a number out of its range, an unknown backend.
