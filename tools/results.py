@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.papers.kinds.published import hardware
+from capsella.papers.kinds.published import hardware, marked_cells
 from capsella.training import Recipe
 from capsella.training.command_line import command
 from tools.laboratories import laboratories_section
@@ -29,6 +29,12 @@ Speeds are the median over epochs of a training that may have shared its process
 | result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
 |---|---|---:|---:|---:|---:|---:|---|
 """
+
+
+SHORT_TRAININGS = (
+    "**Short trainings**: these rows compare with each other, and say nothing of where a network ends; not to be held "
+    "against the paper's."
+)
 
 
 def markdown(folder: Path) -> str:
@@ -90,11 +96,13 @@ def _command(values: dict[str, Any]) -> str:
 def _section(name: str, values: dict[str, Any]) -> str:
     """A published table, the paper's values beside ours."""
     heads, labels = values["heads"], values["labels"]
+    cells = marked_cells(values)
+    short = f" {SHORT_TRAININGS}" if cells != [row["cells"] for row in values["rows"]] else ""
     return (
-        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}\n\n"
+        f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}{short}\n\n"
         + markdown_row(*heads)
         + f"|{'---|' * labels}{'---:|' * (len(heads) - labels)}\n"
-        + "".join(markdown_row(*row["cells"]) for row in values["rows"])
+        + "".join(markdown_row(*row) for row in cells)
     )
 
 

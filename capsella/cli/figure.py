@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsella.cli.published import run_published
-from capsella.papers.kinds.published import BudgetName
+from capsella.grid import BudgetName
 from capsella.papers.published import FIGURES
 
 
@@ -13,7 +13,8 @@ class FigureOptions:
     """Draw a published figure. Finished runs are read, interrupted ones are continued."""
 
     budget: BudgetName = "small"
-    """small: short trainings, to compare the networks with one another. full: the paper's own length."""
+    """small: short trainings, to compare the networks with one another. night: hours a row on two cores, near to
+    where it ends. full: the paper's own length."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of each line's runs; two or more give a standard deviation."""
     data: str | None = None

@@ -8,7 +8,7 @@ import tyro
 
 from capsella.cli.screen import by_paper, console, list_entries
 from capsella.errors import unknown_name
-from capsella.papers.kinds.published import BudgetName
+from capsella.grid import BudgetName
 
 
 def run_published(
@@ -33,7 +33,7 @@ def run_published(
         ValueError: an unknown name; suggests the nearest.
     """
     if not arguments or arguments[0] not in registered:
-        print(f"usage: capsella {verb} NAME [--budget small|full] [--seeds 0 1 …]")
+        print(f"usage: capsella {verb} NAME [--budget small|night|full] [--seeds 0 1 …]")
         print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--folder FOLDER]\n")
         described = {name: describe(registered[name]("full")) for name in registered}
         list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from capsella.cli.published import run_published
 from capsella.cli.screen import show
-from capsella.papers.kinds.published import BudgetName, PublishedTable, draw_table
+from capsella.grid import BudgetName
+from capsella.papers.kinds.published import PublishedTable, draw_table
 from capsella.papers.published import TABLES
 
 
@@ -14,7 +15,8 @@ class TableOptions:
     """Run a published table. Finished runs are read, interrupted ones are continued."""
 
     budget: BudgetName = "small"
-    """small: few images and epochs, to compare the rows with one another. full: the whole training of each row."""
+    """small: few images and epochs, to compare the rows with one another. night: hours a row on two cores, near to
+    where it ends. full: the whole training of each row."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of each row's runs; two or more give a standard deviation."""
     data: str | None = None

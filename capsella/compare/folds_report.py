@@ -1,13 +1,11 @@
 """The verdict over folds in plain words, and its page: report.html and compare.json beside the folders of the folds."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capsella.compare.figures import accuracy_figure
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
@@ -17,7 +15,7 @@ from capsella.compare.report import protocol
 from capsella.compare.verdict import Winner, points
 from capsella.errors import counted
 from capsella.evaluation.intervals import FoldInterval
-from capsella.explain.plots import printable, write_png
+from capsella.explain.page import embedded, render_page
 from capsella.files import write_json, write_text
 
 
@@ -78,11 +76,9 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         {one.name: one.by_fold for one in verdict.networks},
         colours,
     )
-    picture = write_png(figure, folder / "figures" / "accuracy.png")
-    environment = Environment(
-        loader=PackageLoader("capsella.compare", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    page = environment.get_template("folds.html.jinja").render(
+    page = render_page(
+        "capsella.compare",
+        "folds.html.jinja",
         title=f"Capsules or a CNN for {first.splits.name}? {counted(len(folds), 'fold')}",
         verdict=verdict,
         best=[one.name for one in verdict.best],
@@ -91,9 +87,9 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         notes=[*first.splits.notes, *(f"left out: {reason}" for reason in first.splits.broken)],
         protocol=protocol(first),
         points=points,
-        picture=base64.b64encode(picture).decode(),
+        picture=embedded(figure, folder / "figures" / "accuracy.png"),
     )
-    write_text(folder / "report.html", printable(page))
+    write_text(folder / "report.html", page)
     return verdict, folder / "report.html"
 
 

@@ -1,11 +1,8 @@
 """report.html of a comparison: one file that needs nothing beside it; and each figure as PNG."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capsella.compare.figures import accuracy_figure, learning_figure, size_figure
 from capsella.compare.measure import Measured, hits
@@ -15,7 +12,8 @@ from capsella.data import single_images
 from capsella.errors import counted
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
-from capsella.explain.plots import confusion_figure, printable, read_metrics, robustness_figure, write_png
+from capsella.explain.page import embedded, render_page
+from capsella.explain.plots import confusion_figure, read_metrics, robustness_figure
 from capsella.explain.report import reconstruction_section, tweak_section
 from capsella.explain.sections import Section
 from capsella.files import write_text
@@ -42,17 +40,13 @@ def write_comparison(found: Findings) -> Path:
     folder, test = found.plan.folder, found.plan.splits.test
     sections = _sections(found)
     pictures = {
-        one.name: base64.b64encode(write_png(one.figure, folder / "figures" / f"{one.name}.png")).decode()
+        one.name: embedded(one.figure, folder / "figures" / f"{one.name}.png")
         for one in sections
         if one.figure is not None
     }
-    environment = Environment(
-        loader=PackageLoader("capsella.compare", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    page = environment.get_template("report.html.jinja").render(
+    page = render_page(
+        "capsella.compare",
+        "report.html.jinja",
         title=f"Capsules or a CNN for {found.plan.splits.name}?",
         verdict=found.verdict,
         champions=[one.name for one in found.champions],
@@ -65,7 +59,7 @@ def write_comparison(found: Findings) -> Path:
         pictures=pictures,
     )
     path = folder / "report.html"
-    write_text(path, printable(page))
+    write_text(path, page)
     return path
 
 

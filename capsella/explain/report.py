@@ -1,12 +1,10 @@
 """A trained model's own pictures on one page: an HTML file that needs nothing beside it, and each figure as PNG."""
 
-import base64
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -14,13 +12,12 @@ from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent, with_interval
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
+from capsella.explain.page import embedded, render_page
 from capsella.explain.plots import (
     entropy_figure,
-    printable,
     read_metrics,
     reliability_figure,
     training_figure,
-    write_png,
 )
 from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.routing_views import routing_diagnostics
@@ -75,11 +72,11 @@ def write_report(
     pictures = {}
     for section in sections:
         if section.figure is not None:
-            png = write_png(section.figure, folder / "figures" / f"{section.name}.png")
-            pictures[section.name] = base64.b64encode(png).decode()
+            pictures[section.name] = embedded(section.figure, folder / "figures" / f"{section.name}.png")
     shown = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
+    shown |= {**_words(evaluation, training), "percent": percent, "with_interval": with_interval}
     path = folder / "report.html"
-    write_text(path, _page({**shown, **_words(evaluation, training)}))
+    write_text(path, render_page("capsella.explain", "report.html.jinja", **shown))
     return path
 
 
@@ -91,16 +88,6 @@ def _words(evaluation: Evaluation, training: Training | None) -> dict[str, objec
         "confusions": about_confusions(evaluation),
         "limits": limits(evaluation, training),
     }
-
-
-def _page(shown: Mapping[str, object]) -> str:
-    """The HTML."""
-    environment = Environment(
-        loader=PackageLoader("capsella.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return printable(
-        environment.get_template("report.html.jinja").render(shown, percent=percent, with_interval=with_interval)
-    )
 
 
 def _sections(

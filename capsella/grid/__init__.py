@@ -1,6 +1,6 @@
 """The only loop over runs: rows × seeds × learning rates, resumed where it was interrupted, with the time left."""
 
-from capsella.grid.budget import Budget
+from capsella.grid.budget import Budget, BudgetName
 from capsella.grid.clock import Clock, duration
 from capsella.grid.grid import Grid, Results, Row, Searched, Validated, check_seeds, check_sources, rate_at
-from capsella.grid.run import evaluated_again, finish_run, result_of, trained_run
+from capsella.grid.run import evaluated_again, finish_run, hits_of, result_of, trained_run

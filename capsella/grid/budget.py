@@ -1,16 +1,33 @@
 """How much a row of a table is trained and tested: the same for all rows, so that they compare with each other."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from capsella.training import Recipe
+from capsella.data import DataOptions
+from capsella.errors import require
+from capsella.training import OptimizerOptions, Recipe
+from capsella.training.precision import Precision
+
+BudgetName = Literal["small", "night", "full"]
+"""small: so short that rows compare with each other alone. night: near to where a network ends, hours a row on two
+cores. full: the whole training of each recipe."""
+
+IMAGE_LIMITS = ("per_class", "validation_per_class", "test_per_class", "validation_pairs", "test_pairs")
+WARM_UP = 50
+"""The share of the steps, as one in so many, over which a cosine's learning rate rises first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """A fixed training. What is None stays as the recipe has it.
 
-    epochs, batch_size, epoch_images: as in `Recipe`. per_class, validation_per_class, test_per_class, validation_pairs,
-    test_pairs: as in `DataOptions`. decays_once: the learning rate decays once, from the first step to the last.
+    epochs, batch_size, epoch_images, precision: as in `Recipe`. per_class, validation_per_class, test_per_class,
+    validation_pairs, test_pairs: as in `DataOptions`. decays_once: the learning rate decays once, from the first step
+    to the last. cosine: the learning rate rises over the first fiftieth of the steps and then falls to nothing along
+    half a cosine; the last epoch is kept. ema: as in `OptimizerOptions`.
+
+    Raises:
+        ValueError: a schedule without `epoch_images`, by which its steps are counted.
     """
 
     epochs: int
@@ -22,8 +39,19 @@ class Budget:
     validation_pairs: int | None = None
     test_pairs: int | None = None
     decays_once: bool = False
+    cosine: bool = False
+    ema: float | None = None
+    precision: Precision | None = None
+
+    def __post_init__(self) -> None:
+        counted = self.epoch_images is not None or not (self.cosine or self.decays_once)
+        require(counted, "be given with cosine and decays_once", epoch_images=self.epoch_images)
 
     def __str__(self) -> str:
+        return "".join([self._images(), *self._training()])
+
+    def _images(self) -> str:
+        """What is seen, validated and tested on, in which batches."""
         if self.test_pairs is not None:
             return (
                 f"{self.epochs} × {self.epoch_images} training, {self.validation_pairs} validation and "
@@ -39,15 +67,40 @@ class Budget:
             f"a class, {self.epochs} epochs, batches of {self.batch_size}"
         )
 
+    def _training(self) -> list[str]:
+        """What is not as in the recipe beside that."""
+        texts = []
+        if self.cosine:
+            texts.append("the rate falls to nothing along a cosine after a short warm-up, the last epoch is kept")
+        if self.ema is not None:
+            texts.append(f"averaged weights ({self.ema:g})")
+        if self.precision == "auto":
+            texts.append("bfloat16 where the machine is faster with it")
+        return [f", {text}" for text in texts]
+
     def limit(self, recipe: Recipe) -> Recipe:
         """The recipe within this budget."""
-        names = ("per_class", "validation_per_class", "test_per_class", "validation_pairs", "test_pairs")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        limited = replace(recipe, data=replace(recipe.data, **given), epochs=self.epochs, batch_size=self.batch_size)
+        return replace(
+            recipe,
+            data=self._data(recipe.data),
+            optimizer=self._optimizer(recipe.optimizer),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            epoch_images=self.epoch_images or recipe.epoch_images,
+            precision=self.precision or recipe.precision,
+            keep="last" if self.cosine else recipe.keep,
+        )
+
+    def _data(self, data: DataOptions) -> DataOptions:
+        return replace(data, **{name: value for name in IMAGE_LIMITS if (value := getattr(self, name)) is not None})
+
+    def _optimizer(self, optimizer: OptimizerOptions) -> OptimizerOptions:
+        """With the budget's schedule and average."""
+        if self.ema is not None:
+            optimizer = replace(optimizer, ema=self.ema)
         if self.epoch_images is None:
-            return limited
-        limited = replace(limited, epoch_images=self.epoch_images)
-        if not self.decays_once:
-            return limited
+            return optimizer
         steps = self.epochs * self.epoch_images // self.batch_size
-        return replace(limited, optimizer=replace(recipe.optimizer, decay_steps=steps))
+        if self.cosine:
+            return replace(optimizer, schedule="cosine", warmup_steps=steps // WARM_UP)
+        return replace(optimizer, decay_steps=steps) if self.decays_once else optimizer

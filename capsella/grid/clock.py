@@ -44,10 +44,18 @@ class Clock:
         """A run of that cost took so long."""
         self.taken.setdefault(cost, []).append(seconds)
 
+    def leave_out(self, cost: str) -> None:
+        """One planned run is not to come."""
+        self.left[cost] -= 1
+
+    def known(self) -> dict[str, float]:
+        """Seconds of a run by cost: of those that are finished, and what was estimated of the others, corrected."""
+        known = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
+        return known | {cost: self._pace() * self.estimates[cost] for cost in self.estimates if cost not in known}
+
     def seconds_left(self) -> float | None:
         """For all planned runs; None where nothing is known. An unknown cost takes the mean of the others."""
-        known = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
-        known |= {cost: self._pace() * self.estimates[cost] for cost in self.estimates if cost not in known}
+        known = self.known()
         if not known:
             return None
         usual = sum(known.values()) / len(known)

@@ -1,12 +1,16 @@
 """One run from recipe to test error: trained where it is not, resumed where it was interrupted, tested once."""
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Bool
 from rich.console import Console
 
 from capsella.data import DataOptions, Splits, load_data
+from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.models import ImageClassifier
 from capsella.training import Machine, Recipe, Run, RunFolder, load_run, resume, train
@@ -45,7 +49,23 @@ def _test_values(evaluation: Evaluation) -> dict[str, Any]:
         "errors": evaluation.errors,
         "error_percent": evaluation.error,
         "error_interval_95_percent": list(evaluation.error_interval),
+        "correct": base64.b64encode(np.packbits(evaluation.correct.numpy()).tobytes()).decode(),
     }
+
+
+def hits_of(test: Mapping[str, Any]) -> Bool[np.ndarray, "images"]:
+    """Which test images a run had right, from what its result holds under "test".
+
+    Raises:
+        CapsellaError: a result from before this was kept.
+
+    >>> hits_of({"images": 3, "correct": "oA=="})
+    array([ True, False,  True])
+    """
+    if "correct" not in test:
+        raise CapsellaError("the result does not say which images were right: it is of an earlier version of capsella")
+    bits = np.frombuffer(base64.b64decode(test["correct"]), dtype=np.uint8)
+    return np.unpackbits(bits, count=test["images"]).astype(bool)
 
 
 def result_of(

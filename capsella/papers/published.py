@@ -2,11 +2,16 @@
 
 from collections.abc import Callable
 
+from capsella.grid import BudgetName
+from capsella.papers.forslov2018 import claims as forslov2018_claims
 from capsella.papers.forslov2018 import figures_31_32, figures_33_34_37, figures_35_36, table2, table3, table4, table5
 from capsella.papers.hinton2018 import attacks, viewpoints
+from capsella.papers.hinton2018 import claims as hinton2018_claims
 from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018 import tables as hinton2018
-from capsella.papers.kinds.published import BudgetName, Published, PublishedTable
+from capsella.papers.kinds.claim import Claim
+from capsella.papers.kinds.published import Published, PublishedTable
+from capsella.papers.sabour2017 import claims as sabour2017_claims
 from capsella.papers.sabour2017 import figures as sabour2017_figures
 from capsella.papers.sabour2017 import tables as sabour2017
 
@@ -36,3 +41,18 @@ FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "forslov2018-36": figures_35_36.figure_36,
     "forslov2018-37": figures_33_34_37.figure_37,
 }
+CLAIMS: tuple[Claim, ...] = (*sabour2017_claims.CLAIMS, *hinton2018_claims.CLAIMS, *forslov2018_claims.CLAIMS)
+"""What the papers claim, each decided by two rows of a table or figure above."""
+REPEATED = ("hinton2018-attacks",)
+"""Tables without a claim whose rows are trained with several seeds all the same."""
+STAND_INS = {
+    "hinton2018-1": "smallnorb-jpeg",
+    "hinton2018-viewpoints": "smallnorb-jpeg-poses",
+    "hinton2018-attacks": "smallnorb-jpeg",
+    "hinton2018-others": "cifar10-jpeg",
+    "hinton2018-2": "smallnorb-jpeg",
+    "sabour2017-affnist": "affnist-like",
+    "sabour2017-others": "cifar10-jpeg,smallnorb-jpeg",
+    **{f"forslov2018-{name}": "pbc" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},
+}
+"""By the name of a table or figure: images like the papers' that can be had where those cannot."""

@@ -8,12 +8,15 @@ from typing import Any, ClassVar, Self
 
 from rich.console import Console
 
+from capsella.data import DataOptions
 from capsella.evaluation import Spread
+from capsella.grid import Results, Row
 from capsella.papers.forslov2018.runs import ThesisRuns
+from capsella.papers.kinds.published import Trained
 
 
 @dataclass(frozen=True)
-class FromRuns(ABC):
+class FromRuns(Trained):
     """A table or figure made of the runs of one budget on one source: `PublishedTable` and `Published`.
 
     item: of the thesis, as in "table3", for the names of files. title: paper and number. suffix: of the file.
@@ -33,31 +36,43 @@ class FromRuns(ABC):
         """Where `run` writes."""
         return folder / f"{self.family}-{self.item}-{self.runs.budget}-{self.runs.source}{self.suffix}"
 
-    @abstractmethod
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `Published.run`; also an error: the source has none of the thesis's training sets."""
 
-
-class Untrained:
+class Untrained(ABC):
     """A table for which nothing is trained. title: paper and number. needs: what it does instead, behind "which"."""
 
     title: str
     needs: ClassVar[str]
     family: ClassVar[str] = "forslov2018"
     columns: ClassVar[tuple[str, ...]] = ("network",)
+    needs_all: ClassVar[bool] = False
+
+    def trainings(self) -> tuple[Row, ...]:
+        """None."""
+        return ()
+
+    def images(self) -> tuple[DataOptions, ...]:
+        """None."""
+        return ()
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """As `Published.run`.
+
+        Raises:
+            ValueError: other seeds than the default.
+        """
+        if tuple(seeds) != (0,):
+            raise ValueError(f"seeds: must not be given for {self.title}, which trains nothing, got {tuple(seeds)}")
+        return self.made_of({}, folder, command, console)
+
+    @abstractmethod
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`."""
 
     def on(self, source: str) -> Self:
         """Raises:
         ValueError: always; it takes no images.
         """
         raise ValueError(f"data: must not be given for {self.title}, which {self.needs}, got {source!r}")
-
-    def check_seeds(self, seeds: Sequence[int]) -> None:
-        """Raises:
-        ValueError: other seeds than the default.
-        """
-        if tuple(seeds) != (0,):
-            raise ValueError(f"seeds: must not be given for {self.title}, which trains nothing, got {tuple(seeds)}")
 
 
 class TableFromRuns(FromRuns):

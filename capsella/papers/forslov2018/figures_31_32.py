@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
-from capsella.grid import Grid, Results, Row
+from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns, accuracies_of, images_tested, mean_sd
 from capsella.papers.forslov2018.paper import (
     ACCURACY,
@@ -24,7 +24,7 @@ from capsella.papers.forslov2018.paper import (
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
-from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase
+from capsella.papers.kinds.published import hardware_of, seeds_phrase
 from capsella.routing import EMRouting
 
 LEAST_FOR_STANDARDISED_COSTS = 3
@@ -47,17 +47,20 @@ class TrendFigure(FigureFromRuns):
         """The runs of the figure: every network on every set."""
         return self.runs.grid([*points])
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`, a picture with its numbers beside it."""
+    def trainings(self) -> list[Row]:
+        """As `Published.trainings`."""
+        return self.plan(self.points()[0])
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`, a picture with its numbers beside it."""
         points, note = self.points()
-        results = Grid(folder, console).results(self.plan(points), seeds)
         every = [result for runs in results.values() for result in runs]
         return write_panels(
             self.path(folder),
             [self._panel(kind, points, results) for kind in FAMILIES],
             title=self.title,
             note=f"{self.runs.describe()} {note}",
-            measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {seeds_phrase(len(seeds))}; "
+            measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {seeds_phrase(results)}; "
             f"{hardware_of(results)}.",
             command=command,
             runs=results,
@@ -70,7 +73,7 @@ class TrendFigure(FigureFromRuns):
                 continue
             name = NETWORKS[network] + (f", INIT-NET {init}" if len(self.runs.inits) > 1 else "")
             slugs = {points[at]: self.runs.planned(at, network, init).slug for at in points}
-            found = {x: mean_sd(accuracies_of(results[slug])) for x, slug in sorted(slugs.items()) if slug in results}
+            found = {x: mean_sd(accuracies_of(results[slug])) for x, slug in sorted(slugs.items()) if results.get(slug)}
             sds = [sd for _, sd in found.values() if sd is not None]
             series.append(Series(name, tuple(found), tuple(mean for mean, _ in found.values()), tuple(sds) or None))
             paper = tuple(ACCURACY[network, init][SETS.index(at)] for at in self.in_paper)
@@ -92,7 +95,7 @@ class SizeFigure(TrendFigure):
         supply = find_supply(self.runs.options("hard"), SETS)
         whole = [name for name in ("hard", "medium", "basic") if name in supply.sets][:1]
         sets = [name for name in ("mini", "small", "medium-size") if name in supply.sets] + whole
-        if self.runs.budget == "small":
+        if self.runs.budget != "full":
             sets = [name for name in sets if name in (*self.runs.sets, *whole)]
         return {name: supply.counts[name] for name in sets}, supply.sentences()
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from rich.console import Console
@@ -12,13 +12,13 @@ from rich.console import Console
 from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
 from capsella.explain.plots import read_metrics
-from capsella.grid import Grid, Results, Row
+from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import FAMILIES, NETWORKS, family
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
-from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase
+from capsella.papers.kinds.published import hardware_of, seeds_of, seeds_phrase
 
 RATES = (3e-4, 3e-5, 3e-6)
 ITERATIONS, ACCURACY = "iterations", "validation accuracy"
@@ -33,13 +33,12 @@ class CurveFigure(FigureFromRuns):
         folder: Path,
         panels: Sequence[Panel],
         results: Results,
-        seeds: Sequence[int],
         note: str,
         command: str,
         **more: Any,
     ) -> dict[str, Any]:
-        first = next(iter(results.values()))[0]
-        measured = f"Validation accuracy on {first['data']}; {seeds_phrase(len(seeds))}; {hardware_of(results)}."
+        first = next(run for runs in results.values() for run in runs)
+        measured = f"Validation accuracy on {first['data']}; {seeds_phrase(results)}; {hardware_of(results)}."
         return write_panels(
             self.path(folder),
             panels,
@@ -56,10 +55,13 @@ class CurveFigure(FigureFromRuns):
 class BestCurves(CurveFigure):
     """Figure 33: on each set, each family's network of lowest validation error; the thesis takes the test's."""
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`, a picture with its numbers beside it."""
+    def trainings(self) -> list[Row]:
+        """As `Published.trainings`."""
+        return self.runs.grid(find_supply(self.runs.options("hard"), self.runs.sets).sets)
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`, a picture with its numbers beside it."""
         supply = find_supply(self.runs.options("hard"), self.runs.sets)
-        results = Grid(folder, console).results(self.runs.grid(supply.sets), seeds)
         chance = dict.fromkeys(supply.sets, 1 / supply.classes) | {
             name: 1 / len(load_data(self.runs.options(name)).classes)
             for name in supply.sets
@@ -70,31 +72,44 @@ class BestCurves(CurveFigure):
             series = []
             for kind in FAMILIES:
                 plan = [run for run in self.runs.grid([name]) if family(run.cost.partition("-")[0]) == kind]
+                plan = [run for run in plan if results.get(run.slug)]
+                if not plan:
+                    continue
                 best = min(plan, key=lambda run: _validation_error(results[run.slug]))
                 network, _, init = best.cost.partition("-init")
-                series.append(_series(f"{NETWORKS[network]}, INIT-NET {init}", best, seeds, folder))
-            panels.append(Panel(name, ITERATIONS, ACCURACY, tuple(series), level=("chance", chance[name])))
+                series.append(_series(f"{NETWORKS[network]}, INIT-NET {init}", best, results, folder))
+            if series:
+                panels.append(Panel(name, ITERATIONS, ACCURACY, tuple(series), level=("chance", chance[name])))
         note = (
             "The best network of each family on each set, by its best validation error. "
             f"{self.runs.describe()} {supply.sentences()}"
         )
-        return self._write(folder, panels, results, seeds, note, command)
+        return self._write(folder, panels, results, note, command)
 
 
 @dataclass(frozen=True)
 class RateCurves(CurveFigure):
     """Figure 34: EM-NET 1 behind INIT-NET 1 at three learning rates, and how often it falls back to chance."""
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`, a picture with its numbers beside it: a panel a seed, as a mean would hide spikes."""
-        plan = {rate: self.runs.with_learning_rate(rate) for rate in RATES}
-        results = Grid(folder, console).results(list(plan.values()), seeds)
+    needs_all: ClassVar[bool] = True
+
+    def plan(self) -> dict[float, Row]:
+        """The row of each rate."""
+        return {rate: self.runs.with_learning_rate(rate) for rate in RATES}
+
+    def trainings(self) -> list[Row]:
+        """As `Published.trainings`."""
+        return list(self.plan().values())
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`, a picture with its numbers beside it: a panel a seed, as a mean would hide spikes."""
+        plan = self.plan()
         validation = load_data(plan[RATES[0]].recipe.data).validation
         classes, images = len(validation.classes), len(validation)
         panels: list[Panel] = []
         found: list[dict[str, Any]] = []
         counts: dict[float, list[int]] = {rate: [] for rate in RATES}
-        for seed in seeds:
+        for seed in seeds_of(results):
             series = []
             for rate, run in plan.items():
                 steps, accuracies = curve(run.folder(folder, seed))
@@ -109,23 +124,32 @@ class RateCurves(CurveFigure):
             "accuracy within two standard errors of chance, after it was once halfway from chance to 1. "
             f"{self.runs.describe_fine()}"
         )
-        return self._write(folder, panels, results, seeds, note, command, spikes=found)
+        return self._write(folder, panels, results, note, command, spikes=found)
 
 
 @dataclass(frozen=True)
 class DecoderCurves(CurveFigure):
     """Figure 37: CAPSNET 1 behind INIT-NET 1 with and without the reconstruction loss."""
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`, a picture with its numbers beside it."""
-        plan = {name: self.runs.with_decoder("capsnet1", name == "with") for name in ("with", "without")}
-        results = Grid(folder, console).results(list(plan.values()), seeds)
-        series = tuple(_series(f"{name} reconstruction", run, seeds, folder) for name, run in plan.items())
+    needs_all: ClassVar[bool] = True
+
+    def plan(self) -> dict[str, Row]:
+        """The row with and that without."""
+        return {name: self.runs.with_decoder("capsnet1", name == "with") for name in ("with", "without")}
+
+    def trainings(self) -> list[Row]:
+        """As `Published.trainings`."""
+        return list(self.plan().values())
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`, a picture with its numbers beside it."""
+        plan = self.plan()
+        series = tuple(_series(f"{name} reconstruction", run, results, folder) for name, run in plan.items())
         options = plan["with"].recipe.data
         chance = 1 / len(load_data(options).classes)
         panel = Panel("CAPSNET 1, INIT-NET 1", ITERATIONS, ACCURACY, series, level=("chance", chance))
         note = f"Trained on mini, images of {options.size}×{options.size}. {self.runs.describe_drawn()}"
-        return self._write(folder, [panel], results, seeds, note, command)
+        return self._write(folder, [panel], results, note, command)
 
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:
@@ -169,12 +193,12 @@ def figure_37(budget: BudgetName) -> DecoderCurves:
     return DecoderCurves(ThesisRuns(budget), "figure37", "Forslöv 2018, Figure 37: CAPSNET 1 with and without decoder")
 
 
-def _series(name: str, run: Row, seeds: Sequence[int], folder: Path) -> Series:
+def _series(name: str, run: Row, results: Results, folder: Path) -> Series:
     """The mean curve over seeds."""
-    curves = [curve(run.folder(folder, seed)) for seed in seeds]
+    curves = [curve(run.folder(folder, result["seed"])) for result in results[run.slug]]
     steps = tuple(curves[0][0])
     accuracies = np.array([accuracies for _, accuracies in curves])
-    sd = None if len(seeds) == 1 else tuple(accuracies.std(0, ddof=1).tolist())
+    sd = None if len(curves) == 1 else tuple(accuracies.std(0, ddof=1).tolist())
     return Series(name, steps, tuple(accuracies.mean(0).tolist()), sd)
 
 

@@ -1,9 +1,8 @@
 """Figures 35 and 36: what the decoder draws when numbers of the class capsule are moved."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 from torch import Tensor
@@ -13,11 +12,11 @@ from capsella.explain import dimension_tweaks, largest_elements
 from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
 from capsella.files import write_json
-from capsella.grid import Grid
+from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import NETWORKS
 from capsella.papers.forslov2018.runs import ThesisRuns
-from capsella.papers.kinds.published import BudgetName, hardware
+from capsella.papers.kinds.published import hardware
 from capsella.training import load_run
 
 CANDIDATES = 16
@@ -34,17 +33,22 @@ class PerturbationFigure(FigureFromRuns):
     network: str
     most: float
     elements: int
+    needs_all: ClassVar[bool] = True
 
     @property
     def offsets(self) -> tuple[float, ...]:
         """Nine, evenly spread."""
         return tuple(self.most * step / 4 for step in range(-4, 5))
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`, a picture with its numbers beside it: of the first seed's run."""
-        planned = self.runs.with_decoder(self.network, True)
-        result = Grid(folder, console).results([planned], seeds)[planned.slug][0]
-        model = load_run(planned.folder(folder, seeds[0])).model
+    def trainings(self) -> tuple[Row, ...]:
+        """As `Published.trainings`."""
+        return (self.runs.with_decoder(self.network, True),)
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`, a picture with its numbers beside it: of the first seed's run."""
+        (planned,) = self.trainings()
+        result = results[planned.slug][0]
+        model = load_run(planned.folder(folder, result["seed"])).model
         test = single_images(load_data(planned.recipe.data).test, "figures of changed capsules")
         image, target = test.images[0].float() / 255, int(test.labels[0])
         candidates = largest_elements(model, image, target, CANDIDATES)
@@ -58,7 +62,7 @@ class PerturbationFigure(FigureFromRuns):
             "note": f"{NETWORKS[self.network]} with its decoder, trained on mini, images of {model.image_size[0]}×"
             f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers, of the "
             f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()}",
-            "measured": f"{result['data']}; seed {seeds[0]}; {hardware(result['environment'])}.",
+            "measured": f"{result['data']}; seed {result['seed']}; {hardware(result['environment'])}.",
             "command": command,
             "offsets": list(self.offsets),
             "elements": elements,

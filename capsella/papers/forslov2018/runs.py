@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from capsella.data import DataOptions, thesis_set
-from capsella.grid import Budget, Row
+from capsella.grid import Budget, BudgetName, Row
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
-from capsella.papers.kinds.published import BudgetName
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
 
@@ -20,7 +19,15 @@ SMALL = Budget(epochs=4, epoch_images=400, batch_size=10, validation_per_class=3
 FINE = Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20, decays_once=True)
 # Figures 35 to 37. The decoder costs several times as much as the rest of CAPSNET 1.
 DRAWN = replace(SMALL, epochs=8, epoch_images=150)
-SMALL_SETS = ("mini", "small", "basic")
+# A night: some minutes to half an hour a run on two cores, with the decoder an hour or two.
+NIGHT = Budget(
+    epochs=20, epoch_images=800, batch_size=10, validation_per_class=50, decays_once=True, ema=0.99, precision="auto"
+)
+NIGHT_FINE = Budget(
+    epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, decays_once=True, precision="auto"
+)
+NIGHT_DRAWN = replace(NIGHT, epochs=20, epoch_images=1000)
+SHORTER_SETS = ("mini", "small", "basic")
 # Of the thesis's trainings (§9.2); EM-NETs and CNN-NETs got twice as many on hard. The thesis validates after each pass
 # over the training images; here every 1,000 steps, on every set alike.
 STEPS, STEPS_BETWEEN_VALIDATIONS = 100_000, 1000
@@ -36,7 +43,7 @@ class ThesisRuns:
     @property
     def inits(self) -> tuple[int, ...]:
         """The INIT-NETs that are trained."""
-        return (1,) if self.budget == "small" else (1, 2)
+        return (1, 2) if self.budget == "full" else (1,)
 
     @property
     def networks(self) -> list[tuple[str, int]]:
@@ -46,26 +53,41 @@ class ThesisRuns:
     @property
     def sets(self) -> tuple[str, ...]:
         """The training sets, as far as the source has them (`find_supply`)."""
-        return SMALL_SETS if self.budget == "small" else SETS
+        return SETS if self.budget == "full" else SHORTER_SETS
+
+    @property
+    def limit(self) -> Budget | None:
+        """Of the runs of tables 3 and 4; None at the full budget."""
+        return {"small": SMALL, "night": NIGHT, "full": None}[self.budget]
+
+    @property
+    def fine(self) -> Budget | None:
+        """The same of `with_learning_rate`."""
+        return {"small": FINE, "night": NIGHT_FINE, "full": None}[self.budget]
+
+    @property
+    def drawn(self) -> Budget | None:
+        """The same of `with_decoder`."""
+        return {"small": DRAWN, "night": NIGHT_DRAWN, "full": None}[self.budget]
 
     def describe(self) -> str:
         """How the runs train, beside the thesis's, for the note of a table."""
-        if self.budget == "small":
-            return (
-                f"The recipes called modern, without a decoder: {SMALL}. The thesis trains on 500,000 images and "
-                "prints the best of several settings."
-            )
-        return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
+        if self.limit is None:
+            return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
+        return (
+            f"The recipes called modern, without a decoder: {self.limit}. The thesis trains on 500,000 images and "
+            "prints the best of several settings."
+        )
 
     def describe_fine(self) -> str:
         """The same of `with_learning_rate`."""
-        if self.budget == "full":
+        if self.fine is None:
             return "As long as the thesis's."
-        return f"The thesis's routing and batches, behind batch normalisation, at constant rates: {FINE}."
+        return f"The thesis's routing and batches, behind batch normalisation, at constant rates: {self.fine}."
 
     def describe_drawn(self) -> str:
         """The same of `with_decoder`."""
-        return f"The recipe called modern: {DRAWN}." if self.budget == "small" else "As long as the thesis's."
+        return "As long as the thesis's." if self.drawn is None else f"The recipe called modern: {self.drawn}."
 
     def options(self, name: str) -> DataOptions:
         """The images of one of `SETS`, or of "classes2", "classes3", …: all images of the first so many classes."""
@@ -82,10 +104,10 @@ class ThesisRuns:
             network: a key of `NETWORKS`.
             init: 1 or 2.
         """
-        recipe_name = f"forslov2018-{network}-init{init}" + ("-modern" if self.budget == "small" else "")
+        recipe_name = f"forslov2018-{network}-init{init}" + ("" if self.limit is None else "-modern")
         recipe = replace(get_recipe(recipe_name), data=self.options(name))
-        if self.budget == "small":
-            recipe = SMALL.limit(recipe)
+        if self.limit is not None:
+            recipe = self.limit.limit(recipe)
         else:
             longer = 2 if name == "hard" and family(network) != "capsnet" else 1
             recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
@@ -93,16 +115,16 @@ class ThesisRuns:
         return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=recipe)
 
     def with_learning_rate(self, rate: float) -> Row:
-        """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at both budgets.
+        """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at all budgets.
 
-        At the small budget the rate stays as it is, and there is batch normalisation: without it, the network
+        Below the full budget the rate stays as it is, and there is batch normalisation: without it, the network
         had learnt nothing after 160 steps of 10 images (LOG.md, L010).
         """
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))
         optimizer = replace(recipe.optimizer, learning_rate=rate)
-        if self.budget == "small":
-            recipe = FINE.limit(recipe.with_model(batch_norm=True))
+        if self.fine is not None:
+            recipe = self.fine.limit(recipe.with_model(batch_norm=True))
             optimizer = replace(optimizer, decay=1.0)
         else:
             recipe = _as_long_as_the_thesis(recipe, STEPS, STEPS_BETWEEN_VALIDATIONS // 10)
@@ -113,8 +135,8 @@ class ThesisRuns:
         """A capsule network on mini with DECODER NET, or without it, for Figures 35 to 37."""
         run = self.planned("mini", network, 1)
         recipe = run.recipe
-        if self.budget == "small":
-            recipe = DRAWN.limit(recipe)
+        if self.drawn is not None:
+            recipe = self.drawn.limit(recipe)
         recipe = recipe.with_model(reconstruction=decoder)
         suffix = "decoder" if decoder else "no-decoder"
         return replace(run, slug=f"{run.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)

@@ -1,6 +1,5 @@
 """Table 2: the number of weights in each network, counted."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,13 +9,14 @@ from rich.console import Console
 from torch import nn
 
 from capsella.files import write_json
+from capsella.grid import BudgetName, Results
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
 from capsella.models.forslov2018.parts import init_net
 from capsella.papers.forslov2018.base import Untrained
 from capsella.papers.forslov2018.paper import CAPSULE_THICKNESS, NETWORKS, WEIGHTS
 from capsella.papers.forslov2018.runs import SIZE
-from capsella.papers.kinds.published import BudgetName, table_values
+from capsella.papers.kinds.published import table_values
 from capsella.training.environment import environment
 
 CLASSES = (5, 10, 15)
@@ -45,9 +45,8 @@ class WeightsTable(Untrained):
         """Where `run` writes the table's JSON."""
         return folder / f"{self.family}-table2.json"
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `Published.run`: count, and write the numbers, the paper's beside ours."""
-        self.check_seeds(seeds)
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`: count, and write the numbers, the paper's beside ours."""
         values = table_values(
             title=self.title,
             note=NOTE,
@@ -71,7 +70,7 @@ def weights(module: nn.Module) -> int:
 
 
 def table_2(budget: BudgetName) -> WeightsTable:
-    """Table 2; there is nothing to train, so both budgets are the same."""
+    """Table 2; there is nothing to train, so all budgets are the same."""
     return WeightsTable()
 
 

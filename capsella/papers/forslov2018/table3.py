@@ -8,28 +8,31 @@ from typing import Any
 from rich.console import Console
 
 from capsella.files import write_json
-from capsella.grid import Grid, Results
+from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import TableFromRuns, accuracies_of, images_tested, mean_sd, shown
 from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, SETS
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import Supply, find_supply
-from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase, table_values
+from capsella.papers.kinds.published import NOT_RUN, hardware_of, seeds_phrase, table_values
 
 
 @dataclass(frozen=True)
 class AccuracyTable(TableFromRuns):
     """Table 3: a row a network with its INIT-NET, two columns a training set."""
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`: accuracies as shares of 1; errors, losses and each run's result in full in the JSON."""
+    def trainings(self) -> list[Row]:
+        """As `Published.trainings`."""
+        return self.runs.grid(find_supply(self.runs.options("hard"), self.runs.sets).sets)
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`: accuracies as shares of 1; the JSON has errors, losses and each run's result."""
         supply = find_supply(self.runs.options("hard"), self.runs.sets)
-        results = Grid(folder, console).results(self.runs.grid(supply.sets), seeds)
         every = [result for runs in results.values() for result in runs]
         values = table_values(
             title=self.title,
             note=f"{self.runs.describe()} {supply.sentences()}",
             measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; "
-            f"{seeds_phrase(len(seeds))}; {hardware_of(results)}.",
+            f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=[f"{name} {whose}" for name in supply.sets for whose in ("paper", "ours")],
@@ -39,15 +42,15 @@ class AccuracyTable(TableFromRuns):
         return values
 
     def _row(self, network: str, init: int, supply: Supply, results: Results) -> dict[str, Any]:
+        slugs = [self.runs.planned(name, network, init).slug for name in supply.sets]
         sets, cells = {}, [NETWORKS[network], str(init)]
-        for name in supply.sets:
-            runs, paper = (
-                results[self.runs.planned(name, network, init).slug],
-                ACCURACY[network, init][SETS.index(name)],
-            )
-            sets[name] = {"paper_accuracy": paper, **_measured(runs)}
-            cells += [f"{paper:.3f}", shown(accuracies_of(runs))]
-        return {"cells": cells, "network": network, "init": init, "sets": sets}
+        for name, slug in zip(supply.sets, slugs, strict=True):
+            runs = results.get(slug, [])
+            paper = ACCURACY[network, init][SETS.index(name)]
+            if runs:
+                sets[name] = {"paper_accuracy": paper, **_measured(runs)}
+            cells += [f"{paper:.3f}", shown(accuracies_of(runs)) if runs else NOT_RUN]
+        return {"cells": cells, "slugs": slugs, "network": network, "init": init, "sets": sets}
 
 
 def _measured(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -59,5 +62,5 @@ def _measured(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table_3(budget: BudgetName) -> AccuracyTable:
-    """Table 3: seven networks behind two INIT-NETs on six training sets; small: behind INIT-NET 1 on three."""
+    """Table 3: seven networks behind two INIT-NETs on six training sets; short of full, INIT-NET 1 on three."""
     return AccuracyTable(ThesisRuns(budget), "table3", "Forslöv 2018, Table 3")

@@ -11,12 +11,12 @@ from rich.console import Console
 from capsella.data import load_data, single_images
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.files import write_json
-from capsella.grid import Grid, Row
+from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import TableFromRuns, images_tested, shown
 from capsella.papers.forslov2018.paper import ACCURACY, NETWORKS, ROBUSTNESS, SETS
 from capsella.papers.forslov2018.runs import ThesisRuns
-from capsella.papers.forslov2018.supply import find_supply
-from capsella.papers.kinds.published import BudgetName, hardware_of, seeds_phrase, table_values
+from capsella.papers.forslov2018.supply import Supply, find_supply
+from capsella.papers.kinds.published import NOT_RUN, hardware_of, seeds_phrase, table_values
 from capsella.training import load_run
 
 SHOWN = {"translation": 0.25, "rotation": 180.0, "noise": 0.1, "colour": 0.2}
@@ -24,6 +24,7 @@ SHOWN = {"translation": 0.25, "rotation": 180.0, "noise": 0.1, "colour": 0.2}
 networks lost about half of what they knew, as Table 4's did."""
 IN_PAPER = ("translation", "rotation", "noise")
 LARGEST_FIRST = ("hard", "medium", "basic", "medium-size", "small", "mini")
+KEPT = "changed-images.json"
 SEED = 0  # of what is drawn: every run sees the same changed images
 
 
@@ -31,37 +32,43 @@ SEED = 0  # of what is drawn: every run sees the same changed images
 class RobustnessTable(TableFromRuns):
     """Table 4: a row a network with its INIT-NET, two columns a change of the images."""
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `FromRuns.run`; a run's accuracies are kept as changed-images.json in its folder, and read from there."""
-        wanted = [name for name in LARGEST_FIRST if name in self.runs.sets]  # whose runs Table 3 has too
-        supply = find_supply(self.runs.options("hard"), wanted)
-        name = supply.sets[0]
-        plan = self.runs.grid([name])
-        results = Grid(folder, console).results(plan, seeds)
+    def trainings(self) -> list[Row]:
+        """As `Published.trainings`."""
+        return self.runs.grid([self._supply().sets[0]])
+
+    def _supply(self) -> Supply:
+        """The set with the most classes first, whose runs Table 3 has too."""
+        return find_supply(self.runs.options("hard"), [name for name in LARGEST_FIRST if name in self.runs.sets])
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`; a run's accuracies are kept as changed-images.json in its folder."""
+        supply, plan = self._supply(), self.trainings()
+        todo = [(run, result["seed"]) for run in plan for result in results.get(run.slug, [])]
         points: dict[str, list[list[dict[str, Any]]]] = {run.slug: [] for run in plan}
-        for number, (seed, run) in enumerate([(seed, run) for seed in seeds for run in plan], start=1):
-            console.print(f"changed images {number} of {len(seeds) * len(plan)}: {run.slug}, seed {seed}")
+        for number, (run, seed) in enumerate(todo, start=1):
+            if not (run.folder(folder, seed) / KEPT).exists():
+                console.print(f"changed images {number} of {len(todo)}: {run.slug}, seed {seed}")
             points[run.slug].append(accuracies(run, run.folder(folder, seed), self._strengths()))
-        first = results[plan[0].slug][0]
+        tested = [result for runs in results.values() for result in runs]
         values = table_values(
             title=self.title,
-            note=self._note(name, supply.classes),
-            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested([first])}; "
-            f"{seeds_phrase(len(seeds))}; {hardware_of(results)}.",
+            note=self._note(supply.sets[0], supply.classes),
+            measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(tested[:1])}; "
+            f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=[
                 *("unchanged paper", "ours"),
                 *(head for change in SHOWN for head in (f"{change} paper", f"{SHOWN[change]:g} ours")),
             ],
-            rows=[_row(*row, points[run.slug]) for row, run in zip(self.rows, plan, strict=True)],
+            rows=[_row(*row, run.slug, points[run.slug]) for row, run in zip(self.rows, plan, strict=True)],
         )
         write_json(self.path(folder), values)
         return values
 
     def _strengths(self) -> dict[str, Sequence[float]]:
         """What is measured: what the table shows, and at the full budget whole curves."""
-        if self.runs.budget == "small":
+        if self.runs.budget != "full":
             return {change: (strength,) for change, strength in SHOWN.items()}
         return {change: sorted({strength, *PERTURBATIONS[change].strengths}) for change, strength in SHOWN.items()}
 
@@ -78,7 +85,7 @@ def accuracies(run: Row, folder: Path, strengths: Mapping[str, Sequence[float]])
 
     Read from changed-images.json in its folder where that has the same strengths; written there otherwise.
     """
-    path = folder / "changed-images.json"
+    path = folder / KEPT
     asked = {change: list(given) for change, given in strengths.items()}
     if path.exists():
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -103,18 +110,19 @@ def table_4(budget: BudgetName) -> RobustnessTable:
     return RobustnessTable(ThesisRuns(budget), "table4", "Forslöv 2018, Table 4")
 
 
-def _row(network: str, init: int, seeds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+def _row(network: str, init: int, slug: str, seeds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
     paper: dict[str, float | None] = {"unchanged": ACCURACY[network, init][SETS.index("hard")]}
     paper |= {
         change: ROBUSTNESS[network, init][IN_PAPER.index(change)] if change in IN_PAPER else None for change in SHOWN
     }
-    found = {change: [_share(points, change) for points in seeds] for change in paper}
+    found = {change: [_share(points, change) for points in seeds] for change in paper if seeds}
     cells = []
-    for change, ours in found.items():
-        printed = paper[change]
-        cells += ["–" if printed is None else f"{printed:.3f}", shown(ours)]
+    for change, printed in paper.items():
+        ours = shown(found[change]) if seeds else NOT_RUN
+        cells += ["–" if printed is None else f"{printed:.3f}", ours]
     return {
         "cells": [NETWORKS[network], str(init), *cells],
+        "slugs": [slug] * len(paper),
         "network": network,
         "init": init,
         "paper_accuracy": paper,

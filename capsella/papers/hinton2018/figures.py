@@ -8,9 +8,9 @@ from capsella.data import LabelledImages, single_images
 from capsella.evaluation import evaluate
 from capsella.explain.reconstruction import pick_examples
 from capsella.explain.vote_distances import VoteDistances, class_vote_distances, vote_examples_figure
+from capsella.grid import BudgetName
 from capsella.models import ImageClassifier
 from capsella.papers.hinton2018.tables import best_row
-from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
 
 RIGHT, WRONG = 2, 1  # images, as in the paper

@@ -1,10 +1,10 @@
 """A table of networks that were stopped at one error and then attacked: how right each is still, attack by attack."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -12,8 +12,8 @@ from capsella.data import load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
-from capsella.grid import Grid, Results, Row
-from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_phrase, table_values
+from capsella.grid import Results, Row
+from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_of, seeds_phrase, table_values
 from capsella.training import load_run
 
 _ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # of the rows; transfers stand last, by their source
@@ -36,6 +36,7 @@ class AttackTable(FolderTable):
     options: AttackOptions
     columns: tuple[str, ...] = ("attack", "ε")
     family: str | None = None
+    needs_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         data = {run.recipe.data for run in self.networks.values()}
@@ -55,14 +56,17 @@ class AttackTable(FolderTable):
         }
         return replace(self, networks=networks)
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Train and attack what is missing and write `path(folder)`; as `Published.run`.
+    def trainings(self) -> tuple[Row, ...]:
+        """As `Published.trainings`."""
+        return self.rows
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """Attack what is not attacked yet and write `path(folder)`; as `Published.made_of`.
 
         Raises:
             CapsellaError: also where the folder holds attacks of other options.
         """
-        results = Grid(folder, console).results(self.rows, seeds)
-        attacks = [self._attacked(folder, seed, console) for seed in seeds]
+        attacks = [self._attacked(folder, seed, console) for seed in seeds_of(results)]
         values = table_values(
             title=self.title,
             note=self.note,
@@ -115,7 +119,7 @@ class AttackTable(FolderTable):
             f"Stopped at {stop['at_error']:g} % {stop['on']} error or less"
             f"{''.join(f'; {text}' for text in missed)}. Attacked: {attacks[0]['images']} test images of "
             f"{attacks[0]['data']}, at most ε away a pixel. Masked gradients: {', '.join(masked) or 'none'}. "
-            f"{seeds_phrase(len(attacks)).capitalize()}; {hardware_of(results)}."
+            f"{seeds_phrase(results).capitalize()}; {hardware_of(results)}."
         )
 
     def _clean(self, attacks: list[dict[str, Any]], results: Results) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A published table of test errors as a grid of runs: trained where missing, resumed where interrupted."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,16 @@ from typing import Any
 from rich.console import Console
 
 from capsella.files import write_json
-from capsella.grid import Grid, Row, evaluated_again
+from capsella.grid import Results, Row, evaluated_again
 from capsella.models import ImageClassifier
-from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_phrase, table_values
+from capsella.papers.kinds.published import (
+    NOT_RUN,
+    FolderTable,
+    hardware_of,
+    mean_cell,
+    seeds_phrase,
+    table_values,
+)
 
 MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 """The columns that every table of errors has, behind its own."""
@@ -89,18 +96,22 @@ class ErrorTable(FolderTable):
         label = [name if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
         return dataclasses.replace(row, recipe=recipe, label=tuple(label), paper=None, paper_sd=None)
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `Published.run`; the JSON has errors by seed, and each run's result in full."""
-        runs = Grid(folder, console).results(self.rows, seeds)
-        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run, *_ in runs.values()))
+    def trainings(self) -> tuple[ErrorRow, ...]:
+        """As `Published.trainings`."""
+        return self.rows
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`; the JSON has errors by seed, and each run's result in full."""
+        found = [run for runs in results.values() for run in runs]
+        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in found))
         values = table_values(
             title=self.title,
             note=self.note,
-            measured=f"Test error on {' and '.join(tested)}; {seeds_phrase(len(seeds))}; {hardware_of(runs)}.",
+            measured=f"Test error on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
             columns=MEASURED,
-            rows=[values for row in self.rows for values in self._with_again(row, runs[row.slug], folder)],
+            rows=[values for row in self.rows for values in self._with_again(row, results.get(row.slug, []), folder)],
         )
         write_json(self.path(folder), values)
         return values
@@ -134,6 +145,7 @@ def _row_values(row: ErrorRow | AgainRow, runs: list[dict[str, Any]]) -> dict[st
     sd = row.paper_sd if isinstance(row, ErrorRow) else None
     return {
         "cells": [*row.label, *error_cells(row.paper, runs, sd)],
+        "slugs": [row.of if isinstance(row, AgainRow) else row.slug],
         "label": list(row.label),
         "paper_error_percent": row.paper,
         "paper_standard_deviation": sd,
@@ -143,11 +155,14 @@ def _row_values(row: ErrorRow | AgainRow, runs: list[dict[str, Any]]) -> dict[st
 
 def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float | None = None) -> list[str]:
     """What `MEASURED` names, from the results of a row's runs: mean ± sd where there are seeds."""
+    printed = "–" if paper is None else f"{paper:g}" + (f" ± {paper_sd:g}" if paper_sd is not None else "")
+    if not runs:
+        return [printed, NOT_RUN, *("–" for _ in MEASURED[2:])]
     errors = [run["test"]["error_percent"] for run in runs]
     mean = sum(errors) / len(errors)
     best = [run["training"]["best"] for run in runs]
     return [
-        "–" if paper is None else f"{paper:g}" + (f" ± {paper_sd:g}" if paper_sd is not None else ""),
+        printed,
         mean_cell(errors),
         "–" if paper is None else f"{mean - paper:+.2f}",
         *(f"{sum(epoch[name] for epoch in best) / len(best):.4f}" for name in ("train_loss", "validation_loss")),

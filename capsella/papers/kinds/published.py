@@ -4,16 +4,24 @@ A kind of table is a class with what `PublishedTable` names, as `ErrorTable`; on
 `capsella.papers.published` lists them all.
 """
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from rich.console import Console
 from rich.table import Table
 
+from capsella.data import DataOptions
 from capsella.evaluation import Spread
+from capsella.grid import Grid, Results, Row
 
-BudgetName = Literal["small", "full"]
+NOT_RUN = "not run"
+"""The cell of a row whose training was left out."""
+SHORT = "short"
+"""What stands behind a number of the small budget."""
+_OURS = re.compile(r"\bours( %)?$")  # heads of what trained networks reached, beside what a paper prints
 
 
 class Published(Protocol):
@@ -37,14 +45,42 @@ class Published(Protocol):
         """Where `run` writes the table's JSON, or the figure's picture, with its numbers beside it as .json."""
         ...
 
+    @property
+    def needs_all(self) -> bool:
+        """Whether it cannot be made before all its rows are trained with a common seed."""
+        ...
+
+    def trainings(self) -> Sequence[Row]:
+        """The rows that are trained for it; none where it measures or counts without.
+
+        Raises:
+            CapsellaError: images by which the rows are chosen are not to be had.
+        """
+        ...
+
+    def images(self) -> Sequence[DataOptions]:
+        """All images that it reads, each once; raises as `trainings`."""
+        ...
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """Measure what is missing beside the trainings, write `path(folder)` and return what the JSON holds.
+
+        Args:
+            results: of its trainings, in `folder`; at least one. Rows without any are marked as `NOT_RUN`, and rows may
+                have different seeds, but not where it `needs_all`.
+            folder: of the runs.
+            command: that makes this table or figure, to be kept beside the numbers.
+            console: for progress.
+        """
+        ...
+
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """Run what is missing, write `path(folder)` and return what the JSON holds.
+        """Train what is missing, and make it of that: as `made_of`.
 
         Args:
             folder: of the runs; each has a folder of its own in it, and one that is finished is read.
             seeds: of each run.
-            command: that makes this table or figure, to be kept beside the numbers.
-            console: for progress.
+            command, console: as for `made_of`.
 
         Raises:
             ValueError: no seed, or one twice.
@@ -67,7 +103,34 @@ class PublishedTable(Published, Protocol):
         ...
 
 
-class FolderTable:
+class Trained(ABC):
+    """What is made of trainings: `Published.run`, by `trainings` and `made_of`."""
+
+    needs_all: ClassVar[bool] = False
+
+    @abstractmethod
+    def trainings(self) -> Sequence[Row]:
+        """As `Published.trainings`."""
+
+    def images(self) -> list[DataOptions]:
+        """As `Published.images`."""
+        found: list[DataOptions] = []
+        for row in self.trainings():
+            if row.recipe.data not in found:
+                found.append(row.recipe.data)
+        return found
+
+    @abstractmethod
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`."""
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """As `Published.run`."""
+        results = Grid(folder, console).results(self.trainings(), seeds)
+        return self.made_of(results, folder, command, console)
+
+
+class FolderTable(Trained):
     """A table whose JSON has the name of the folder of its runs."""
 
     def path(self, folder: Path) -> Path:
@@ -94,7 +157,8 @@ def table_values(
         command: that makes this table.
         labels: heads of the first columns, whose cells say what a row is.
         columns: heads of the columns of numbers behind them.
-        rows: each with its text under "cells", as many as there are heads, and beside it all it was made from.
+        rows: each with its text under "cells", as many as there are heads, and beside it all it was made from; under
+            "slugs", in the order of `ours_columns`, the rows whose networks reached what stands there.
 
     Raises:
         ValueError: a row has more or fewer cells than there are heads.
@@ -120,9 +184,33 @@ def draw_table(values: dict[str, Any]) -> Table:
     table = Table(*values["heads"], title=values["title"], caption=caption)
     for column in table.columns:
         column.overflow = "fold"  # a number cut short is no number
-    for row in values["rows"]:
-        table.add_row(*row["cells"])
+    for cells in marked_cells(values):
+        table.add_row(*cells)
     return table
+
+
+def marked_cells(values: dict[str, Any], mark: str = SHORT) -> list[list[str]]:
+    """The cells of a table's JSON; at the small budget, what networks reached says in its cell how they were trained.
+
+    >>> small = {"heads": ["data", "paper %", "ours %"], "command": "capsella table x --budget small"}
+    >>> marked_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10"]}]})
+    [['MNIST', '0.25', '3.10 (short)']]
+    """
+    marked = ours_columns(values) if is_short(values) else []
+    return [
+        [f"{cell} ({mark})" if at in marked and cell[:1].isdigit() else cell for at, cell in enumerate(row["cells"])]
+        for row in values["rows"]
+    ]
+
+
+def ours_columns(values: Mapping[str, Any]) -> list[int]:
+    """Which columns of a table's JSON hold what trained networks reached, beside what a paper prints."""
+    return [at for at, head in enumerate(values["heads"]) if _OURS.search(head)]
+
+
+def is_short(values: Mapping[str, Any]) -> bool:
+    """Whether a table or figure is of the small budget, by the command that made it."""
+    return "--budget small" in values["command"]
 
 
 def hardware_of(results: Mapping[str, Sequence[dict[str, Any]]]) -> str:
@@ -144,6 +232,19 @@ def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
     return f"+{text}" if signed and not text.startswith("-") else text
 
 
-def seeds_phrase(seeds: int) -> str:
-    """What the numbers of a table are, from how many seeds."""
-    return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+def seeds_phrase(results: Results) -> str:
+    """What the numbers of a table are, from how many seeds.
+
+    >>> seeds_phrase({"a": [{}], "b": []}), seeds_phrase({"a": [{}, {}, {}], "b": [{}]})
+    ('one seed', 'mean ± standard deviation over 1 to 3 seeds a row')
+    """
+    counts = sorted({len(runs) for runs in results.values() if runs})
+    if counts == [1]:
+        return "one seed"
+    seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds a row"
+    return f"mean ± standard deviation over {seeds}"
+
+
+def seeds_of(results: Results) -> list[int]:
+    """The seeds of all runs, each once."""
+    return list(dict.fromkeys(run["seed"] for runs in results.values() for run in runs))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -11,8 +11,9 @@ from rich.console import Console
 from capsella.data import LabelledImages, load_data
 from capsella.explain.plots import write_png
 from capsella.files import write_json
-from capsella.grid import Grid, Row
+from capsella.grid import Results, Row
 from capsella.models import ImageClassifier
+from capsella.papers.kinds.published import Trained
 from capsella.training import load_run
 
 Drawn = tuple[Figure, dict[str, Any]]
@@ -20,7 +21,7 @@ Drawn = tuple[Figure, dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFigure:
+class RunFigure(Trained):
     """A figure of what a trained network does with its test images.
 
     name: of the picture. title: paper and number. row: the run, the same as in the table whose folder of runs it
@@ -32,6 +33,7 @@ class RunFigure:
     row: Row
     draw: Callable[[ImageClassifier, LabelledImages], Drawn]
     family: str
+    needs_all: ClassVar[bool] = True
 
     def on(self, source: str) -> "RunFigure":
         """The same figure of a network trained on another source, or on pairs of its images."""
@@ -42,20 +44,24 @@ class RunFigure:
         """Of the first seed's picture; the others' have their seed behind the name."""
         return folder / f"{self.name}.png"
 
-    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
-        """As `Published.run`: a picture a seed, and what they show as JSON."""
-        results = Grid(folder, console).results([self.row], seeds)[self.row.slug]
+    def trainings(self) -> tuple[Row, ...]:
+        """As `Published.trainings`."""
+        return (self.row,)
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`: a picture a seed, and what they show as JSON."""
         drawn: list[dict[str, Any]] = []
-        path = self.path(folder)
-        for seed, result in zip(seeds, results, strict=True):
-            test = load_data(self.row.recipe.data).test
+        path, runs = self.path(folder), results[self.row.slug]
+        test = load_data(self.row.recipe.data).test
+        for result in runs:
+            seed = result["seed"]
             figure, shown = self.draw(load_run(self.row.folder(folder, seed)).model, test)
-            picture = path if seed == seeds[0] else path.with_stem(f"{path.stem}-seed{seed}")
+            picture = path if result is runs[0] else path.with_stem(f"{path.stem}-seed{seed}")
             write_png(figure, picture)
             drawn.append({"picture": picture.name, "shown": shown, "run": result})
         values = {
             "title": self.title,
-            "note": "A picture a seed." if len(seeds) > 1 else "",
+            "note": "A picture a seed." if len(runs) > 1 else "",
             "measured": _measured([one["run"] for one in drawn]),
             "command": command,
             "figures": drawn,

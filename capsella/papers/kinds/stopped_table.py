@@ -10,8 +10,15 @@ from rich.console import Console
 
 from capsella.data import DataOptions, load_data
 from capsella.files import write_json
-from capsella.grid import Grid, Results, Row, evaluated_again
-from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_phrase, table_values
+from capsella.grid import Results, Row, evaluated_again
+from capsella.papers.kinds.published import (
+    NOT_RUN,
+    FolderTable,
+    hardware_of,
+    mean_cell,
+    seeds_phrase,
+    table_values,
+)
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,23 @@ class StoppedTable(FolderTable):
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
         return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why]))
 
+    def trainings(self) -> tuple[StoppedRow, ...]:
+        """As `Published.trainings`."""
+        return self.rows
+
+    def images(self) -> list[DataOptions]:
+        """As `Published.images`: those of the changed set, too."""
+        found = super().images()
+        return found + [data for on in self.errors_on if (data := on.of(found[0])) is not None]
+
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `Published.run`."""
-        runs = self._runs(folder, seeds, console)
+        self._check_sources([row.folder(folder, seed) for seed in seeds for row in self.rows])
+        return super().run(folder, seeds, command, console)
+
+    def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """As `Published.made_of`."""
+        runs = {row.slug: self._tested(row, results.get(row.slug, []), folder) for row in self.rows}
         rows = []
         for one, other in zip(self.rows[::2], self.rows[1::2], strict=True):
             rows += [self._row_values(row, runs[row.slug]) for row in (one, other)]
@@ -128,16 +149,13 @@ class StoppedTable(FolderTable):
         heads = [f"{on.head}, {whose} %" for on in self.errors_on for whose in ("paper", "ours")]
         return ("stopped", *heads, "gap")
 
-    def _runs(self, folder: Path, seeds: Sequence[int], console: Console) -> Results:
+    def _tested(self, row: StoppedRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         """Results, and what each network makes of the set that its training does not hold."""
-        self._check_sources([row.folder(folder, seed) for seed in seeds for row in self.rows])
-        runs = Grid(folder, console).results(self.rows, seeds)
-        for row in self.rows:
-            for result in runs[row.slug]:
-                for on in self.errors_on:
-                    if (data := on.of(row.recipe.data)) is not None:
-                        result[on.key] = evaluated_again(row.folder(folder, result["seed"]), on.key, data)
-        return runs
+        sets = {on.key: data for on in self.errors_on if (data := on.of(row.recipe.data)) is not None}
+        return [
+            {**run, **{key: evaluated_again(row.folder(folder, run["seed"]), key, data) for key, data in sets.items()}}
+            for run in runs
+        ]
 
     def _check_sources(self, places: Sequence[Path]) -> None:
         """Load images that are still to be tested on: what is wrong with them shows before hours of training."""
@@ -147,7 +165,7 @@ class StoppedTable(FolderTable):
 
     def _measured(self, runs: Results) -> str:
         """On how many images of what, over how many seeds, on which hardware."""
-        first = [runs[row.slug][0] for row in self.rows]
+        first = [of_row[0] for of_row in runs.values() if of_row]
         sets = [
             f"{on.head.capitalize()}: "
             + " and ".join(
@@ -157,30 +175,34 @@ class StoppedTable(FolderTable):
             )
             for on in self.errors_on
         ]
-        seeds = seeds_phrase(len(runs[self.rows[0].slug]))
-        return "; ".join([*sets, seeds, hardware_of(runs)]) + "."
+        return "; ".join([*sets, seeds_phrase(runs), hardware_of(runs)]) + "."
 
     def _row_values(self, row: StoppedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
         stops = [run["training"]["stopped"] for run in runs]
         stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
+        if not runs:
+            cells = [*row.label, "–", *self._beside(row.paper, "g", [NOT_RUN, NOT_RUN], None)]
+            return {"cells": cells, "slugs": [row.slug] * 2, "paper": self._by_key(row.paper), "runs": runs}
         errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
         ours = [mean_cell(one) for one in errors]
         cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, _mean(errors[1]))]
-        return {"cells": cells, "paper": self._by_key(row.paper), "runs": runs}
+        slugs, keys = [row.slug] * len(self.errors_on), [on.key for on in self.errors_on]
+        return {"cells": cells, "slugs": slugs, "keys": keys, "paper": self._by_key(row.paper), "runs": runs}
 
     def _difference(self, one: StoppedRow, other: StoppedRow, runs: Results) -> dict[str, Any]:
         """The second network's errors less the first's, of runs of the same seed."""
+        by_seed = [{run["seed"]: run for run in runs[row.slug]} for row in (one, other)]
+        pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0] if seed in by_seed[1]]
         errors = [
-            [
-                theirs[on.key]["error_percent"] - ours[on.key]["error_percent"]
-                for ours, theirs in zip(runs[one.slug], runs[other.slug], strict=True)
-            ]
+            [theirs[on.key]["error_percent"] - ours[on.key]["error_percent"] for ours, theirs in pairs]
             for on in self.errors_on
         ]
         paper = None
         if one.paper is not None and other.paper is not None:
             paper = [theirs - ours for ours, theirs in zip(one.paper, other.paper, strict=True)]
-        if all(run["training"]["stopped"]["reached"] for row in (one, other) for run in runs[row.slug]):
+        if not pairs:
+            stopped, cells = NOT_RUN, self._beside(paper, "+.2f", ["–", "–"], None)
+        elif all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
             stopped = "all"
             cells = self._beside(paper, "+.2f", [mean_cell(values, signed=True) for values in errors], _mean(errors[1]))
         else:

@@ -10,9 +10,8 @@ from capsella.evaluation import evaluate
 from capsella.explain.image_grids import reconstruction_figure, tweak_figure
 from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.tweaks import OFFSETS, dimension_tweaks
-from capsella.grid import Row
+from capsella.grid import BudgetName, Row
 from capsella.models import ImageClassifier
-from capsella.papers.kinds.published import BudgetName
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
 from capsella.papers.sabour2017.tables import capsnet_recipe, capsnet_slug
 

@@ -13,7 +13,7 @@ from capsella.grid import Budget
 from capsella.grid import run as runs
 from capsella.losses import LossOptions
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable, error_cells
-from capsella.papers.kinds.published import hardware_of, table_values
+from capsella.papers.kinds.published import hardware_of, marked_cells, table_values
 from capsella.papers.published import TABLES
 from capsella.routing import EMRouting
 from capsella.training import ModelOptions, Recipe
@@ -81,7 +81,9 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
     assert "on digits, 20 images; mean ± standard deviation over 2 seeds" in page
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {9}
-    assert lines[2:] == [f"| {' | '.join(row['cells'])} |" for row in values["rows"]]
+    assert lines[2:] == [f"| {' | '.join(cells)} |" for cells in marked_cells(values)]
+    assert all(f"{row['cells'][3]} (short)" in page for row in values["rows"])
+    assert "**Short trainings**" in page
 
     monkeypatch.setattr(runs, "train", None)  # what is finished is read
     monkeypatch.setattr(runs, "resume", None)

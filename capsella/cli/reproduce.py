@@ -1,0 +1,96 @@
+"""`capsella reproduce`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+
+from capsella.cli.screen import by_paper, console, show
+from capsella.errors import at_least, counted, require, unknown_name
+from capsella.grid import BudgetName, duration
+from capsella.papers.published import FIGURES, TABLES
+from capsella.reproduce import Entry, Job, Night, Plan, Planned, Speeds, find_entries, jobs_of, make_plan, write_page
+from capsella.reproduce.page import Reproduction
+from capsella.training.command_line import shell_words
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Train the tables and figures of the papers by a plan, and write one page.
+
+    A call that was interrupted goes on: call it again with the same folder.
+    """
+
+    paper: Annotated[str | None, tyro.conf.Positional] = None
+    """One paper, as sabour2017; default: all."""
+    hours: float | None = None
+    """Plan what fits into this time, counted from now; default: all of it."""
+    budget: BudgetName = "night"
+    """small: minutes a row, for a first look. night: near to where each network ends. full: the whole recipes."""
+    seeds: int = 3
+    """Seeds of the rows that a claim compares; the others take one."""
+    stand_ins: bool = False
+    """Where a paper's images cannot be had, take others like them, and say so on the page."""
+    out: Path | None = None
+    """Folder of runs and page; default: runs/reproduce-BUDGET."""
+    dry_run: bool = False
+    """Measure and print the plan, and train nothing."""
+
+    def __post_init__(self) -> None:
+        at_least(1, seeds=self.seeds)
+        require(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
+
+
+def run(arguments: list[str]) -> None:
+    """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
+    options = tyro.cli(ReproduceOptions, args=arguments, prog="capsella reproduce")
+    papers = by_paper([*TABLES, *FIGURES])
+    if options.paper is not None and options.paper not in papers:
+        raise unknown_name("paper", options.paper, papers)
+    folder, out = options.out or Path("runs", f"reproduce-{options.budget}"), console()
+    out.print("looking for the images", markup=False)
+    entries, missing = find_entries(options.paper, options.budget, folder, stand_ins=options.stand_ins)
+    jobs, speeds = jobs_of(entries, options.seeds), Speeds(folder, out)
+    plan = make_plan(jobs, lambda job: speeds.seconds(job.row.recipe), options.hours)
+    _print_plan(plan, entries, jobs)
+    for name, why in missing.items():
+        print(f"left out {name}: {why}")
+    if options.dry_run:
+        return
+    night = Night(folder, entries, options.seeds, out)
+    command = shell_words(["capsella", "reproduce", *arguments])
+
+    def page() -> Path:
+        found = Reproduction(entries, missing, jobs, plan, night.late, night.problems, options.seeds, command)
+        return write_page(found, folder)
+
+    night.run(plan, page)
+    print(f"page    {page()}")
+
+
+def _print_plan(plan: Plan, entries: Sequence[Entry], jobs: Sequence[Job]) -> None:
+    """A row a table or figure, each run counted where it comes first; and what is left out."""
+    table = Table("table or figure")
+    for head in ("finished", "to come", "left out", "time"):
+        table.add_column(head, justify="right")
+    for entry in entries:
+        mine = [planned for planned in plan.runs if planned.job.entries[0] == entry.name]
+        gone = [planned for planned in plan.left_out if planned.job.entries[0] == entry.name]
+        over = sum(job.is_over and job.entries[0] == entry.name for job in jobs)
+        time = duration(sum(planned.seconds for planned in mine))
+        table.add_row(entry.name, str(over), str(len(mine)), str(len(gone)), time if mine else "–")
+    show(table)
+    print(
+        f"{counted(len(plan.runs), 'run')} to come, {plan.over} finished. Planned: {duration(plan.seconds)}"
+        f"{'' if plan.hours is None else f' of {plan.hours:g} h'}, from a few steps of each network here. Every row "
+        "has its first seed before any has its second, the quickest first."
+    )
+    for planned in plan.left_out:
+        print(_left_out(planned))
+
+
+def _left_out(planned: Planned) -> str:
+    return f"left out, {duration(planned.seconds)}: {planned.job}"

@@ -1,0 +1,31 @@
+"""Pages that are one HTML file each, with their pictures in them: they open from a disk and ask no other machine."""
+
+import base64
+from pathlib import Path
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from capsella.explain.plots import printable, write_png
+
+
+def render_page(package: str, template: str, **values: object) -> str:
+    """The HTML of a template that extends base.html.jinja, whose style all pages share.
+
+    Args:
+        package: that holds the template, as "capsella.compare".
+        template: its name.
+        values: what it shows; all that it names must be there, `title` among it.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("capsella.explain", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    return printable(environment.get_template(template).render(values))
+
+
+def embedded(figure: Figure, path: Path) -> str:
+    """Write a figure as PNG to `path`, and return the same in base64, for a page."""
+    return base64.b64encode(write_png(figure, path)).decode()

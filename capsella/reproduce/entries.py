@@ -1,0 +1,139 @@
+"""The tables and figures that are to be made, on the images at hand."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsella.data import DataOptions, load_data
+from capsella.errors import CapsellaError
+from capsella.files import write_json
+from capsella.grid import BudgetName, Results, Row
+from capsella.papers.kinds.published import Published
+from capsella.papers.published import FIGURES, STAND_INS, TABLES
+from capsella.training import RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A table or figure.
+
+    name: as registered. verb: "table" or "figure". published: on the images at hand. budget: of its trainings. rows:
+    that are trained for it. folder: of its runs. source: the images that stand in for the paper's, if any.
+    """
+
+    name: str
+    verb: str
+    published: Published
+    budget: BudgetName
+    rows: tuple[Row, ...]
+    folder: Path
+    source: str | None = None
+
+    @property
+    def paper(self) -> str:
+        """The paper that it is of, as in "sabour2017"."""
+        return self.name.partition("-")[0]
+
+    @property
+    def numbers(self) -> Path:
+        """The JSON that `make` writes."""
+        return self.published.path(self.folder).with_suffix(".json")
+
+    def command(self, seeds: int) -> str:
+        """What makes it alone, with so many seeds."""
+        data = f" --data {self.source}" if self.source else ""
+        words = f"capsella {self.verb} {self.name} --budget {self.budget}"
+        return f"{words} --seeds {' '.join(map(str, range(seeds)))}{data} --folder {self.folder}"
+
+    def results(self, seeds: int) -> Results:
+        """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""
+        found = {row.slug: tested(row, self.folder, seeds) for row in self.rows}
+        if self.published.needs_all:
+            common = set.intersection(*({run["seed"] for run in runs} for runs in found.values()))
+            found = {slug: [run for run in runs if run["seed"] in common] for slug, runs in found.items()}
+        return found
+
+
+def tested(row: Row, folder: Path, seeds: int) -> list[dict[str, Any]]:
+    """The results of a row's first so many seeds, as far as they are there."""
+    runs = [RunFolder(row.folder(folder, seed)) for seed in range(seeds)]
+    return [run.read("result") for run in runs if run.is_tested]
+
+
+def find_entries(
+    paper: str | None, budget: BudgetName, folder: Path, *, stand_ins: bool, names: Mapping[str, Any] | None = None
+) -> tuple[list[Entry], dict[str, str]]:
+    """Every table and figure of a paper, or of all, whose images are at hand; and why each of the others is left out.
+
+    Args:
+        paper: as in "sabour2017"; None takes all.
+        budget: of the trainings.
+        folder: in which each family of runs has a folder.
+        stand_ins: take the images of `STAND_INS` where the paper's are not to be had.
+        names: the registered tables and figures to choose from; default: all.
+    """
+    found, missing = [], {}
+    counts = ImageCounts(folder / "images.json")
+    for verb, registered in (("table", TABLES), ("figure", FIGURES)):
+        for name, make in registered.items():
+            if (paper is None or name.startswith(f"{paper}-")) and (names is None or name in names):
+                try:
+                    found.append(_entry(name, verb, make(budget), budget, folder, counts, stand_ins))
+                except (CapsellaError, OSError) as error:
+                    missing[name] = str(error)
+    return found, missing
+
+
+def _entry(
+    name: str, verb: str, published: Published, budget: BudgetName, folder: Path, counts: "ImageCounts", stand_ins: bool
+) -> Entry:
+    """On the paper's images, or on the stand-ins.
+
+    Raises:
+        CapsellaError: neither is to be had.
+    """
+    source = None
+    try:
+        _check_images(published, counts)
+    except (CapsellaError, OSError) as error:
+        if name not in STAND_INS:
+            raise
+        if not stand_ins:
+            raise CapsellaError(f"{error}; --stand-ins takes {STAND_INS[name]} instead") from error
+        source = STAND_INS[name]
+        published = published.on(source)
+        _check_images(published, counts)
+    runs = folder / "-".join([published.family or name, *([source] if source else [])])
+    return Entry(name, verb, published, budget, tuple(published.trainings()), runs, source)
+
+
+def _check_images(published: Published, counts: "ImageCounts") -> None:
+    """Count all images, so that what is missing shows before the first training."""
+    for data in published.images():
+        counts.of(data)
+
+
+class ImageCounts:
+    """How many images options stand for, each counted once and remembered in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[str, list[int]] = {}
+        if path.exists():
+            self._known = json.loads(path.read_text(encoding="utf-8"))
+
+    def of(self, data: DataOptions) -> tuple[int, int, int]:
+        """Training, validation and test images.
+
+        Raises:
+            CapsellaError: they are not there, or broken.
+        """
+        key = json.dumps(dataclasses.asdict(data), default=str, sort_keys=True)
+        if key not in self._known:
+            self._known[key] = [len(part) for part in load_data(data).named().values()]
+            write_json(self.path, self._known)
+        training, validation, test = self._known[key]
+        return training, validation, test

@@ -1,0 +1,68 @@
+"""The runs that the tables and figures share: which there are, and how far each is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from capsella.explain.plots import read_metrics
+from capsella.grid import Row
+from capsella.papers.published import CLAIMS, REPEATED
+from capsella.reproduce.entries import Entry
+from capsella.training import RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One training. row: with a cost that no row of another folder has. entries: names of what is made of it."""
+
+    folder: Path
+    row: Row
+    seed: int
+    entries: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> RunFolder:
+        """Its folder."""
+        return RunFolder(self.row.folder(self.folder, self.seed))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is tested, or was given up."""
+        return self.run.is_tested or self.run.has_diverged
+
+    @property
+    def share_done(self) -> float:
+        """By the epochs that are complete."""
+        if self.is_over or self.run.is_trained:
+            return 1.0
+        if not (self.run.metrics.exists() and self.run.checkpoint.exists()):
+            return 0.0
+        return min(1.0, len(read_metrics(self.run.metrics)["epoch"]) / self.row.recipe.epochs)
+
+    def __str__(self) -> str:
+        return f"{self.row.cost}, seed {self.seed}"
+
+
+def jobs_of(entries: Sequence[Entry], seeds: int) -> list[Job]:
+    """Every run of the entries once, in their order: of rows that a claim compares so many seeds, of others the first.
+
+    >>> jobs_of([], 3)
+    []
+    """
+    jobs: dict[tuple[Path, int], Job] = {}
+    for entry in entries:
+        repeated = compared(entry)
+        for row in entry.rows:
+            for seed in range(seeds if row.slug in repeated else 1):
+                key = row.folder(entry.folder, seed), seed
+                named = replace(row, cost=f"{entry.folder.name}/{row.slug}")
+                job = jobs.get(key, Job(entry.folder, named, seed))
+                jobs[key] = replace(job, entries=(*job.entries, entry.name))
+    return list(jobs.values())
+
+
+def compared(entry: Entry) -> set[str]:
+    """Slugs of the rows whose seeds count: a claim compares them."""
+    if entry.name in REPEATED:
+        return {row.slug for row in entry.rows}
+    return {slug for claim in CLAIMS if claim.where == entry.name for slug in (claim.better, claim.worse)}

@@ -1,0 +1,95 @@
+"""The runs of a plan one after another, and after each what can be made of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.files import alone_in
+from capsella.grid import Clock, Grid, duration
+from capsella.reproduce.entries import Entry
+from capsella.reproduce.jobs import Job
+from capsella.reproduce.plan import Plan, Planned
+from capsella.training import TrainingDivergedError
+
+
+@dataclass
+class Night:
+    """Trains a plan in `folder`. What was interrupted goes on from its checkpoint, what is finished is read.
+
+    entries: that are made of the runs. seeds: of each row, at most. problems: why an entry could not be made, by name.
+    late: runs that no longer fit, because others took longer than planned. now: the clock, in seconds.
+    """
+
+    folder: Path
+    entries: Sequence[Entry]
+    seeds: int
+    console: Console
+    now: Callable[[], float] = time.monotonic
+    problems: dict[str, str] = field(default_factory=dict)
+    late: list[Planned] = field(default_factory=list)
+
+    def run(self, plan: Plan, after: Callable[[], object]) -> None:
+        """Make what needs no training, then train run after run.
+
+        Args:
+            plan: what comes in which order.
+            after: called after every run, as to write the page.
+
+        Raises:
+            CapsellaError: another process is at work in the folder; a run of another recipe is in the way; the disk is
+                full.
+        """
+        with alone_in(self.folder):
+            for entry in self.entries:
+                self.make(entry)
+            after()
+            clock = Clock(estimates={planned.job.row.cost: planned.seconds for planned in plan.runs})
+            clock.plan(planned.job.row.cost for planned in plan.runs)
+            end = float("inf") if plan.hours is None else self.now() + 3600 * plan.hours
+            for planned in plan.runs:
+                self._run(planned, clock, end)
+                for entry in self.entries:
+                    if entry.name in planned.job.entries:
+                        self.make(entry, again=True)
+                after()
+
+    def _run(self, planned: Planned, clock: Clock, end: float) -> None:
+        """One run, unless it would end too late."""
+        job = planned.job
+        cost = job.row.cost
+        expected = clock.known()[cost] if cost in clock.taken else planned.seconds
+        if self.now() + expected > end:
+            clock.leave_out(cost)
+            self.late.append(planned)
+            text = f"left out, about {duration(expected)} of {duration(max(0.0, end - self.now()))}: {job}"
+            self.console.print(text, markup=False, soft_wrap=True)
+            return
+        try:
+            Grid(job.folder, self.console, clock=clock).results([job.row], [job.seed])
+        except TrainingDivergedError as error:
+            self._give_up(job, clock, str(error))
+
+    def _give_up(self, job: Job, clock: Clock, reason: str) -> None:
+        """A training that diverges is a result, and the others go on."""
+        self.console.print(f"diverged: {reason}", markup=False, soft_wrap=True)
+        job.run.write("diverged", {"reason": reason})
+        clock.finish(job.row.cost)
+
+    def make(self, entry: Entry, *, again: bool = False) -> None:
+        """Write a table or figure of the runs that are there; what goes wrong is kept as its problem.
+
+        again: also where it has been written.
+        """
+        results = entry.results(self.seeds)
+        if (entry.rows and not any(results.values())) or (entry.numbers.exists() and not again):
+            return
+        try:
+            entry.published.made_of(results, entry.folder, entry.command(self.seeds), self.console)
+            self.problems.pop(entry.name, None)
+        except (CapsellaError, ValueError) as error:
+            self.problems[entry.name] = str(error)
+            self.console.print(f"{entry.name} is not made: {error}", markup=False, soft_wrap=True)

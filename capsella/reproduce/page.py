@@ -1,0 +1,159 @@
+"""The page of a reproduction: one HTML file with every table, figure, curve and claim in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import counted
+from capsella.explain.page import render_page
+from capsella.files import write_json, write_text
+from capsella.grid import duration
+from capsella.papers.kinds.published import hardware
+from capsella.papers.published import CLAIMS
+from capsella.reproduce.entries import Entry
+from capsella.reproduce.jobs import Job
+from capsella.reproduce.plan import Plan, Planned
+from capsella.reproduce.section import Section, section_of
+from capsella.reproduce.verdicts import RULE, Answer, Verdict, judge
+from capsella.training.environment import environment
+
+PAPERS = {
+    "sabour2017": "Sabour, Frosst, Hinton 2017: Dynamic routing between capsules",
+    "hinton2018": "Hinton, Sabour, Frosst 2018: Matrix capsules with EM routing",
+    "forslov2018": "Forslöv 2018: Capsule networks for blood cells",
+}
+ANSWERS: dict[Answer, str] = {"supports": "supported", "contradicts": "contradicted", "cannot tell": "open"}
+BUDGETS = {
+    "small": "Every network is trained for minutes only, so no number here is to be held against a published one: each "
+    "says so in its cell.",
+    "night": "Trainings are shorter than the papers', and meant to come near to where each network ends. What differs "
+    "stands under each table. A network that still learned when its training ended says so in its cell.",
+    "full": "Every network is trained as long as its recipe has it.",
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All that the page shows.
+
+    entries, missing: what is made, and why the others are not, by name. jobs: all runs. plan: of this call. late,
+    problems: as of `Night`. seeds: of each row, at most. command: that was called.
+    """
+
+    entries: Sequence[Entry]
+    missing: Mapping[str, str]
+    jobs: Sequence[Job]
+    plan: Plan
+    late: Sequence[Planned]
+    problems: Mapping[str, str]
+    seeds: int
+    command: str
+
+
+def write_page(found: Reproduction, folder: Path) -> Path:
+    """Write report.html and claims.json into `folder`; returns the path of the page.
+
+    Raises:
+        CapsellaError: unreadable metrics or results of a run; no space on the disk.
+    """
+    verdicts = verdicts_of(found)
+    write_json(folder / "claims.json", {"rule": RULE, "claims": [_claim_values(verdict) for verdict in verdicts]})
+    papers: dict[str, list[Section]] = {}
+    for entry in found.entries:
+        papers.setdefault(entry.paper, []).append(section_of(entry, found.seeds, found.problems.get(entry.name)))
+    page = render_page(
+        "capsella.reproduce",
+        "report.html.jinja",
+        title="Capsule networks, reproduced",
+        headline=_headline(verdicts),
+        budget=BUDGETS[found.entries[0].budget] if found.entries else "",
+        verdicts=verdicts,
+        answers=ANSWERS,
+        percent=_percent,
+        rule=RULE,
+        papers=[(paper, PAPERS.get(paper, paper), sections) for paper, sections in papers.items()],
+        missing=found.missing,
+        state=_state(found),
+        left_out=_left_out(found),
+        facts=_facts(found),
+    )
+    path = folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def verdicts_of(found: Reproduction) -> list[Verdict]:
+    """Of every claim of the papers on the page."""
+    entries = {entry.name: entry for entry in found.entries}
+    papers = {name.partition("-")[0] for name in (*entries, *found.missing)}
+    claims = [claim for claim in CLAIMS if claim.where.partition("-")[0] in papers]
+    return [judge(claim, entries.get(claim.where), found.seeds) for claim in claims]
+
+
+def _headline(verdicts: Sequence[Verdict]) -> str:
+    if not verdicts:
+        return "No claim of a paper is asked here."
+    counts = [
+        f"{sum(verdict.answer == answer for verdict in verdicts)} {ANSWERS[answer]}"
+        for answer in ("supports", "contradicts", "cannot tell")
+    ]
+    return f"{counted(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
+
+
+def _percent(share: float) -> str:
+    """A share as points of per cent with a sign."""
+    return f"{100 * share:+.2f}"
+
+
+def _state(found: Reproduction) -> str:
+    """How far the trainings are, in a sentence."""
+    over = sum(job.is_over for job in found.jobs)
+    text = f"{over} of {counted(len(found.jobs), 'run')} are finished."
+    open_runs = [planned for planned in found.plan.runs if not planned.job.is_over and planned not in found.late]
+    if open_runs:
+        text += f" Planned: {duration(sum(planned.seconds for planned in open_runs))} more."
+    return text
+
+
+def _left_out(found: Reproduction) -> list[tuple[str, str, str]]:
+    """Runs without a result that are not to come: what, how long, why."""
+    rows = [
+        (str(planned.job), duration(planned.seconds), why)
+        for group, why in (
+            (found.plan.left_out, "did not fit into the hours"),
+            (found.late, "no longer fitted: other runs took longer than planned"),
+        )
+        for planned in group
+        if not planned.job.is_over
+    ]
+    diverged = [(str(job), "", "diverged") for job in found.jobs if job.run.has_diverged]
+    return rows + diverged
+
+
+def _facts(found: Reproduction) -> dict[str, str]:
+    made_with = environment()
+    hours = "no limit" if found.plan.hours is None else f"{found.plan.hours:g}"
+    return {
+        "command": found.command,
+        "hours": hours,
+        "seeds": f"at most {found.seeds} of a row that a claim compares, one of the others",
+        "machine": f"{hardware(made_with)}, {made_with['cores']} cores",
+        "versions": f"capsella {made_with['capsella']} ({made_with['commit']}), torch {made_with['torch']}, "
+        f"Python {made_with['python']}",
+    }
+
+
+def _claim_values(verdict: Verdict) -> dict[str, Any]:
+    """For claims.json."""
+    claim = verdict.claim
+    return {
+        "claim": claim.text,
+        "where": claim.where,
+        "rows": [claim.better, claim.worse],
+        "paper_error_percent": claim.paper,
+        "error_percent": verdict.errors,
+        "gain": None if verdict.gain is None else verdict.gain.to_dict(),
+        "answer": verdict.answer,
+        "why": verdict.why,
+    }

@@ -1,0 +1,133 @@
+"""One table or figure on the page: its cells with what must stand in them, its picture, its learning curves."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from capsella.compare.figures import learning_figure
+from capsella.errors import CapsellaError
+from capsella.evaluation.intervals import accuracy_interval
+from capsella.explain.page import embedded
+from capsella.explain.plots import read_metrics
+from capsella.grid import Results, hits_of
+from capsella.papers.kinds.published import ours_columns
+from capsella.reproduce.entries import Entry, tested
+from capsella.reproduce.verdicts import state_of
+from capsella.training import RunFolder
+
+CURVES = 7
+"""Rows in one picture of learning curves."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell. mark: what must stand beside its number. interval: its 95 % interval, or nothing."""
+
+    text: str
+    mark: str = ""
+    interval: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table or figure; where it is not made, `problem` says why. runs: how each row was trained, as commands."""
+
+    name: str
+    title: str
+    command: str
+    texts: Sequence[str]
+    problem: str
+    heads: Sequence[str]
+    labels: int
+    rows: Sequence[Sequence[Cell]]
+    pictures: Sequence[str]
+    curves: Sequence[str]
+    runs: Sequence[tuple[str, str]]
+
+
+def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
+    """From what is written in the entry's folder.
+
+    Raises:
+        CapsellaError: unreadable metrics or results of a run.
+    """
+    results: Results = {row.slug: tested(row, entry.folder, seeds) for row in entry.rows}
+    values = json.loads(entry.numbers.read_text(encoding="utf-8")) if entry.numbers.exists() else {}
+    if not values and problem is None:
+        waits = "all its rows are trained with one seed" if entry.published.needs_all else "one of its rows is trained"
+        problem = f"Not made yet: it waits until {waits}."
+    stand_in = f"Images: {entry.source}, in place of the paper's." if entry.source else ""
+    texts = [stand_in, values.get("measured", ""), values.get("note", "")]
+    return Section(
+        name=entry.name,
+        title=entry.published.title,
+        command=entry.command(seeds),
+        texts=[text for text in texts if text],
+        problem=problem or "",
+        heads=values.get("heads", []),
+        labels=values.get("labels", 0),
+        rows=_cells(entry, values, results) if "rows" in values and "heads" in values else [],
+        pictures=_pictures(entry, values),
+        curves=_curves(entry, results) if entry.verb == "table" else [],
+        runs=[(slug, runs[0]["command"]) for slug, runs in results.items() if runs],
+    )
+
+
+def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[list[Cell]]:
+    """Every number that a network reached with its interval, and with the state of its training."""
+    ours, rows = ours_columns(values), []
+    states = {slug: state_of(entry, slug, runs) for slug, runs in results.items()}
+    for row in values["rows"]:
+        cells = [Cell(text) for text in row["cells"]]
+        intervals = _intervals(row, ours)
+        for number, (column, slug) in enumerate(zip(ours, row.get("slugs", []), strict=False)):
+            text = row["cells"][column]
+            if text[:1].isdigit():
+                cells[column] = Cell(text, states.get(slug, ""), intervals[number] if intervals else "")
+        rows.append(cells)
+    return rows
+
+
+def _intervals(row: Mapping[str, Any], ours: Sequence[int]) -> list[str]:
+    """Of a row's numbers in order, over its seeds and test images; none where its tests do not say which were right."""
+    tests = [[run[key] for run in row["runs"]] for key in row.get("keys", ["test"])] if row.get("runs") else []
+    if not tests or len(tests) != len(ours):
+        return []
+    try:
+        found = [accuracy_interval(np.stack([hits_of(test) for test in of])) for of in tests]
+    except CapsellaError:
+        return []
+    return [f"{100 * (1 - one.high):.2f}–{100 * (1 - one.low):.2f}" for one in found]
+
+
+def _pictures(entry: Entry, values: Mapping[str, Any]) -> list[str]:
+    """A figure's PNG files in base64."""
+    path = entry.published.path(entry.folder)
+    if entry.verb != "figure" or not values:
+        return []
+    names = [one["picture"] for one in values.get("figures", [])] or [path.name]
+    return [base64.b64encode((path.parent / name).read_bytes()).decode() for name in names]
+
+
+def _curves(entry: Entry, trained: Results) -> list[str]:
+    """Errors against epochs, some rows a picture."""
+    rows = [row for row in entry.rows if trained[row.slug]]
+    pictures = []
+    for number, start in enumerate(range(0, len(rows), CURVES)):
+        tables = {
+            row.slug: [
+                read_metrics(RunFolder(row.folder(entry.folder, run["seed"])).metrics) for run in trained[row.slug]
+            ]
+            for row in rows[start : start + CURVES]
+        }
+        training, validation = (
+            {slug: [table[name] for table in of] for slug, of in tables.items()}
+            for name in ("train_error", "validation_error")
+        )
+        figure = learning_figure(training, validation, {slug: f"C{n}" for n, slug in enumerate(tables)})
+        pictures.append(embedded(figure, entry.folder / "figures" / f"{entry.name}-curves{number}.png"))
+    return pictures

@@ -1,0 +1,128 @@
+"""Whether measured rows support what a paper claims of them, by a rule."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from capsella.compare.unfinished import still_falls
+from capsella.errors import CapsellaError
+from capsella.evaluation.intervals import Interval, difference_interval
+from capsella.explain.plots import read_metrics
+from capsella.grid import hits_of
+from capsella.papers.kinds.claim import Claim
+from capsella.papers.kinds.stopped_table import StoppedTable
+from capsella.reproduce.entries import Entry
+from capsella.training import Recipe, RunFolder
+
+Answer = Literal["supports", "contradicts", "cannot tell"]
+FEWEST_SEEDS = 2
+RULE = (
+    "A claim says that one row errs less than another. Their errors are subtracted image by image, as both networks see "
+    "the same test images. The difference has a 95 % interval over test images and seeds together (two crossed random "
+    "effects). The numbers support the claim where the whole interval is on the paper's side of 0, and contradict it "
+    "where it is on the other side. They cannot tell where the interval holds 0, where a row is missing or has fewer "
+    f"than {FEWEST_SEEDS} seeds, where a network is far from convergence, or where networks that should be compared at "
+    "one error did not all reach it. Far from convergence is a short training, or one whose loss or error on the "
+    "training images still fell clearly when it ended: over its last third by more than a tenth of all that it fell."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers say of a claim.
+
+    why: a sentence where they cannot tell. errors: of both rows in per cent, as means over seeds. gain: by how much the
+    claim's better row errs less, as a share, with its interval; None where a row is missing.
+    """
+
+    claim: Claim
+    answer: Answer
+    why: str = ""
+    errors: tuple[float, float] | None = None
+    gain: Interval | None = None
+
+
+def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
+    """Hold a claim against the runs of its table or figure; None where that was left out."""
+    if entry is None:
+        return Verdict(claim, "cannot tell", f"{claim.where} was left out.")
+    results, key = _results(entry, seeds), _key(claim, entry)
+    sides = [results.get(slug, []) for slug in (claim.better, claim.worse)]
+    if not all(sides):
+        missing = [slug for slug, runs in zip((claim.better, claim.worse), sides, strict=True) if not runs]
+        return Verdict(claim, "cannot tell", f"Not run: {' and '.join(missing)}.")
+    try:
+        better, worse = (np.stack([hits_of(run[key]) for run in runs]) for runs in sides)
+        gain = difference_interval(better, worse)
+    except (CapsellaError, ValueError, KeyError) as error:
+        return Verdict(claim, "cannot tell", f"Not measured on the same images: {error}.")
+    errors = 100 * (1 - float(better.mean())), 100 * (1 - float(worse.mean()))
+    if why := _open(claim, entry, sides):
+        return Verdict(claim, "cannot tell", why, errors, gain)
+    answer, why = decide(gain)
+    return Verdict(claim, answer, why, errors, gain)
+
+
+def decide(gain: Interval) -> tuple[Answer, str]:
+    """The answer by the interval alone.
+
+    >>> decide(Interval(0.02, 0.01, 0.03, 0.0, 0.0, 9.0)), decide(Interval(0.0, -0.01, 0.01, 0.0, 0.0, 9.0))
+    (('supports', ''), ('cannot tell', 'The interval holds 0.'))
+    """
+    if gain.low > 0:
+        return "supports", ""
+    if gain.high < 0:
+        return "contradicts", ""
+    return "cannot tell", "The interval holds 0."
+
+
+def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
+    """What must stand in the cell of a row's number: "short", "still learning", "not reached", or nothing."""
+    if entry.budget == "small":
+        return "short"
+    if not runs:
+        return ""
+    recipe = Recipe.from_dict(runs[0]["recipe"])
+    if recipe.stop_at_error is not None:
+        return "" if all(run["training"]["stopped"]["reached"] for run in runs) else "not reached"
+    row = next(row for row in entry.rows if row.slug == slug)
+    tables = [read_metrics(RunFolder(row.folder(entry.folder, run["seed"])).metrics) for run in runs]
+    falls = any(still_falls([table[name] for table in tables]) for name in ("train_loss", "train_error"))
+    return "still learning" if falls else ""
+
+
+def _open(claim: Claim, entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Why the interval is not asked, in a sentence; empty where it is."""
+    states = {
+        slug: state
+        for slug, runs in zip((claim.better, claim.worse), sides, strict=True)
+        if (state := state_of(entry, slug, runs))
+    }
+    if states:
+        return f"Far from where it is to be: {', '.join(f'{slug} ({state})' for slug, state in states.items())}."
+    if min(map(len, sides)) < FEWEST_SEEDS:
+        return f"{min(map(len, sides))} seed of a row, and at least {FEWEST_SEEDS} are needed."
+    return ""
+
+
+def _results(entry: Entry, seeds: int) -> dict[str, list[dict[str, Any]]]:
+    """The runs with what they make of further sets of images, which a stopped table has measured."""
+    results = entry.results(seeds)
+    if not isinstance(entry.published, StoppedTable):
+        return results
+    keys = [on.key for on in entry.published.errors_on]
+    rows = {row.slug: row for row in entry.rows}
+    for slug, runs in results.items():
+        for run in runs:
+            folder = RunFolder(rows[slug].folder(entry.folder, run["seed"]))
+            run |= {key: folder.read(key) for key in keys if key not in run and (folder.path / f"{key}.json").exists()}
+    return results
+
+
+def _key(claim: Claim, entry: Entry) -> str:
+    """Under which a run holds the test that the claim is about."""
+    if claim.on is None or not isinstance(entry.published, StoppedTable):
+        return "test"
+    return next(on.key for on in entry.published.errors_on if on.head == claim.on)
