@@ -1,5 +1,6 @@
 """`capsella reproduce`."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from capsella.grid import BudgetName, duration
 from capsella.papers.published import FIGURES, TABLES
 from capsella.reproduce import Entry, Job, Night, Plan, Planned, Speeds, find_entries, jobs_of, make_plan, write_page
 from capsella.reproduce.page import Reproduction
-from capsella.training.command_line import shell_words
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> None:
     if options.dry_run:
         return
     night = Night(folder, entries, options.seeds, out)
-    command = shell_words(["capsella", "reproduce", *arguments])
+    command = shlex.join(["capsella", "reproduce", *arguments])
 
     def page() -> Path:
         found = Reproduction(entries, missing, jobs, plan, night.late, night.problems, options.seeds, command)

@@ -19,13 +19,14 @@ from capsella.training import Recipe, RunFolder
 Answer = Literal["supports", "contradicts", "cannot tell"]
 FEWEST_SEEDS = 2
 RULE = (
-    "A claim says that one row errs less than another. Their errors are subtracted image by image, as both networks see "
-    "the same test images. The difference has a 95 % interval over test images and seeds together (two crossed random "
-    "effects). The numbers support the claim where the whole interval is on the paper's side of 0, and contradict it "
-    "where it is on the other side. They cannot tell where the interval holds 0, where a row is missing or has fewer "
-    f"than {FEWEST_SEEDS} seeds, where a network is far from convergence, or where networks that should be compared at "
-    "one error did not all reach it. Far from convergence is a short training, or one whose loss or error on the "
-    "training images still fell clearly when it ended: over its last third by more than a tenth of all that it fell."
+    "A claim says that one row errs less than another. Their errors are subtracted image by image, as both networks "
+    "see the same test images. The difference has a 95 % interval over test images and seeds together (two crossed "
+    "random effects). The numbers support the claim where the whole interval is on the paper's side of 0, and "
+    "contradict it where it is on the other side. They cannot tell where the interval holds 0, where a row is missing "
+    f"or has fewer than {FEWEST_SEEDS} seeds, where a network is far from convergence, or where networks that should "
+    "be compared at one error did not all reach it. Far from convergence is a short training, or one whose loss or "
+    "error on the training images still fell clearly when it ended: over its last third by more than a tenth of all "
+    "that it fell."
 )
 
 

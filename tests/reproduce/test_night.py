@@ -1,0 +1,202 @@
+"""A reproduction from the command line to its page: killed and resumed it has the same numbers."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import capsella
+from capsella.cli import main
+from capsella.grid import grid as grids
+from capsella.reproduce import Night, Planned, find_entries, jobs_of, make_plan
+from capsella.reproduce.plan import Plan
+from capsella.training import TrainingDivergedError
+from tests.papers.tiny import QUIET
+from tests.reproduce.made import NAME, registered
+
+ROOT = Path(capsella.__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CALL = (
+    "from tests.reproduce.made import registered\nfrom capsella.cli import main\nwith registered():\n    main({words})"
+)
+
+
+def words(folder, *more):
+    return ["reproduce", "--budget", "small", "--seeds", "2", "--out", str(folder), *more]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An unbroken reproduction."""
+    made = tmp_path_factory.mktemp("night") / "whole"
+    with registered(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        main(words(made))
+    return made
+
+
+def numbers(folder):
+    """What the runs found, without times."""
+    found = {}
+    for path in sorted(folder.glob("*/*/result.json")):
+        values = json.loads(path.read_text())
+        best = values["training"]["best"]
+        found[path.parent.name] = values["test"], best["train_loss"], best["validation_loss"], best["step"]
+    return found
+
+
+def test_all_runs_and_one_page(folder):
+    assert sorted(numbers(folder)) == [f"{slug}-seed{seed}" for slug in ("caps", "cnn", "plain") for seed in (0, 1)]
+    claims = json.loads((folder / "claims.json").read_text())["claims"]
+    assert [claim["claim"] for claim in claims] == ["Capsules beat the CNN.", "Reconstruction helps."]
+    assert {claim["answer"] for claim in claims} == {"cannot tell"}  # short trainings
+    assert all("(short)" in claim["why"] for claim in claims)
+    assert json.loads((folder / f"{NAME}-1" / f"{NAME}-1.json").read_text())["rows"][0]["slugs"] == ["cnn"]
+
+
+def test_killed_and_resumed_the_numbers_are_the_same(folder, tmp_path):
+    broken = tmp_path / "broken"
+    call = [sys.executable, "-c", CALL.format(words=words(broken))]
+    process = subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        for _ in range(1500):
+            if list(broken.glob("*/*-seed1/metrics.csv")):
+                break
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert len(numbers(broken)) < 6
+    with registered():
+        main(words(broken))
+    assert numbers(broken) == numbers(folder)
+
+
+def test_what_is_finished_is_not_trained_again(folder, monkeypatch, capsys):
+    monkeypatch.setattr(grids, "result_of", None)
+    with registered():
+        main(words(folder))
+    assert "0 runs to come, 6 finished." in capsys.readouterr().out
+
+
+def test_a_dry_run_trains_nothing_and_says_what_is_left_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with registered():
+        main(words(tmp_path, "--dry-run", "--hours", "0.00001"))
+    out = capsys.readouterr().out
+    assert "0 runs to come, 0 finished." in out
+    assert len(re.findall(rf"^left out, \d+ s: {NAME}-1/\w+, seed \d$", out, re.M)) == 6
+    assert not list(tmp_path.glob("*/*/config.json"))
+
+
+def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path, monkeypatch):
+    from capsella.data import catalogue
+    from capsella.errors import CapsellaError
+
+    def read(_):
+        raise CapsellaError("bars are not there")
+
+    with registered():
+        monkeypatch.setitem(catalogue._SOURCES, "bars", catalogue._SOURCES["bars"]._replace(read=read))
+        entries, missing = find_entries(None, "small", tmp_path, stand_ins=False)
+    assert entries == []
+    assert missing == {f"{NAME}-1": "bars are not there", f"{NAME}-2": "bars are not there"}
+
+
+def test_runs_that_no_longer_fit_are_left_out_and_one_that_diverges_is_a_result(tmp_path, monkeypatch):
+    with registered():
+        entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
+        jobs = jobs_of(entries, 1)
+        plan = make_plan(jobs, lambda job: 100.0, hours=0.09)  # 324 s: all three
+        clock = iter([0.0, 0.0, 250.0, 250.0, 250.0, 250.0])
+        night = Night(tmp_path, entries, 1, QUIET, now=lambda: next(clock))
+
+        def diverge(*_):
+            raise TrainingDivergedError("the loss is nan")
+
+        monkeypatch.setattr(grids, "result_of", diverge)
+        night.run(plan, lambda: None)
+    assert len(plan.runs) == 3
+    assert json.loads((plan.runs[0].job.run.path / "diverged.json").read_text()) == {"reason": "the loss is nan"}
+    assert night.late == list(plan.runs[1:])
+    assert isinstance(plan, Plan)
+    assert all(isinstance(late, Planned) for late in night.late)
+
+
+class TestThePage:
+    def text(self, folder):
+        return (folder / "report.html").read_text(encoding="utf-8")
+
+    def test_it_asks_no_other_machine(self, folder):
+        text = self.text(folder)
+        loads = re.findall(r"""(?:src|href|action|data)\s*=\s*["']([^"']+)""", text) + re.findall(
+            r"url\(([^)]+)\)", text
+        )
+        assert loads
+        assert all(load.startswith(("#", "data:image/png;base64,")) for load in loads)
+        assert "@import" not in text
+
+    def test_everything_is_on_it(self, folder):
+        text = self.text(folder)
+        for part in (
+            "A paper, Table 1",
+            "A paper, Figure 2",
+            "What differs.",
+            "Capsules beat the CNN.",
+            "6 of 6 runs are finished.",
+            "capsella reproduce --budget small --seeds 2",
+            f"capsella table {NAME}-1 --budget small --seeds 0 1",
+            "two crossed random effects",
+        ):
+            assert part in text, part
+        assert text.count("data:image/png;base64,") == 2 + 1  # two seeds of the figure, curves of the table
+        anchors = set(re.findall(r'href="#([^"]+)"', text))
+        assert anchors <= set(re.findall(r'id="([^"]+)"', text))
+
+    def test_a_short_training_says_so_in_its_cell(self, folder):
+        values = json.loads((folder / f"{NAME}-1" / f"{NAME}-1.json").read_text())
+        text = self.text(folder)
+        for row in values["rows"]:
+            assert re.search(rf">{re.escape(row['cells'][2])} <span class=\"mark\">\(short\)</span>", text)
+
+    @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+    @pytest.mark.parametrize("width", [360, 1200])
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_in_a_browser(self, folder, width, scheme):
+        api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+        with api.sync_playwright() as playwright:
+            flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+            tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            asked, complaints = set(), []
+            tab.on("request", lambda request: asked.add(request.url.split(":")[0]))
+            tab.on("pageerror", lambda error: complaints.append(str(error)))
+            tab.goto((folder / "report.html").as_uri())
+            overflow = tab.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            shown = tab.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 100)")
+            ink, paper = (
+                tab.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")
+            )
+            tab.click("nav a[href='#claims']")
+            browser.close()
+        assert asked <= {"file", "data"}
+        assert complaints == []
+        assert overflow <= 0
+        assert shown
+        light, dark = (sum(map(int, re.findall(r"\d+", one)[:3])) for one in (paper, ink))
+        assert (light > dark) == (scheme == "light")
+
+
+def test_an_unknown_paper_is_named(tmp_path, capsys):
+    with registered(), pytest.raises(SystemExit):
+        main(["reproduce", "made2025", "--out", str(tmp_path)])
+    assert "did you mean made2026" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []

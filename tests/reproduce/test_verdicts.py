@@ -1,0 +1,119 @@
+"""The rule by which numbers support a claim."""
+
+import base64
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from capsella.papers.kinds.claim import Claim
+from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
+from capsella.reproduce import Entry, judge
+from capsella.reproduce.verdicts import state_of
+from tests.reproduce.made import rows, table
+
+IMAGES = 400
+CLAIM = Claim(text="t", where="made2026-1", better="caps", worse="cnn", paper=(1.0, 2.0))
+FLAT = [1.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
+FALLING = [1.0 - 0.1 * n for n in range(9)]
+
+
+def write_run(folder, slug, seed, errors, loss=FLAT):
+    """A finished run that has the first so many images wrong."""
+    run = folder / f"{slug}-seed{seed}"
+    run.mkdir(parents=True)
+    hits = np.arange(IMAGES) >= errors
+    test = {"images": IMAGES, "correct": base64.b64encode(np.packbits(hits).tobytes()).decode()}
+    recipe = rows("night")[slug].recipe.to_dict()
+    (run / "result.json").write_text(json.dumps({"seed": seed, "recipe": recipe, "test": test}, default=str))
+    lines = ["epoch,train_loss,train_error", *(f"{n},{one},{100 * one}" for n, one in enumerate(loss, 1))]
+    (run / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+def entry(folder, budget="night"):
+    return Entry("made2026-1", "table", table(budget), budget, tuple(rows(budget).values()), folder)
+
+
+def verdict(folder, caps, cnn, budget="night", **options):
+    for slug, errors in (("caps", caps), ("cnn", cnn)):
+        for seed, count in enumerate(errors):
+            write_run(folder, slug, seed, count, **options)
+    return judge(CLAIM, entry(folder, budget), 3)
+
+
+def test_support_and_contradiction(tmp_path):
+    good = verdict(tmp_path / "a", (20, 21, 22), (60, 61, 62))
+    assert (good.answer, good.why) == ("supports", "")
+    assert good.errors == pytest.approx((5.25, 15.25))
+    assert good.gain.estimate == pytest.approx(0.1)
+    assert good.gain.low > 0
+    assert verdict(tmp_path / "b", (60, 61, 62), (20, 21, 22)).answer == "contradicts"
+
+
+def test_an_interval_that_holds_0_cannot_tell(tmp_path):
+    open_one = verdict(tmp_path, (20, 60), (25, 50))
+    assert (open_one.answer, open_one.why) == ("cannot tell", "The interval holds 0.")
+    assert open_one.gain.low < 0 < open_one.gain.high
+
+
+def test_one_seed_cannot_tell_however_wide_the_gap(tmp_path):
+    found = verdict(tmp_path, (20,), (200,))
+    assert found.answer == "cannot tell"
+    assert found.why == "1 seed of a row, and at least 2 are needed."
+    assert found.gain.low > 0  # shown all the same
+
+
+def test_a_missing_row_cannot_tell(tmp_path):
+    found = verdict(tmp_path, (20, 21), ())
+    assert (found.answer, found.why, found.gain) == ("cannot tell", "Not run: cnn.", None)
+    assert judge(CLAIM, None, 3).why == "made2026-1 was left out."
+
+
+def test_rows_far_from_convergence_cannot_tell(tmp_path):
+    found = verdict(tmp_path / "a", (20, 21, 22), (60, 61, 62), loss=FALLING)
+    assert found.answer == "cannot tell"
+    assert found.why == "Far from where it is to be: caps (still learning), cnn (still learning)."
+    small = verdict(tmp_path / "b", (20, 21, 22), (60, 61, 62), budget="small")
+    assert small.why == "Far from where it is to be: caps (short), cnn (short)."
+
+
+def test_results_that_do_not_say_which_images_were_right_cannot_tell(tmp_path):
+    verdict(tmp_path, (20, 21), (60, 61))
+    path = tmp_path / "cnn-seed0" / "result.json"
+    values = json.loads(path.read_text())
+    del values["test"]["correct"]
+    path.write_text(json.dumps(values))
+    assert "earlier version" in judge(CLAIM, entry(tmp_path), 3).why
+
+
+def test_a_network_that_missed_its_stop_says_so(tmp_path):
+    recipe = dataclasses.replace(rows("night")["cnn"].recipe, stop_at_error=1.0).to_dict()
+    runs = [{"recipe": recipe, "training": {"stopped": {"reached": reached}}} for reached in (True, False)]
+    stopped = SimpleNamespace(budget="night", rows=())
+    assert state_of(stopped, "cnn", runs[:1]) == ""
+    assert state_of(stopped, "cnn", runs) == "not reached"
+
+
+@pytest.mark.parametrize("budget", ["small", "night", "full"])
+def test_the_papers_claims_are_of_rows_that_there_are(budget):
+    for claim in CLAIMS:
+        published = {**TABLES, **FIGURES}[claim.where](budget)
+        assert claim.paper is None or claim.paper[0] < claim.paper[1], claim.text
+        if not claim.where.startswith("forslov2018"):  # whose rows depend on the images at hand
+            assert {claim.better, claim.worse} <= {row.slug for row in published.trainings()}
+        if claim.on is not None:
+            assert claim.on in [on.head for on in published.errors_on]
+    assert set(REPEATED) | set(STAND_INS) <= {*TABLES, *FIGURES}
+
+
+def test_the_thesiss_claims_are_of_rows_that_pbc_has():
+    from capsella.papers.forslov2018.runs import ThesisRuns
+
+    runs = ThesisRuns("night", "pbc")
+    slugs = {row.slug for row in runs.grid(runs.sets)}
+    slugs |= {runs.with_decoder("capsnet1", decoder).slug for decoder in (True, False)}
+    claims = [claim for claim in CLAIMS if claim.where.startswith("forslov2018")]
+    assert claims
+    assert {slug for claim in claims for slug in (claim.better, claim.worse)} <= slugs
