@@ -44,9 +44,12 @@ class Entry:
 
     def command(self, seeds: int) -> str:
         """What makes it alone, with so many seeds."""
-        data = f" --data {self.source}" if self.source else ""
         words = f"capsella {self.verb} {self.name} --budget {self.budget}"
-        return f"{words} --seeds {' '.join(map(str, range(seeds)))}{data} --folder {self.folder}"
+        if self.rows:
+            words += f" --seeds {' '.join(map(str, range(seeds)))}"
+        if self.source:
+            words += f" --data {self.source}"
+        return f"{words} --folder {self.folder}"
 
     def results(self, seeds: int) -> Results:
         """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""

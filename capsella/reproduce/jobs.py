@@ -49,16 +49,17 @@ def jobs_of(entries: Sequence[Entry], seeds: int) -> list[Job]:
     >>> jobs_of([], 3)
     []
     """
-    jobs: dict[tuple[Path, int], Job] = {}
+    made_of: dict[tuple[Path, str], list[Entry]] = {}
+    rows: dict[tuple[Path, str], Row] = {}
     for entry in entries:
-        repeated = compared(entry)
         for row in entry.rows:
-            for seed in range(seeds if row.slug in repeated else 1):
-                key = row.folder(entry.folder, seed), seed
-                named = replace(row, cost=f"{entry.folder.name}/{row.slug}")
-                job = jobs.get(key, Job(entry.folder, named, seed))
-                jobs[key] = replace(job, entries=(*job.entries, entry.name))
-    return list(jobs.values())
+            made_of.setdefault((entry.folder, row.slug), []).append(entry)
+            rows.setdefault((entry.folder, row.slug), replace(row, cost=f"{entry.folder.name}/{row.slug}"))
+    return [
+        Job(folder, rows[folder, slug], seed, tuple(entry.name for entry in found))
+        for (folder, slug), found in made_of.items()
+        for seed in range(seeds if any(slug in compared(entry) for entry in found) else 1)
+    ]
 
 
 def compared(entry: Entry) -> set[str]:

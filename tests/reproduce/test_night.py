@@ -1,5 +1,6 @@
 """A reproduction from the command line to its page: killed and resumed it has the same numbers."""
 
+import dataclasses
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 
 import capsella
 from capsella.cli import main
+from capsella.data import catalogue
+from capsella.errors import CapsellaError
 from capsella.grid import grid as grids
 from capsella.reproduce import Night, Planned, find_entries, jobs_of, make_plan
 from capsella.reproduce.plan import Plan
@@ -97,15 +100,12 @@ def test_a_dry_run_trains_nothing_and_says_what_is_left_out(tmp_path, capsys, mo
     assert not list(tmp_path.glob("*/*/config.json"))
 
 
-def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path, monkeypatch):
-    from capsella.data import catalogue
-    from capsella.errors import CapsellaError
-
+def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path):
     def read(_):
         raise CapsellaError("bars are not there")
 
-    with registered():
-        monkeypatch.setitem(catalogue._SOURCES, "bars", catalogue._SOURCES["bars"]._replace(read=read))
+    with registered(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(catalogue._SOURCES, "bars", dataclasses.replace(catalogue._SOURCES["bars"], read=read))
         entries, missing = find_entries(None, "small", tmp_path, stand_ins=False)
     assert entries == []
     assert missing == {f"{NAME}-1": "bars are not there", f"{NAME}-2": "bars are not there"}

@@ -25,8 +25,8 @@ NOTE = (
     "capsules alone. The paper has curves of FGSM and BIM, and no numbers."
 )
 NOTES: dict[BudgetName, str] = {
-    "small": "Images of 24×24, small matrix network, 2 iterations. ",
-    "night": "Small matrix network, 2 iterations. ",
+    "small": f"Images of 24×24, small matrix network, 2 iterations. At most {SMALL}. ",
+    "night": f"Small matrix network, 2 iterations. At most {NIGHT}. ",
     "full": "",
 }
 

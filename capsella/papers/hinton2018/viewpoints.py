@@ -46,7 +46,8 @@ def viewpoints(budget: BudgetName) -> StoppedTable:
         for name in [f"hinton2018-{by}" + ("-cnn" if network == "CNN" else "")]
     )
     stops = " or ".join(dict.fromkeys(f"{row.recipe.stop_at_error:g}" for row in rows))
-    limits = "Small network, 2 iterations; the paper trains the large one. " if budget != "full" else ""
+    limit = {"small": SMALL, "night": NIGHT, "full": None}[budget]
+    limits = "" if limit is None else f"Small network, 2 iterations; the paper trains the large one. At most {limit}. "
     errors_on = (ErrorOn("test", "familiar"), ErrorOn("novel", "novel", _novel))
     return StoppedTable(
         "Hinton et al. 2018, section 5.1: novel viewpoints",

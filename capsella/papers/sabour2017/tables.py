@@ -118,7 +118,9 @@ def affnist(budget: BudgetName) -> StoppedTable:
         )
         for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
     )
-    note = (
+    limit = {"small": SMALL_AFFNIST, "night": NIGHT_AFFNIST, "full": None}[budget]
+    note = "" if limit is None else f"At most {limit}. "
+    note += (
         "As in the paper (at 0.77 and 0.78 %), both networks stop on the plain test images: here at the first epoch "
         f"with an error of {rows[0].recipe.stop_at_error:g} % or less; validation chooses the weights where none gets "
         "there. They are then tested once under the maps. The last row is the CNN's error less CapsNet's, seed by seed."
