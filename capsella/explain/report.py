@@ -73,7 +73,7 @@ def write_report(
     for section in sections:
         if section.figure is not None:
             pictures[section.name] = embedded(section.figure, folder / "figures" / f"{section.name}.png")
-    shown = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
+    shown: dict[str, object] = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
     shown |= {**_words(evaluation, training), "percent": percent, "with_interval": with_interval}
     path = folder / "report.html"
     write_text(path, render_page("capsella.explain", "report.html.jinja", **shown))
