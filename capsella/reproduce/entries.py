@@ -125,6 +125,7 @@ class ImageCounts:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known: dict[str, list[int]] = {}
+        self._missing: dict[str, Exception] = {}  # by source: nobody waits twice for a download that fails
         if path.exists():
             self._known = json.loads(path.read_text(encoding="utf-8"))
 
@@ -136,7 +137,13 @@ class ImageCounts:
         """
         key = json.dumps(dataclasses.asdict(data), default=str, sort_keys=True)
         if key not in self._known:
-            self._known[key] = [len(part) for part in load_data(data).named().values()]
+            if data.source in self._missing:
+                raise self._missing[data.source]
+            try:
+                self._known[key] = [len(part) for part in load_data(data).named().values()]
+            except (CapsellaError, OSError) as error:
+                self._missing[data.source] = error
+                raise
             write_json(self.path, self._known)
         training, validation, test = self._known[key]
         return training, validation, test

@@ -1,7 +1,7 @@
 """What the tables and figures that are made of the shared runs have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -31,6 +31,11 @@ class FromRuns(Trained):
     def on(self, source: str) -> Self:
         """The same on the images of another source."""
         return replace(self, runs=replace(self.runs, source=source))
+
+    def images(self) -> Iterator[DataOptions]:
+        """As `Published.images`."""
+        yield self.runs.options("hard")
+        yield from super().images()
 
     def path(self, folder: Path) -> Path:
         """Where `run` writes."""

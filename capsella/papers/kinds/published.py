@@ -6,7 +6,7 @@ A kind of table is a class with what `PublishedTable` names, as `ErrorTable`; on
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -58,8 +58,8 @@ class Published(Protocol):
         """
         ...
 
-    def images(self) -> Sequence[DataOptions]:
-        """All images that it reads, each once; raises as `trainings`."""
+    def images(self) -> Iterable[DataOptions]:
+        """All images that it reads, those first by which its rows are chosen; raises as `trainings`."""
         ...
 
     def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
@@ -112,13 +112,10 @@ class Trained(ABC):
     def trainings(self) -> Sequence[Row]:
         """As `Published.trainings`."""
 
-    def images(self) -> list[DataOptions]:
+    def images(self) -> Iterator[DataOptions]:
         """As `Published.images`."""
-        found: list[DataOptions] = []
         for row in self.trainings():
-            if row.recipe.data not in found:
-                found.append(row.recipe.data)
-        return found
+            yield row.recipe.data
 
     @abstractmethod
     def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A table of networks that were stopped at one error and then met images under changes they had never seen."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,11 @@ class StoppedTable(FolderTable):
         """As `Published.trainings`."""
         return self.rows
 
-    def images(self) -> list[DataOptions]:
+    def images(self) -> Iterator[DataOptions]:
         """As `Published.images`: those of the changed set, too."""
-        found = super().images()
-        return found + [data for on in self.errors_on if (data := on.of(found[0])) is not None]
+        for data in super().images():
+            yield data
+            yield from (changed for on in self.errors_on if (changed := on.of(data)) is not None)
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `Published.run`."""
