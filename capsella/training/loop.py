@@ -84,13 +84,15 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
 class Trainer:
     """One training: model, optimizer, data and progress, and the steps that move them on."""
 
+    load = staticmethod(load_data)
+
     def __init__(
         self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console
     ) -> None:
         self.machine, self.files, self.name, self.fabric = machine, files, name, fabric
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
-        self.splits = splits = load_data(recipe.data)
+        self.splits = splits = self.load(recipe.data)
         found = recipe.with_found(splits.value_range, splits.cell_radius)
         self.recipe, self.balance_choice = recipe, _ = settle_balance(found, splits.train)
         torch.manual_seed(recipe.seed)
@@ -171,7 +173,6 @@ class Trainer:
         images = self.augment(images)
         for group in self.optimizer.param_groups:
             group["lr"] = options.rate_at(progress.step, self.total_steps)
-
         output = self.network(images, labels)
         spread = self.recipe.loss.spread_at(progress.step, self.total_steps)
         weights = self.class_weights
@@ -187,7 +188,6 @@ class Trainer:
         self.wrapped_optimizer.step()
         if self.average is not None:
             self.average.update_parameters(self.model)
-
         self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
         self._add(**{f"gradient_{layer}": float(value) for layer, value in norms.items()})

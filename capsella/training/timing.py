@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
+from capsella.data import DataOptions, Splits, load_data
 from capsella.training.devices import launch, settle_precision, settle_votes
 from capsella.training.loop import Trainer
 from capsella.training.options import Machine
@@ -44,7 +46,15 @@ def time_steps(recipe: Recipe, machine: Machine = Machine(), seconds: float = 3.
     return _Timer(recipe, machine, RunFolder(Path("untrained")), "timing", launch(recipe, machine), quiet).time(seconds)
 
 
+@lru_cache(maxsize=1)
+def _load(options: DataOptions) -> Splits:
+    """The images of the last recipe: many networks are timed on the same, and some sources take a minute to read."""
+    return load_data(options)
+
+
 class _Timer(Trainer):
+    load = staticmethod(_load)
+
     def time(self, seconds: float) -> StepTime:
         self.network.train()
         batches = islice(self._epoch_batches(), WARM_UP + MOST)
