@@ -11,11 +11,14 @@ from capsella.cli import main
 from capsella.data import load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import PERTURBATIONS
+from capsella.grid import Grid
 from capsella.grid import run as training
 from capsella.papers import get_recipe
 from capsella.papers.forslov2018 import paper, runs, table5
 from capsella.papers.forslov2018 import table4 as changed_images
 from capsella.papers.forslov2018.base import accuracies_of
+from capsella.papers.forslov2018.figures_31_32 import figure_31
+from capsella.papers.forslov2018.figures_33_34_37 import figure_33
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.forslov2018.table2 import table_2
 from capsella.papers.forslov2018.table3 import table_3
@@ -207,3 +210,30 @@ def test_tables_without_images_or_training_say_so(name, tmp_path):
 
 def test_accuracies_by_hand():
     assert accuracies_of([{"test": {"error_percent": 12.5}}]) == [0.875]
+
+
+def test_tables_and_figures_of_the_first_runs_alone(tiny, tmp_path):
+    """A night makes them after each run: what is not there says so, or has no line."""
+    table = table_3("small").on(tiny)
+    first, *_ = table.trainings()
+    results = {first.slug: Grid(tmp_path, QUIET).results([first], [0])[first.slug]}
+    values = table.made_of(results, tmp_path, "c", QUIET)
+    ours = [values["rows"][0]["cells"][3], *(row["cells"][5] for row in values["rows"])]
+    assert re.fullmatch(r"[01]\.\d{3}", ours[0])
+    assert ours[1:] == ["not run", "not run"]
+    assert values["rows"][0]["slugs"] == ["mini-emnet1-init1", "basic-emnet1-init1"]
+    assert "one seed" in values["measured"]
+    sizes = figure_31("small").on(tiny).made_of(results, tmp_path, "c", QUIET)
+    lines = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
+    assert [len(line["x"]) for line in lines] == [1, 0]
+    curves = figure_33("small").on(tiny).made_of(results, tmp_path, "c", QUIET)
+    assert [[line["name"] for line in panel["series"]] for panel in curves["panels"]] == [["EM-NET 1, INIT-NET 1"]]
+
+
+def test_table_4_of_some_runs(tiny, tmp_path):
+    table = table_4("small").on(tiny)
+    first, _ = table.trainings()
+    results = Grid(tmp_path, QUIET).results([first], [0])
+    values = table.made_of(results, tmp_path, "c", QUIET)
+    assert [row["cells"][3] == "not run" for row in values["rows"]] == [False, True]
+    assert values["rows"][1]["accuracy_by_seed"] == {}

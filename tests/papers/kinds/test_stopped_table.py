@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from capsella.grid import Grid
 from capsella.grid import run as runs
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from tests.papers import tiny
@@ -127,3 +128,18 @@ def test_a_wrong_changed_set_is_found_before_the_first_training(tmp_path):
 def test_a_set_has_one_description(options, message):
     with pytest.raises(ValueError, match=message):
         ErrorOn("x", "far", **options)
+
+
+def test_rows_of_different_seeds_are_compared_by_those_they_share(tmp_path):
+    table = tiny_table()
+    folder = tmp_path / "some"
+    results = Grid(folder, QUIET).results([ROWS[0]], (0, 1)) | Grid(folder, QUIET).results([ROWS[1]], (1,))
+    values = table.made_of(results, folder, "c", QUIET)
+    capsnet, (cnn,) = results["capsnet"][1], results["cnn"]
+    apart = [cnn["test"]["error_percent"] - capsnet["test"]["error_percent"]]
+    assert values["rows"][2]["by_seed"]["test"] == apart
+    assert "1 to 2 seeds a row" in values["measured"]
+    alone = table.made_of({"capsnet": results["capsnet"]}, folder, "c", QUIET)["rows"]
+    assert [row["cells"][2] for row in alone[1:]] == ["–", "not run"]
+    assert alone[1]["cells"][4] == "not run"
+    assert [data.test_per_class for data in table.images()] == [2, 1, 2, 1]
