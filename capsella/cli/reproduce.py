@@ -88,9 +88,9 @@ def _print_plan(plan: Plan, entries: Sequence[Entry], jobs: Sequence[Job]) -> No
         f"{'' if plan.hours is None else f' of {plan.hours:g} h'}, from a few steps of each network here. Every row "
         "has its first seed before any has its second, the quickest first."
     )
+    rows: dict[str, list[Planned]] = {}
     for planned in plan.left_out:
-        print(_left_out(planned))
-
-
-def _left_out(planned: Planned) -> str:
-    return f"left out, {duration(planned.seconds)}: {planned.job}"
+        rows.setdefault(planned.job.row.cost, []).append(planned)
+    for cost, runs in rows.items():
+        seeds = " ".join(str(planned.job.seed) for planned in runs)
+        print(f"left out, {duration(runs[-1].seconds)} a run: {cost}, seed {seeds}")

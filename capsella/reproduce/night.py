@@ -47,31 +47,42 @@ class Night:
             for entry in self.entries:
                 self.make(entry)
             after()
-            clock = Clock(estimates={planned.job.row.cost: planned.seconds for planned in plan.runs})
+            every = (*plan.runs, *plan.left_out)
+            clock = Clock(estimates={planned.job.row.cost: planned.seconds for planned in every})
             clock.plan(planned.job.row.cost for planned in plan.runs)
             end = float("inf") if plan.hours is None else self.now() + 3600 * plan.hours
-            for planned in plan.runs:
-                self._run(planned, clock, end)
+            for planned in every:
+                if not self._run(planned, clock, end, planned in plan.left_out):
+                    continue
                 for entry in self.entries:
                     if entry.name in planned.job.entries:
                         self.make(entry, again=True)
                 after()
 
-    def _run(self, planned: Planned, clock: Clock, end: float) -> None:
-        """One run, unless it would end too late."""
+    def _run(self, planned: Planned, clock: Clock, end: float, was_left_out: bool) -> bool:
+        """One run, unless it would end too late; one that was left out is tried where others were quicker than planned.
+
+        Returns:
+            Whether it was tried.
+        """
         job = planned.job
         cost = job.row.cost
-        expected = clock.known()[cost] if cost in clock.taken else planned.seconds
-        if self.now() + expected > end:
+        expected = clock.known()[cost] if cost in clock.taken or was_left_out else planned.seconds
+        if was_left_out:
+            if self.now() + expected > end:
+                return False
+            clock.plan([cost])
+        elif self.now() + expected > end:
             clock.leave_out(cost)
             self.late.append(planned)
             text = f"left out, about {duration(expected)} of {duration(max(0.0, end - self.now()))}: {job}"
             self.console.print(text, markup=False, soft_wrap=True)
-            return
+            return False
         try:
             Grid(job.folder, self.console, clock=clock).results([job.row], [job.seed])
         except TrainingDivergedError as error:
             self._give_up(job, clock, str(error))
+        return True
 
     def _give_up(self, job: Job, clock: Clock, reason: str) -> None:
         """A training that diverges is a result, and the others go on."""

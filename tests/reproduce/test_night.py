@@ -96,7 +96,7 @@ def test_a_dry_run_trains_nothing_and_says_what_is_left_out(tmp_path, capsys, mo
         main(words(tmp_path, "--dry-run", "--hours", "0.00001"))
     out = capsys.readouterr().out
     assert "0 runs to come, 0 finished." in out
-    assert len(re.findall(rf"^left out, \d+ s: {NAME}-1/\w+, seed \d$", out, re.M)) == 6
+    assert len(re.findall(rf"^left out, \d+ s a run: {NAME}-1/\w+, seed 0 1$", out, re.M)) == 3
     assert not list(tmp_path.glob("*/*/config.json"))
 
 
@@ -129,6 +129,23 @@ def test_runs_that_no_longer_fit_are_left_out_and_one_that_diverges_is_a_result(
     assert night.late == list(plan.runs[1:])
     assert isinstance(plan, Plan)
     assert all(isinstance(late, Planned) for late in night.late)
+
+
+def test_what_was_left_out_is_tried_where_others_were_quicker(tmp_path, monkeypatch):
+    with registered():
+        entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
+        jobs = jobs_of(entries, 1)
+        plan = make_plan(jobs, lambda job: 1000.0, hours=0.3)  # 1,080 s: one of three
+        assert (len(plan.runs), len(plan.left_out)) == (1, 2)
+        trained = []
+
+        def train(recipe, folder, *_):
+            trained.append(folder.name)
+            return {}
+
+        monkeypatch.setattr(grids, "result_of", train)
+        Night(tmp_path, entries, 1, QUIET, now=lambda: 0.0).run(plan, lambda: None)
+    assert len(trained) == 3
 
 
 class TestThePage:
