@@ -43,7 +43,7 @@ GROUPS = {
         "recipes": "list the recipes, or show one",
         "table": "run a table of a paper, and print its numbers beside ours",
         "figure": "run what a figure of a paper needs, and draw it",
-        "reproduce": "all tables and figures by a plan, and one page of what they support",
+        "reproduce": "all tables and figures by a plan; one page of what they support",
     },
     "data and machine": {
         "data": "list the image sources, show what one holds, or write a split",
