@@ -96,7 +96,7 @@ def test_weights_are_for_one_class_an_image():
 @pytest.fixture
 def uneven(tiny, monkeypatch):
     """The tiny recipe on its digits with every 1, 2 and 3 but one left out of training."""
-    load = training_loop.load_data
+    load = training_loop.Trainer.load
 
     def load_uneven(options):
         splits = load(options)
@@ -107,12 +107,12 @@ def uneven(tiny, monkeypatch):
         object.__setattr__(splits, "train", splits.train.subset(kept))
         return splits
 
-    monkeypatch.setattr(training_loop, "load_data", load_uneven)
+    monkeypatch.setattr(training_loop.Trainer, "load", staticmethod(load_uneven))
     return tiny
 
 
 def test_mean_weight_is_one_over_the_training_images(uneven):
-    images = training_loop.load_data(uneven().data).train
+    images = training_loop.Trainer.load(uneven().data).train
     weights = class_weights(uneven(balance="weights"), images)
     assert float(weights[images.labels].mean()) == pytest.approx(1)
     assert weights[1] > 2 * weights[0]

@@ -5,9 +5,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.stats import binom
+from scipy.special import bdtr
 from torch import Tensor
 
 from capsella.errors import CapsellaError, require
@@ -136,7 +137,8 @@ class Novelty:
             ValueError: a share that is not between 0 and 1.
         """
         check_refuse(refuse)
-        rank = int(binom.ppf(CERTAINTY, self.images, 1 - refuse)) + 1
+        below = bdtr(np.arange(self.images + 1.0), self.images, 1 - refuse)  # P(binomial ≤ 0, 1, …)
+        rank = int(np.searchsorted(below, CERTAINTY)) + 1
         return float(self.largest[rank - 1]) if rank <= self.images else math.inf
 
     def why(self, surprises: Float[Tensor, "scores"], class_name: str) -> str:

@@ -56,4 +56,5 @@ def capsnet_multimnist_best() -> Recipe:
         data=DataOptions(name="multi", of="mnist", validation_pairs=10_000, test_pairs=10_000),
         augment=AugmentOptions(),
         epoch_images=60_000,
+        precision="32-true",
     )

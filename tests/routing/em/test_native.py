@@ -166,6 +166,7 @@ def test_the_operator_keeps_torch_s_contract() -> None:
             start=None,
             sizes=list(CapsuleConv(**of_conv, geometry=LAYERS[name].geometry).sizes),
             inverse_temperatures=[0.1, 0.2],
+            sharpness=[0.5, 1.0],
             variance_floor=1e-4,
             cost_scale=0.0,
             standardise=False,
