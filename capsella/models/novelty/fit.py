@@ -41,7 +41,7 @@ def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) 
     require(bool(rows), "be of at least one image", validation=0)
     columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
     require(all(bool(one.isfinite().all()) for one in columns.values()), "be finite", answers="NaN or infinity")
-    if not float(columns["turned"].quantile(STEADY)) < MOST_CHANGE:
+    if float(columns["turned"].quantile(STEADY)) >= MOST_CHANGE:
         del columns["turned"]
     familiar = {name: Familiar(column.sort().values) for name, column in columns.items()}
     surprises = torch.stack([familiar[name].surprise(column) for name, column in columns.items()], 1)

@@ -59,12 +59,12 @@ def test_times_of_registered_networks():
         "em": create_model("hinton2018_matrix_capsnet_small", image_size=17),
         "cnn": create_model("hinton2018_cnn", image_size=17),
     }
-    times = execution_times(networks, (2,), base="cnn", repeats=1, seconds=0.0)
+    times = execution_times(networks, (2,), base="cnn", repeats=3, seconds=0.0)
     assert times.threads == torch.get_num_threads()
     assert times.device.startswith("cpu (")
     assert [row.decoder for row in times.rows[:3]] == [True, False, False]
     for forward, both in zip(times.rows[:3], times.rows[3:], strict=True):
-        assert min(forward.timing.median, both.timing.median) > 0
+        assert 0 < forward.timing.median < both.timing.longest
     values = json.loads(json.dumps(times.to_dict()))
     assert {"cpu", "threads", "torch"} <= set(values["environment"])
     assert values["rows"][2]["times_as_long_as_base"] == 1
