@@ -113,6 +113,20 @@ def is_first_process() -> bool:
     return not together or torch.distributed.get_rank() == 0
 
 
+def sums_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, float]:
+    """Images, errors and losses added up over all devices; seconds and gradients, which each has whole, averaged."""
+    world = fabric.world_size
+    if world == 1:
+        return sums
+    total = torch.tensor(list(sums.values()), dtype=torch.float64)
+    total = torch.as_tensor(fabric.all_reduce(total, reduce_op="sum"))
+    added = dict(zip(sums, total.tolist(), strict=True))
+    return {
+        name: value / world if name == "seconds" or name.startswith("gradient_") else value
+        for name, value in added.items()
+    }
+
+
 def peak_memory_mib() -> float:
     """Largest resident memory of this process so far, or what was allocated on the GPU where one is used."""
     if torch.cuda.is_available():

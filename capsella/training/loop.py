@@ -22,9 +22,10 @@ from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import launch, peak_memory_mib, settle_precision, settle_votes
+from capsella.training.devices import launch, peak_memory_mib, settle_precision, settle_votes, sums_over_devices
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
+from capsella.training.mixup import mix
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
@@ -173,10 +174,13 @@ class Trainer:
         images = self.augment(images)
         for group in self.optimizer.param_groups:
             group["lr"] = options.rate_at(progress.step, self.total_steps)
+        images, others = mix(images, labels, mixup) if (mixup := self.recipe.augment.mixup) else (images, None)
         output = self.network(images, labels)
         spread = self.recipe.loss.spread_at(progress.step, self.total_steps)
         weights = self.class_weights
-        losses = total_loss(output, images, labels, self.recipe.loss, parts=parts, spread=spread, class_weights=weights)
+        losses = total_loss(
+            output, images, labels, self.recipe.loss, parts=parts, spread=spread, class_weights=weights, others=others
+        )
         self.wrapped_optimizer.zero_grad()
         self.fabric.backward(losses.total)
         norms = gradient_norms(self.model)
@@ -212,7 +216,7 @@ class Trainer:
 
     def _finish_epoch(self) -> Row:
         """Validate, keep the weights where they are to be kept, write metrics and checkpoint."""
-        progress, sums = self.progress, self._sums_over_devices()
+        progress, sums = self.progress, sums_over_devices(self.progress.sums, self.fabric)
         self.judged.eval()
         validation = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation.loss, progress.step)
@@ -249,19 +253,6 @@ class Trainer:
     def _validate(self, images: LabelledImages) -> Validation:
         """Loss and errors of the weights that would be kept."""
         return validate(self.judged, images, self.recipe.loss, self.recipe.batch_size, self.fabric)
-
-    def _sums_over_devices(self) -> dict[str, float]:
-        """Images, errors and losses added up; seconds and gradients, which every device has whole, averaged."""
-        sums, world = self.progress.sums, self.fabric.world_size
-        if world == 1:
-            return sums
-        total = torch.tensor(list(sums.values()), dtype=torch.float64)
-        total = torch.as_tensor(self.fabric.all_reduce(total, reduce_op="sum"))
-        added = dict(zip(sums, total.tolist(), strict=True))
-        return {
-            name: value / world if name == "seconds" or name.startswith("gradient_") else value
-            for name, value in added.items()
-        }
 
     @property
     def is_finished(self) -> bool:

@@ -113,6 +113,9 @@ class AugmentOptions:
     """Shift within the margins around what is not black, by a third of a margin as a rule, in random directions."""
     erase: int = 0
     """Black out a square of this many pixels a side, at a random place as far from the border."""
+    mixup: float = 0.0
+    """Blend each image with another one of its batch, by a share from Beta(mixup, mixup), and their losses with them:
+    0.2 as a rule. In adaptations it is left out."""
     zoom: float = 1.0
     """Magnify or shrink each image by up to this factor, as other microscopes do; the border's pixels are repeated."""
     stain: float = 0.0
@@ -137,6 +140,7 @@ class AugmentOptions:
         not_negative(shift=self.shift, erase=self.erase)
         require(self.border in ("zero", "repeat"), "be 'zero' or 'repeat'", border=self.border)
         require(0 <= self.rotation <= 180, "be from 0 to 180 degrees", rotation=self.rotation)
+        require(0 <= self.mixup <= 10, "be from 0 to 10", mixup=self.mixup)
         require(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
         require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
         require(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
