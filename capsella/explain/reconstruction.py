@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data.pairs import PairSet
+from capsella.errors import require
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain.image_grids import overlay_figure
 from capsella.explain.plots import write_png
@@ -52,6 +53,33 @@ def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels
     # Cloned outside inference mode: ordinary tensors.
     from_true, from_predicted = from_true.float().cpu().clone(), from_predicted.float().cpu().clone()
     return Reconstructions(images, from_true, from_predicted, labels, predictions.cpu().clone())
+
+
+def share_nearest_own(
+    model: ImageClassifier, images: Integer[Tensor, "n c h w"], labels: Int[Tensor, "n"], batch_size: int = 64
+) -> float:
+    """The share of images whose reconstruction shows this image: no other one of these is as near to it, by pixels.
+
+    From the capsule of the true class. By chance it is 1/n; a decoder that draws the same for a whole class has one
+    image right of each.
+
+    Args:
+        images: grey levels 0 to 255.
+        batch_size: images decoded and compared at a time.
+
+    Raises:
+        ValueError: a model without a decoder, images of another shape, not a label an image, no images.
+    """
+    require(len(images) > 0, "be at least one", images=len(images))
+    right = 0
+    for first in range(0, len(images), batch_size):
+        part = slice(first, first + batch_size)
+        drawn = reconstruct(model, images[part].float() / 255, labels[part]).from_true.flatten(1)
+        others = [torch.cdist(drawn, some.flatten(1).float() / 255) for some in images.split(batch_size)]
+        distances = torch.cat(others, 1)  # [batch n]
+        own = torch.arange(first, first + len(drawn))
+        right += int((distances.argmin(1) == own).sum())
+    return right / len(images)
 
 
 def pick_examples(evaluation: Evaluation, right: int = 6, wrong: int = 6) -> Int[Tensor, "picked"]:

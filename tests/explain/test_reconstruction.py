@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from capsella.evaluation import Evaluation
-from capsella.explain import pick_examples, reconstruct
+from capsella.explain import pick_examples, reconstruct, reconstruction
+from capsella.explain.reconstruction import Reconstructions, share_nearest_own
 
 
 def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):
@@ -26,6 +27,29 @@ def test_bad_input_is_named(capsnet, cnn, image_set):
         reconstruct(capsnet, images, image_set.labels[:3])
     with pytest.raises(ValueError, match="must have a decoder for reconstructions, got ConvolutionalClassifier"):
         reconstruct(cnn, images, image_set.labels)
+
+
+@pytest.mark.parametrize("batch_size", [5, 12, 64])
+def test_share_of_reconstructions_nearest_to_their_own_image(capsnet, image_set, monkeypatch, batch_size):
+    images, labels = image_set.images, image_set.labels
+    drawn = images.float() / 255
+    drawn[3], drawn[7] = drawn[4], 0.5 * drawn[7] + 0.5 * drawn[8] + 0.01 * (drawn[8] - drawn[7])
+    drawn[9] = 0.6 * drawn[9] + 0.4 * drawn[1]  # still nearest to its own
+    queue = list(drawn)
+
+    def both(model, part, labels):
+        shown = torch.stack([queue.pop(0) for _ in labels])
+        return Reconstructions(part, shown, shown, labels, labels)
+
+    monkeypatch.setattr(reconstruction, "reconstruct", both)
+    assert share_nearest_own(capsnet, images, labels, batch_size) == pytest.approx(10 / 12)
+
+
+def test_a_picture_of_the_class_is_its_own_for_one_image_of_each(capsnet, image_set):
+    # Fresh weights draw nearly the same grey for all, which is nearest to one image or a few.
+    assert 1 / 12 <= share_nearest_own(capsnet, image_set.images, image_set.labels) <= 4 / 12
+    with pytest.raises(ValueError, match="images: must be at least one, got 0"):
+        share_nearest_own(capsnet, image_set.images[:0], image_set.labels[:0])
 
 
 def evaluation_of(predictions, labels, confidence):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from capsella.data import load_data, single_images
 from capsella.explain import dimension_tweaks, largest_elements
 from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
+from capsella.explain.reconstruction import share_nearest_own
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
@@ -19,6 +21,8 @@ from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.kinds.published import hardware
 from capsella.training import load_run
 
+COMPARED = 500
+"""Test images that reconstructions are compared with."""
 CANDIDATES = 16
 """Numbers of the capsule, the largest in size, of which those are shown that change the picture most."""
 
@@ -57,16 +61,22 @@ class PerturbationFigure(FigureFromRuns):
         elements = [candidates[number] for number in shown]
         grid = dimension_tweaks(model, image, target, self.offsets, elements)
         reconstruction = grid[0, len(self.offsets) // 2]
+        compared = test.subset(torch.arange(min(len(test), COMPARED)))
+        own = 100 * share_nearest_own(model, compared.images, compared.labels)
         values = {
             "title": self.title,
             "note": f"{NETWORKS[self.network]} with its decoder, trained on mini, images of {model.image_size[0]}×"
             f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers, of the "
-            f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()}",
+            f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()} "
+            f"Of {own:.0f} % of {len(compared)} test images, the nearest to the reconstruction, by pixels, is "
+            "the image itself.",
             "measured": f"{result['data']}; seed {result['seed']}; {hardware(result['environment'])}.",
             "command": command,
             "offsets": list(self.offsets),
             "elements": elements,
             "mean_change_by_element": dict(zip(candidates, effects.tolist(), strict=True)),
+            "nearest_is_own_percent": own,
+            "nearest_among": len(compared),
             "reconstruction_error": float((reconstruction - image).square().mean()),
             "runs": {planned.slug: [result]},
         }

@@ -8,7 +8,7 @@ from torch import Tensor
 from capsella.data import LabelledImages, PairSet, single_images
 from capsella.evaluation import evaluate
 from capsella.explain.image_grids import reconstruction_figure, tweak_figure
-from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
+from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct, share_nearest_own
 from capsella.explain.tweaks import OFFSETS, dimension_tweaks
 from capsella.grid import BudgetName, Row
 from capsella.models import ImageClassifier
@@ -35,7 +35,10 @@ def figure_5(budget: BudgetName) -> RunFigure:
 
 
 def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Drawn:
-    """Figure 3. Right ones are not chosen for their looks; wrong ones are the most confident."""
+    """Figure 3. Right ones are not chosen for their looks; wrong ones are the most confident.
+
+    And in numbers: of how many of the first test images the reconstruction is nearer to its own image than to others.
+    """
     few = single_images(images, "figures 3 and 4").subset(torch.arange(min(len(images), LOOKED_AT)))
     evaluation = evaluate(model, few)
     picked = pick_examples(evaluation)
@@ -43,7 +46,14 @@ def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Draw
     true, predicted = ([few.classes[k] for k in labels.tolist()] for labels in (part.labels, part.predictions))
     shown, from_true, from_predicted = (pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted))
     figure = reconstruction_figure(shown, from_true, from_predicted, true, predicted)
-    return figure, {"test_images": picked.tolist(), "labels": true, "predictions": predicted}
+    own = 100 * share_nearest_own(model, few.images, few.labels)
+    return figure, {
+        "test_images": picked.tolist(),
+        "labels": true,
+        "predictions": predicted,
+        "nearest_is_own_percent": own,
+        "nearest_among": len(few),
+    }
 
 
 def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
