@@ -49,7 +49,8 @@ the samples of a profile:
 - **Sums and distances.** Each number of a vote is loaded once from the second cache and then from the first. For each
   load there are two to three operations, and not two for each of 16 numbers as in a large matrix product.
 - **Gradients of the weights.** Each window adds to all of them: two loads and a store for eight operations.
-- **Convolutions and dense layers** of CapsNet are oneDNN's. The column *bare* is their time.
+- **Convolutions and dense layers** of CapsNet are oneDNN's, but for the 9×9 kernels in a training in float32, which
+  `LargeConv2d` takes to spectra. The column *bare* is their time.
 - **Efficient-CapsNet** has no kernels of ours. Its time is that of four convolutions and their batch normalisation.
 
 ## Votes in bfloat16

@@ -5,5 +5,6 @@ from capsella.layers.coordinates import coordinate_addition, receptive_field_cen
 from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_all_but
 from capsella.layers.images import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages
 from capsella.layers.initial_weights import start_for_relus, start_truncated
+from capsella.layers.large_kernels import LargeConv2d
 from capsella.layers.primary import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
 from capsella.layers.upsized import UpsizedConv2d

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import require
 from capsella.layers.initial_weights import start_truncated
+from capsella.layers.large_kernels import LargeConv2d
 from capsella.routing import length, squash, squash_exponential
 from capsella.types import Capsules
 
@@ -44,7 +45,7 @@ class PrimaryCapsules(nn.Module):
         super().__init__()
         require(activation in ("none", "relu"), "be 'none' or 'relu'", activation=activation)
         self.types, self.pose = types, pose
-        self.conv = nn.Conv2d(in_channels, types * pose, kernel, stride)
+        self.conv: nn.Conv2d = LargeConv2d(in_channels, types * pose, kernel, stride)
         if evenly_routed:
             start_truncated(self.conv, 0.1)
         # Saved with the weights, so that those of one kind are not taken for the other's.

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsella.layers.large_kernels import convolve_large
+
 PARITIES = tuple(product((0, 1), (0, 1)))
 """Of an output's row and column: even or odd."""
 
@@ -104,9 +106,10 @@ def _convolve(
     rows, columns = kernels[0].shape[2:]
     tops, lefts = zip(*firsts, strict=True)
     top, left = min(tops), min(lefts)
+    convolve = convolve_large if rows == columns else F.conv2d
     padded = F.pad(maps, (-left, max(lefts) + columns - 1, -top, max(tops) + rows - 1))
     biases = None if bias is None else bias.repeat(len(kernels))
-    outputs = F.conv2d(padded, torch.cat(list(kernels)), biases).chunk(len(kernels), dim=1)
+    outputs = convolve(padded, torch.cat(list(kernels)), biases).chunk(len(kernels), dim=1)
     return [
         output[:, :, y - top : y - top + height, x - left : x - left + width]
         for output, (y, x) in zip(outputs, firsts, strict=True)

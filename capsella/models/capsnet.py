@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, start_truncated
+from capsella.layers import DenseCapsules, DenseDecoder, LargeConv2d, PrimaryCapsules, start_truncated
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
@@ -40,7 +40,7 @@ def sabour2017_capsnet(
     grid = grid_after(image_size, [(9, 1), (9, 2)])
     class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
-    conv = nn.Conv2d(channels, 256, 9)
+    conv = LargeConv2d(channels, 256, 9)
     if evenly_routed:
         start_truncated(conv, 0.05)
     return CapsuleClassifier(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from capsella.layers import PrepareImages
+from capsella.layers import LargeConv2d, PrepareImages
 from capsella.models.base import register_model
 from capsella.models.classifiers import ConvolutionalClassifier
 from capsella.models.shapes import grid_after
@@ -131,7 +131,7 @@ def hinton2018_cnn(
 
 def _convolution(before: int, after: int, kernel: int, pool: bool = False) -> list[nn.Module]:
     """With "same" padding and ReLU, and a 2×2 max-pool where asked for."""
-    layers: list[nn.Module] = [nn.Conv2d(before, after, kernel, padding=kernel // 2), nn.ReLU()]
+    layers: list[nn.Module] = [LargeConv2d(before, after, kernel, padding=kernel // 2), nn.ReLU()]
     return [*layers, nn.MaxPool2d(2)] if pool else layers
 
 

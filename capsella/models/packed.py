@@ -7,13 +7,13 @@ inference; results are equal to float32 rounding.
 
 import copy
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.layers import PrimaryCapsules
+from capsella.layers import LargeConv2d, PrimaryCapsules
 from capsella.models.base import ImageClassifier
 
 
@@ -74,9 +74,9 @@ def _fused(layers: list[nn.Module]) -> list[nn.Module]:
     out: list[nn.Module] = []
     for layer in layers:
         before = out[-1] if out else None
-        if type(layer) is nn.BatchNorm2d and type(before) is nn.Conv2d and _is_fixed(layer):
+        if type(layer) is nn.BatchNorm2d and _is_plain(before) and _is_fixed(layer):
             out[-1] = _normalised_after(before, layer)
-        elif type(layer) is nn.Conv2d and type(before) is nn.BatchNorm2d and _is_fixed(before) and not _pads(layer):
+        elif _is_plain(layer) and type(before) is nn.BatchNorm2d and _is_fixed(before) and not _pads(layer):
             out[-1] = _normalised_before(before, layer)
         elif type(layer) is nn.ReLU and _can_pack(before):
             out[-1] = PackedConv2d(cast(nn.Conv2d, before), relu=True)
@@ -85,8 +85,13 @@ def _fused(layers: list[nn.Module]) -> list[nn.Module]:
     return out
 
 
+def _is_plain(layer: nn.Module | None) -> TypeGuard[nn.Conv2d]:
+    """Whether it convolves and nothing else; other subclasses may."""
+    return type(layer) in (nn.Conv2d, LargeConv2d)
+
+
 def _can_pack(layer: nn.Module | None) -> bool:
-    if type(layer) is not nn.Conv2d or not torch.backends.mkldnn.is_available():
+    if not _is_plain(layer) or not torch.backends.mkldnn.is_available():
         return False
     numbers = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return numbers and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"

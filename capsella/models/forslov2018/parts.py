@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.layers import EnlargeImages, StandardiseImages, start_for_relus
+from capsella.layers import EnlargeImages, LargeConv2d, StandardiseImages, start_for_relus
 from capsella.models.shapes import grid_after
 
 InitNet = Literal[1, 2]
@@ -105,7 +105,7 @@ def convolution(
 ) -> list[nn.Module]:
     """A convolution and its ReLU, with batch normalisation between them where asked for."""
     norm = [nn.BatchNorm2d(after)] if batch_norm else []
-    return [nn.Conv2d(before, after, kernel, stride, padding), *norm, nn.ReLU()]
+    return [LargeConv2d(before, after, kernel, stride, padding), *norm, nn.ReLU()]
 
 
 def _pooled(*layers: nn.Module) -> list[nn.Module]:

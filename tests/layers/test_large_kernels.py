@@ -1,0 +1,144 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from capsella.layers import LargeConv2d, large_kernels
+from capsella.layers.large_kernels import TILES, best_tile, bilinear
+
+# batch, channels, maps, height, width, kernel, stride, padding
+SHAPES = [(2, 3, 4, 11, 11, 5, 1, 0), (3, 2, 5, 20, 17, 9, 2, 0), (1, 4, 3, 9, 14, 5, 1, 2), (2, 2, 2, 23, 16, 7, 3, 1)]
+
+
+def run(layer, images, pull):
+    """Output, and gradients of images, weight and bias."""
+    images = images.clone().requires_grad_()
+    out = layer(images)
+    return out, *torch.autograd.grad(out, (images, layer.weight, layer.bias), pull)
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    """Tiles of this many rows, in any dtype, whatever they cost."""
+
+    def use(tile):
+        def apply(images, weight, bias, stride, padding):
+            out = large_kernels._TiledConvolution.apply(images, weight, stride, padding, tile)
+            return out if bias is None else out + bias[:, None, None]
+
+        monkeypatch.setattr(large_kernels, "convolve_large", apply)
+
+    return use
+
+
+@pytest.mark.parametrize("tile", [5, 6, 9, 16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_the_convolution(shape, tile, tiled):
+    batch, channels, maps, height, width, kernel, stride, padding = shape
+    layer = LargeConv2d(channels, maps, kernel, stride, padding).double()
+    images = torch.randn(batch, channels, height, width, dtype=torch.float64)
+    plain = F.conv2d(images, layer.weight, layer.bias, stride, padding)
+    pull = torch.randn_like(plain)
+    expected = run(layer, images, pull)
+    tiled(tile)
+    for mine, theirs in zip(run(layer, images, pull), expected, strict=True):
+        assert mine.shape == theirs.shape
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-11)
+    last = torch.channels_last
+    mine = run(layer, images.to(memory_format=last), pull.to(memory_format=last))
+    assert mine[0].is_contiguous(memory_format=last)
+    for other, theirs in zip(mine, expected, strict=True):
+        torch.testing.assert_close(other, theirs, rtol=1e-10, atol=1e-11)
+
+
+def test_gradients_by_differences(tiled):
+    tiled(5)
+    layer = LargeConv2d(2, 2, 4, 2, 1).double()
+    images = torch.randn(2, 2, 7, 6, dtype=torch.float64, requires_grad=True)
+
+    def convolve(images, weight, bias):
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (images,))
+
+    assert torch.autograd.gradcheck(convolve, (images, layer.weight, layer.bias))
+
+
+def test_only_what_needs_a_gradient_gets_one(tiled):
+    tiled(6)
+    layer, images = LargeConv2d(1, 2, 5, bias=False), torch.rand(2, 1, 8, 8)
+    layer(images).sum().backward()
+    assert layer.weight.grad is not None
+    layer.weight.requires_grad_(False)
+    images.requires_grad_()
+    layer(images).sum().backward()
+    assert images.grad is not None
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 9, 10])
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_products(n, k):
+    algorithm, x, w = bilinear(n, k), torch.randn(n, n).double(), torch.randn(k, k).double()
+    y = algorithm.output @ ((algorithm.image @ x.flatten()) * (algorithm.kernel @ w.flatten()))
+    torch.testing.assert_close(y, F.conv2d(x[None, None], w[None, None]).flatten(), rtol=1e-11, atol=1e-12)
+    real = 1 if n % 2 else 4
+    assert len(algorithm.image) == real + 3 * (n**2 - real) // 2
+
+
+def test_it_is_as_near_to_the_exact_result_as_a_direct_convolution():
+    torch.manual_seed(0)
+    layer = LargeConv2d(256, 64, 9, 2)
+    images = torch.randn(32, 256, 20, 20)
+    exact = F.conv2d(images.double(), layer.weight.double(), layer.bias.double(), 2)
+    errors = [(out - exact).norm() / exact.norm() for out in (layer(images), layer.eval()(images))]
+    assert errors[0] < 2e-6
+    assert errors[0] < 2 * errors[1]
+
+
+def test_tiles_are_taken_where_they_pay():
+    assert best_tile(64, 256, 256, 20, 20, 9, 2, 0) in TILES  # CapsNet's primary capsules
+    assert best_tile(64, 256, 256, 24, 24, 5, 1, 2) in TILES  # the CNN of Sabour et al.
+    assert best_tile(64, 1, 256, 28, 28, 9, 1, 0) is None
+    assert best_tile(1, 256, 256, 20, 20, 9, 2, 0) is None
+    assert best_tile(64, 256, 256, 20, 20, 3, 2, 0) is None
+    assert best_tile(64, 64, 64, 3, 3, 5, 1, 0) is None  # no output
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """How often tiles were used."""
+    calls = []
+    apply = large_kernels._TiledConvolution.apply
+    monkeypatch.setattr(large_kernels._TiledConvolution, "apply", lambda *given: calls.append(given) or apply(*given))
+    return calls
+
+
+def test_only_trainings_in_float32_use_tiles(seen):
+    layer, images = LargeConv2d(64, 64, 5), torch.rand(64, 64, 12, 12)
+    layer(images)
+    assert len(seen) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(images)
+    with torch.no_grad():
+        layer(images)
+    layer.eval()(images)
+    layer.train().double()(images.double())
+    assert len(seen) == 1
+
+
+OTHERS = {
+    "groups": 2,
+    "dilation": 2,
+    "padding_mode": "circular",
+    "padding": "same",
+    "stride": (1, 2),
+    "kernel_size": (5, 4),
+}
+
+
+@pytest.mark.parametrize("options", [{name: value} for name, value in OTHERS.items()] + [{"padding": (1, 2)}])
+def test_other_convolutions_stay_what_they_are(seen, options):
+    layer = LargeConv2d(64, 64, **{"kernel_size": 5, **options})
+    plain = nn.Conv2d(64, 64, **{"kernel_size": 5, **options})
+    plain.load_state_dict(layer.state_dict())
+    images = torch.rand(64, 64, 12, 12)
+    assert torch.equal(layer(images), plain(images))
+    assert not seen
