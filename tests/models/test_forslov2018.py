@@ -158,10 +158,10 @@ def test_batch_normalisation_sits_between_each_convolution_and_its_relu(head: st
     plain, normalised = kinds(), kinds(batch_norm=True)
     assert "BatchNorm2d" not in plain
     assert [kind for kind in normalised if kind != "BatchNorm2d"] == plain
-    assert normalised.count("BatchNorm2d") == plain.count("Conv2d")
+    assert normalised.count("BatchNorm2d") == plain.count("LargeConv2d")
     unpooled = [kind for kind in normalised if kind != "MaxPool2d"]
     triples = zip(unpooled, unpooled[1:], unpooled[2:], strict=False)
-    assert list(triples).count(("Conv2d", "BatchNorm2d", "ReLU")) == plain.count("Conv2d")
+    assert list(triples).count(("LargeConv2d", "BatchNorm2d", "ReLU")) == plain.count("LargeConv2d")
 
 
 def test_dropout_after_both_hidden_layers() -> None:
