@@ -80,7 +80,7 @@ def test_route_is_the_function() -> None:
     votes, activations = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
     for routing in ROUTINGS.values():
         options = routing()
-        shapes = options.parameter_shapes(types=3, pose=4, children=5)
+        shapes = options.parameter_shapes(types=3, pose=4, children=5, child_pose=4)
         routed = options.route(votes, activations, **{name: torch.zeros(shape) for name, shape in shapes.items()})
         assert routed.poses.shape == (2, 3, 4)
         assert routed.activations.shape == (2, 3)
