@@ -1,12 +1,14 @@
 """Registered networks: each a function whose body is its hyper-parameters."""
 
 from capsella.models import (
+    attention_capsnet,
     capsnet,
     cnn,
     efficient_capsnet,
     forslov2018,
     matrix_capsnet,
     resnet,
+    self_routing_capsnet,
     stems,
 )  # which registers them
 from capsella.models.base import (

@@ -7,15 +7,19 @@ from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
     EMRouting,
+    InvertedAttentionRouting,
     RandomRouting,
     Routing,
     SelfAttentionRouting,
+    SelfRouting,
     UniformRouting,
     dynamic_routing,
     em_routing,
+    inverted_attention_routing,
     random_routing,
     routing_from_dict,
     self_attention_routing,
+    self_routing,
     uniform_routing,
 )
 
@@ -24,6 +28,8 @@ OPTIONS = [
     UniformRouting(),
     RandomRouting(seed=7),
     SelfAttentionRouting(prior=False),
+    SelfRouting(backend="eager"),
+    InvertedAttentionRouting(iterations=3),
 ]
 
 
@@ -50,6 +56,8 @@ def test_unknown_option_suggests_the_nearest() -> None:
         (DynamicRouting, "iteration", "iterations"),
         (RandomRouting, "sed", "seed"),
         (SelfAttentionRouting, "pryor", "prior"),
+        (SelfRouting, "backed", "backend"),
+        (InvertedAttentionRouting, "iteration", "iterations"),
     ],
 )
 def test_a_misspelt_option_suggests_the_nearest(routing: type[Routing], typo: str, meant: str) -> None:
@@ -67,6 +75,8 @@ def test_a_misspelt_option_suggests_the_nearest(routing: type[Routing], typo: st
         (em_routing, "iteration", "iterations"),
         (dynamic_routing, "iteration", "iterations"),
         (self_attention_routing, "backed", "backend"),
+        (self_routing, "logit", "logits"),
+        (inverted_attention_routing, "shifts", "shift"),
         (random_routing, "sed", "seed"),
         (uniform_routing, "vote", "votes"),
     ],

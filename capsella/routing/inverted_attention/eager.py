@@ -14,7 +14,7 @@ EPSILON = 1e-5
 
 def attend_eager(votes: Tensor, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Routed:
     """Tsai et al. 2020, section 3, for votes [b i j d] and the parents' poses [b j d], or None in the first round."""
-    batch, _, parents, d = votes.shape
+    parents, d = votes.shape[2:]
     V = votes.transpose(1, 2)  # [b j i d]
     if poses is None:
         couplings = votes.new_full(votes.shape[:3], 1 / parents)

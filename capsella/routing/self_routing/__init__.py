@@ -28,7 +28,8 @@ def self_routing(
 ) -> Routed:
     """Weigh each vote as its child alone says, in one pass: no agreement, no iterations.
 
-    R_ij = softmax over the parents of logits_ij, a_j = Σ_i a_i R_ij / Σ_i a_i, pose_j = Σ_i a_i R_ij V_ij / Σ_i a_i R_ij.
+    R_ij = softmax over the parents of logits_ij; a_j = Σ_i a_i R_ij / Σ_i a_i;
+    pose_j = Σ_i a_i R_ij V_ij / Σ_i a_i R_ij (section 3.1).
 
     Args:
         votes: [b i j d], child i's prediction V of parent j's pose.
@@ -65,7 +66,7 @@ class SelfRouting(Routing):
     """Which implementation runs: reference or eager."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
-        """w [i j p] and b [i j] of every child in a window; a tied layer too tells its positions apart by them."""
+        """W [i j p] and b [i j] of every child in a window; a tied layer too tells its positions apart by them."""
         return {"weight": (children, types, child_pose), "bias": (children, types)}
 
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:

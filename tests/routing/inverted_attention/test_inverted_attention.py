@@ -30,7 +30,7 @@ def equations(
     R = np.full(V.shape[:3], 1 / V.shape[2])
     for n in range(rounds):
         if n:
-            a = np.einsum("bijd,bjd->bij", V, p) / math.sqrt(V.shape[3])  # noqa: F821, the round before
+            a = np.einsum("bijd,bjd->bij", V, p) / math.sqrt(V.shape[3])
             R = np.exp(a) / np.exp(a).sum(2, keepdims=True)
         s = np.einsum("bij,bijd->bjd", R, V)
         centred = s - s.mean(2, keepdims=True)

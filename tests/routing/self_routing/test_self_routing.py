@@ -146,7 +146,7 @@ def test_a_layer_reads_the_couplings_off_the_poses(tied: bool, matrix: bool) -> 
         logits = torch.stack([tensors["of_poses"][i] @ u[i] + tensors["bias"][i] for i in range(8)])
         W = tensors["weight"].expand(2, 2, -1, -1, -1, -1).reshape(8, 3, *tensors["weight"].shape[4:])
         shape = (2, 2) if matrix else (1, 5)
-        votes = torch.stack([torch.stack([(u[i].reshape(shape) @ W[i, j]).flatten() for j in range(3)]) for i in range(8)])
+        votes = torch.stack([torch.stack([(u[i].reshape(shape) @ W_ij).flatten() for W_ij in W[i]]) for i in range(8)])
         expected = self_routing(votes[None], a, logits[None], backend="reference")
         torch.testing.assert_close(routed.poses[b, y, x], expected.poses[0])
         torch.testing.assert_close(routed.activations[b, y, x], expected.activations[0])
