@@ -1,6 +1,7 @@
 """Modules that hold weights and call the functions in `capsella.routing`."""
 
 from capsella.layers.attention_stack import AttentionCapsules, AttentionStack
+from capsella.layers.cluster import ClusterCapsules, PixelCapsules
 from capsella.layers.convolution import CapsuleConv2d, DenseCapsules
 from capsella.layers.coordinates import coordinate_addition, receptive_field_centres
 from capsella.layers.decoders import ConvolutionalDecoder, DenseDecoder, mask_all_but

@@ -3,6 +3,7 @@
 from capsella.models import (
     attention_capsnet,
     capsnet,
+    cluster_capsnet,
     cnn,
     efficient_capsnet,
     forslov2018,

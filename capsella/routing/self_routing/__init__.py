@@ -81,7 +81,7 @@ class SelfRouting(Routing):
         sizes, weight, bias = conv.sizes, parameters["weight"], parameters["bias"]
         check_shape("weight", weight, (sizes.i, sizes.c_out, sizes.r * sizes.q), "[i j p]")
         check_shape("bias", bias, (sizes.i, sizes.c_out), "[i j]")
-        u = gather_windows(conv.poses, conv.geometry).reshape(sizes.n, sizes.i, -1)
+        u = gather_windows(conv.poses, conv.geometry).reshape(sizes.n, sizes.i, sizes.r * sizes.q)
         logits = torch.einsum("nip,ijp->nij", u, weight) + bias
         votes, activations = capsule_votes(conv)
         routed = self_routing(votes, activations, logits, backend=self.backend)
