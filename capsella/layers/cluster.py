@@ -85,9 +85,9 @@ class ClusterCapsules(nn.Module):
         """Vote, weigh, normalise; but for the convolution always in float32."""
         maps: Tensor = self.conv(children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2))  # [b (i g j d) h' w']
         rows, columns = maps.shape[2:]
-        votes = maps.float().reshape(len(maps), self.types_in, self.votes, self.types_out, -1).transpose(1, 2)
+        votes = maps.float().unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
         with torch.autocast(maps.device.type, enabled=False):
-            poses = cluster_routing(votes).poses.unflatten(2, (self.pose_out, rows, columns))
+            poses = cluster_routing(votes.flatten(4).transpose(1, 2)).poses.unflatten(2, (self.pose_out, rows, columns))
             poses = cast(Tensor, self.norm(poses))
         poses = poses.flatten(2)[:, None, None] if self.whole else poses.permute(0, 3, 4, 1, 2)
         return Capsules(poses, torch.ones_like(poses[..., 0]))

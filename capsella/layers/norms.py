@@ -2,10 +2,9 @@
 
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from capsella.errors import at_least, unknown_name
-from capsella.types import Capsules
 
 Norm = Literal["batch", "group", "instance"]
 GROUP = 16
@@ -31,24 +30,3 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
     if kind == "instance":
         return nn.GroupNorm(channels, channels, eps=eps)
     raise unknown_name("norm", kind, ("batch", "group", "instance"))
-
-
-class NormalisePoses(nn.Module):
-    """Normalise each element of each capsule type's pose, as the feature maps that they are; see `norm_layer`.
-
-    Shapes: Capsules(poses [b h w types pose], activations [b h w types]) → the same; activations stay as they are.
-
-    Args:
-        types: capsule types.
-        pose: elements of each.
-        norm: batch, group or instance.
-    """
-
-    def __init__(self, types: int, pose: int, norm: Norm = "batch") -> None:
-        super().__init__()
-        self.norm = norm_layer(norm, types * pose)
-
-    def forward(self, capsules: Capsules) -> Capsules:
-        """Channel t·pose + k is element k of type t."""
-        maps: Tensor = self.norm(capsules.poses.flatten(3).permute(0, 3, 1, 2))
-        return Capsules(maps.permute(0, 2, 3, 1).reshape(capsules.poses.shape), capsules.activations)
