@@ -10,6 +10,7 @@ from capsella.models import (
     matrix_capsnet,
     resnet,
     self_routing_capsnet,
+    self_routing_cnn,
     stems,
 )  # which registers them
 from capsella.models.base import (

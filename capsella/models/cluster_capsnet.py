@@ -43,12 +43,7 @@ def zhao2021_cluster_capsnet(
     """
     at_least(1, types=types, pose=pose)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
-    grid, sizes = prepare.size, (channels, *(pose for _ in STRIDES))
-    layers = []
-    for number, stride in enumerate(STRIDES):
-        grid, last = grid_after(grid, [(1, stride)]), number == len(STRIDES) - 1
-        parents = len(classes) if last else types
-        layers.append(ClusterCapsules(types, sizes[number], parents, pose, votes, grid, stride=stride, whole=last))
+    layers, read = _layers(prepare.size, channels, types, votes, pose, len(classes))
     return CapsuleClassifier(
         backbone=prepare,
         primary=nn.Sequential(PixelCapsules(types), layers[0]),
@@ -57,5 +52,18 @@ def zhao2021_cluster_capsnet(
         image_size=image_size,
         channels=channels,
         classes=classes,
-        scores=PoseScores(pose * grid[0] * grid[1]),
+        scores=PoseScores(read),
     )
+
+
+def _layers(
+    grid: tuple[int, int], channels: int, types: int, votes: int, pose: int, classes: int
+) -> tuple[list[ClusterCapsules], int]:
+    """The five layers, from pixels on a grid, and the elements of a class capsule's pose."""
+    layers, below = [], channels
+    for number, stride in enumerate(STRIDES):
+        grid, last = grid_after(grid, [(1, stride)]), number == len(STRIDES) - 1
+        parents = classes if last else types
+        layers.append(ClusterCapsules(types, below, parents, pose, votes, grid, stride=stride, whole=last))
+        below = pose
+    return layers, pose * grid[0] * grid[1]

@@ -63,14 +63,9 @@ def hahn2019_resnet20(
     """
     at_least(1, width=width, types=types, pose=pose, layers=layers)
     grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
-    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
-    below = width
-    for times, stride in BLOCKS:
-        body.append(ResidualBlock(below, times * width, stride, norm, projection=False))
-        below = times * width
     strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
     return _with_capsules(
-        nn.Sequential(*body), below, grid, strides, types, pose, routing, norm,
+        resnet20(channels, width, norm), 4 * width, grid, strides, types, pose, routing, norm,
         image_size=image_size, channels=channels, classes=classes,
     )  # fmt: skip
 
@@ -87,11 +82,8 @@ def hahn2019_convnet(
     pose: int = 16,
     layers: int = 1,
     norm: Norm = "batch",
-    crop: int | None = None,
-    standardise: bool = False,
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-) -> CapsuleClassifier:
+    crop: int | None = None, standardise: bool = False, brightness: float = 0.0, contrast: float = 0.0,
+) -> CapsuleClassifier:  # fmt: skip
     """The convolutions and capsules for smallNORB (their code): 814,960 parameters at 32×32×1 and 5 classes.
 
     Args:
@@ -109,16 +101,32 @@ def hahn2019_convnet(
     at_least(1, width=width, types=types, pose=pose, layers=layers)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
-    body: list[nn.Module] = [prepare]
+    body = nn.Sequential(prepare, *convolutions(channels, width, norm))
+    return _with_capsules(
+        body, 8 * width, grid, (1,) * (layers - 1), types, pose, routing, norm,
+        image_size=image_size, channels=channels, classes=classes,
+    )  # fmt: skip
+
+
+def resnet20(channels: int, width: int, norm: Norm) -> nn.Sequential:
+    """ResNet-20 for small images, up to its last maps of 4·width channels (He et al. 2016, §4.2, option A)."""
+    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
+    below = width
+    for times, stride in BLOCKS:
+        body.append(ResidualBlock(below, times * width, stride, norm, projection=False))
+        below = times * width
+    return nn.Sequential(*body)
+
+
+def convolutions(channels: int, width: int, norm: Norm) -> nn.Sequential:
+    """The six convolutions for smallNORB, up to their last maps of 8·width channels."""
+    body: list[nn.Module] = []
     below = channels
     for times, stride in CONVOLUTIONS:
         convolution = nn.Conv2d(below, times * width, 3, stride, padding=1, bias=False)
         body += [convolution, norm_layer(norm, times * width), nn.ReLU()]
         below = times * width
-    return _with_capsules(
-        nn.Sequential(*body), below, grid, (1,) * (layers - 1), types, pose, routing, norm,
-        image_size=image_size, channels=channels, classes=classes,
-    )  # fmt: skip
+    return nn.Sequential(*body)
 
 
 def _with_capsules(

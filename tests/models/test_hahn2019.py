@@ -75,6 +75,15 @@ def test_parameters_of_the_convolutions() -> None:
     assert count_parameters(model) == 814_960
 
 
+def test_parameters_of_the_cnns() -> None:
+    """The same convolutions, and a linear layer."""
+    with torch.device("meta"):
+        resnet, convnet = create_model("hahn2019_resnet20_cnn"), create_model("hahn2019_convnet_cnn")
+        capsules = [create_model(name) for name in ("hahn2019_resnet20", "hahn2019_convnet")]
+    assert count_parameters(resnet) == count_parameters(capsules[0].backbone) + 64 * 10 + 10 == 269_722  # "0.3 M"
+    assert count_parameters(convnet) == count_parameters(capsules[1].backbone) + 128 * 5 + 5 == 144_309
+
+
 @pytest.mark.parametrize("name", ["hahn2019_resnet20", "hahn2019_convnet"])
 def test_at_first_nothing_is_known(name: str) -> None:
     """Couplings start even, as in the authors' code: every class is as likely."""

@@ -45,6 +45,12 @@ def hahn2019_cifar10_em() -> Recipe:
 
 
 @register_recipe
+def hahn2019_cifar10_cnn() -> Recipe:
+    """ResNet-20 with average pooling, trained alike."""
+    return replace(hahn2019_cifar10(), model=ModelOptions("hahn2019_resnet20_cnn"))
+
+
+@register_recipe
 def hahn2019_azimuth() -> Recipe:
     """Self-routing on a third of smallNORB's azimuths, tested on the others (§4.3); batches of 64, 200 epochs.
 
@@ -66,6 +72,12 @@ def hahn2019_azimuth() -> Recipe:
 
 
 @register_recipe
+def hahn2019_azimuth_cnn() -> Recipe:
+    """The same convolutions with average pooling."""
+    return _pooled(hahn2019_azimuth())
+
+
+@register_recipe
 def hahn2019_elevation() -> Recipe:
     """Self-routing on a third of smallNORB's elevations, tested on the others (§4.3)."""
     azimuth = hahn2019_azimuth()
@@ -73,7 +85,17 @@ def hahn2019_elevation() -> Recipe:
 
 
 @register_recipe
+def hahn2019_elevation_cnn() -> Recipe:
+    """The same convolutions with average pooling."""
+    return _pooled(hahn2019_elevation())
+
+
+@register_recipe
 def hahn2019_smallnorb() -> Recipe:
     """Self-routing on all viewpoints of smallNORB, trained as on a third; the poster has no such number."""
     azimuth = hahn2019_azimuth()
     return replace(azimuth, data=DataOptions(name="smallnorb", size=48, group="instance", validation=0.2))
+
+
+def _pooled(recipe: Recipe) -> Recipe:
+    return replace(recipe, model=ModelOptions("hahn2019_convnet_cnn", recipe.model.options))
