@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.layers import CapsuleConv2d, mask_all_but, start_for_relus
+from capsella.layers import CapsuleConv2d, PoseScores, mask_all_but, start_for_relus
 from capsella.models.base import ImageClassifier
 from capsella.routing import Routing
 from capsella.types import Capsules, Output
@@ -32,6 +32,12 @@ class CapsuleClassifier(ImageClassifier):
         super().__init__(image_size, channels, classes)
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
         self.scores = scores
+        routing = self.class_routing
+        if routing is not None and not routing.has_activations and not isinstance(scores, PoseScores):
+            raise ValueError(
+                f"routing: must be one with activations, got {routing.name!r}, whose parents have poses alone; "
+                "tsai2020_resnet reads its classes off them"
+            )
 
     @property
     def has_decoder(self) -> bool:

@@ -36,6 +36,9 @@ class Routing(ABC):
     """Whether votes are weighed by their distance from the parent's pose, not by their direction: square weights of
     layers then start near the identity."""
 
+    has_activations: ClassVar[bool] = True
+    """Whether parents have activations; without, all are 1, and a network must read its classes off their poses."""
+
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Name and shape of what a layer must learn for it, beside its weights.
 

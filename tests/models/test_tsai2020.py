@@ -72,6 +72,12 @@ def test_another_routing() -> None:
     assert model(torch.rand(2, 3, 13, 13)).activations.sum(1).allclose(torch.ones(2))
 
 
+@pytest.mark.parametrize("name", ["sabour2017_capsnet", "hahn2019_resnet20"])
+def test_networks_that_read_activations_refuse_it(name: str) -> None:
+    with pytest.raises(ValueError, match="routing: must be one with activations, got 'inverted_attention', whose par"):
+        create_model(name, routing=InvertedAttentionRouting())
+
+
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_what_the_explorer_sees(concurrent: bool) -> None:
     model = create_model("tsai2020_resnet", image_size=17, types=4, concurrent=concurrent).eval()

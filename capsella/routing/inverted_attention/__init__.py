@@ -95,6 +95,7 @@ class InvertedAttentionRouting(Routing):
     """Options of `inverted_attention_routing` for a capsule layer; `AttentionStack` routes several layers at once."""
 
     name: ClassVar[str] = "inverted_attention"
+    has_activations: ClassVar[bool] = False
 
     iterations: int = 2
     """Rounds; in the first, couplings are even."""
