@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -34,4 +35,6 @@ class PoseScores(nn.Module):
 
     def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
         """A score a class, always in float32."""
-        return cast(Tensor, self.linear(capsules.poses[:, 0, 0]))[..., 0].float()
+        poses = capsules.poses[:, 0, 0].float()
+        with torch.autocast(poses.device.type, enabled=False):
+            return cast(Tensor, self.linear(poses))[..., 0]
