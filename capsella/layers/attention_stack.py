@@ -1,4 +1,4 @@
-"""Capsule layers that inverted attention routes all at once (Tsai et al. 2020, section 3, Procedure 2)."""
+"""Capsule layers that inverted attention routes all at once (Tsai et al. 2020)."""
 
 import math
 from collections.abc import Sequence

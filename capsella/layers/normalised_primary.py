@@ -38,7 +38,7 @@ class NormalisedPrimaryCapsules(nn.Module):
 
 
 class LayerNormPrimaryCapsules(nn.Module):
-    """A 1×1 convolution cut into poses, each layer-normalised over its elements (Tsai et al. 2020, section 4).
+    """A 1×1 convolution cut into poses, each layer-normalised over its elements (Tsai et al. 2020).
 
     Scale and shift are shared by all types. There are no activations: all are 1.
 

@@ -45,7 +45,7 @@ def hahn2019_resnet20(
     layers: int = 2,
     norm: Norm = "batch",
 ) -> CapsuleClassifier:
-    """ResNet-20 with capsules in place of its pooling (§4.1): 3,187,536 parameters at 32×32×3 (3.2 M on their poster).
+    """ResNet-20 with capsules in place of its pooling: 3,187,536 parameters at 32×32×3 (3.2 M on their poster).
 
     Args:
         image_size: (height, width), at least 1×1; the paper's is 32×32.

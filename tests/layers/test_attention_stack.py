@@ -31,7 +31,7 @@ def one_round(layer: AttentionCapsules, below: torch.Tensor, own: torch.Tensor |
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_all_layers_at_once(rounds: int) -> None:
-    """Procedure 2: in a round, each layer sees its children and itself as they were after the round before."""
+    """In a round, each layer sees its children and itself as they were after the round before."""
     layers, u = stack(rounds), children()
     first, second = layers
     p1 = one_round(first, u.poses, None)

@@ -14,7 +14,7 @@ from capsella.training.registry import register_recipe
 
 @register_recipe
 def hahn2019_cifar10() -> Recipe:
-    """Self-routing behind ResNet-20 on CIFAR-10 (§4.1), two capsule layers; batches of 64, 350 epochs.
+    """Self-routing behind ResNet-20 on CIFAR-10, two capsule layers; batches of 64, 350 epochs.
 
     The authors also normalise the colours by the set's mean and deviation; batch normalisation behind the first
     convolution, which has no bias, does nearly the same.
@@ -52,7 +52,7 @@ def hahn2019_cifar10_cnn() -> Recipe:
 
 @register_recipe
 def hahn2019_azimuth() -> Recipe:
-    """Self-routing on a third of smallNORB's azimuths, tested on the others (§4.3); batches of 64, 200 epochs.
+    """Self-routing on a third of smallNORB's azimuths, tested on the others; batches of 64, 200 epochs.
 
     The authors train on the images of both cameras, one by one, and change brightness and contrast by factors; here it
     is the left camera, and brightness is added. They keep the epoch that is best on the novel viewpoints, here it is
@@ -79,7 +79,7 @@ def hahn2019_azimuth_cnn() -> Recipe:
 
 @register_recipe
 def hahn2019_elevation() -> Recipe:
-    """Self-routing on a third of smallNORB's elevations, tested on the others (§4.3)."""
+    """Self-routing on a third of smallNORB's elevations, tested on the others."""
     azimuth = hahn2019_azimuth()
     return replace(azimuth, data=replace(azimuth.data, viewpoints="elevation"))
 

@@ -9,7 +9,7 @@ from capsella.training.registry import register_recipe
 
 @register_recipe
 def tsai2020_cifar10() -> Recipe:
-    """Inverted attention on CIFAR-10 (§5), two rounds of all layers at once; batches of 128, 350 epochs.
+    """Inverted attention on CIFAR-10, two rounds of all layers at once; batches of 128, 350 epochs.
 
     The authors also normalise the colours by the set's mean and deviation; batch normalisation behind the first
     convolution, which has no bias, does nearly the same. They keep the epoch that is best on the test images; here it

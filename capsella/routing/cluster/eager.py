@@ -7,7 +7,7 @@ EPSILON = 1e-12
 
 
 def cluster_routing_eager(votes: Tensor) -> tuple[Tensor, Tensor]:
-    """Zhao and Cheng 2021, section 3, for votes [b g i j d]: poses [b j d] and weights [b i j d]."""
+    """Zhao and Cheng 2021, for votes [b g i j d]: poses [b j d] and weights [b i j d]."""
     m = votes.mean(1)
     variance = (votes - m.unsqueeze(1)).square().mean(1)
     weights = (-0.5 * (variance + EPSILON).log()).softmax(1)  # −ln s

@@ -8,7 +8,7 @@ from capsella.routing.dynamic.reference import softmax_reference
 
 
 def cluster_routing_reference(votes: Tensor) -> tuple[Tensor, Tensor]:
-    """Section 3 for votes [b g i j d]: poses [b j d] and weights [b i j d]."""
+    """Of votes [b g i j d]: poses [b j d] and weights [b i j d]."""
     poses, weights = torch.zeros_like(votes[:, 0, 0]), torch.zeros_like(votes[:, 0])
     for image, V in enumerate(votes):
         for j in range(V.shape[2]):

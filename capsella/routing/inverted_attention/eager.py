@@ -13,7 +13,7 @@ EPSILON = 1e-5
 
 
 def attend_eager(votes: Tensor, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Routed:
-    """Tsai et al. 2020, section 3, for votes [b i j d] and the parents' poses [b j d], or None in the first round."""
+    """Tsai et al. 2020, for votes [b i j d] and the parents' poses [b j d], or None in the first round."""
     parents, d = votes.shape[2:]
     V = votes.transpose(1, 2)  # [b j i d]
     if poses is None:

@@ -11,7 +11,7 @@ from capsella.routing.inverted_attention.eager import EPSILON
 
 
 def attend_reference(votes: Tensor, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Routed:
-    """Section 3 for votes [b i j d] and the parents' poses [b j d], or None in the first round."""
+    """Of votes [b i j d] and the parents' poses [b j d], or None in the first round."""
     new, couplings = torch.zeros_like(votes[:, 0]), torch.zeros_like(votes[..., 0])
     for image, V in enumerate(votes):
         before = None if poses is None else poses[image]

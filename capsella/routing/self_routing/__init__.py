@@ -29,7 +29,7 @@ def self_routing(
     """Weigh each vote as its child alone says, in one pass: no agreement, no iterations.
 
     R_ij = softmax over the parents of logits_ij; a_j = Σ_i a_i R_ij / Σ_i a_i;
-    pose_j = Σ_i a_i R_ij V_ij / Σ_i a_i R_ij (section 3.1).
+    pose_j = Σ_i a_i R_ij V_ij / Σ_i a_i R_ij.
 
     Args:
         votes: [b i j d], child i's prediction V of parent j's pose.

@@ -11,7 +11,7 @@ LEAST = 1e-6
 
 
 def self_routing_eager(votes: Tensor, activations: Tensor, logits: Tensor) -> Routed:
-    """Hahn et al. 2019, section 3.1, for votes [b i j d], activations [b i] and logits [b i j]."""
+    """Hahn et al. 2019, for votes [b i j d], activations [b i] and logits [b i j]."""
     couplings = logits.softmax(2)
     given = activations.unsqueeze(2) * couplings  # a_i R_ij
     received = given.sum(1)  # [b j]

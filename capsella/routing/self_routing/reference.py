@@ -9,7 +9,7 @@ from capsella.routing.self_routing.eager import LEAST
 
 
 def self_routing_reference(votes: Tensor, activations: Tensor, logits: Tensor) -> Routed:
-    """Section 3.1 for votes [b i j d], activations [b i] and logits [b i j]."""
+    """Votes [b i j d], activations [b i] and logits [b i j]."""
     poses, a = torch.zeros_like(votes[:, 0]), torch.zeros_like(votes[:, 0, :, 0])
     couplings = torch.zeros_like(logits)
     for image in range(len(votes)):

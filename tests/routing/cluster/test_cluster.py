@@ -15,7 +15,7 @@ every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def equations(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Zhao and Cheng 2021, section 3: V [b g i j d] → poses [b j d], weights [b i j d]."""
+    """Zhao and Cheng 2021: V [b g i j d] → poses [b j d], weights [b i j d]."""
     agreement = np.exp(-np.log(V.std(1)))
     weights = agreement / agreement.sum(1, keepdims=True)
     return (weights * V.mean(1)).sum(1), weights

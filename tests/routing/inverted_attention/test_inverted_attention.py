@@ -26,7 +26,7 @@ def inputs(size: tuple[int, int, int, int], dtype: torch.dtype = torch.float64) 
 def equations(
     V: np.ndarray, scale: np.ndarray, shift: np.ndarray, rounds: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tsai et al. 2020, Procedure 1, one layer: V [b i j d] → p [b j d], ones, R [b i j]."""
+    """Tsai et al. 2020, one layer: V [b i j d] → p [b j d], ones, R [b i j]."""
     R = np.full(V.shape[:3], 1 / V.shape[2])
     for n in range(rounds):
         if n:

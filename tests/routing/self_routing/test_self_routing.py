@@ -23,7 +23,7 @@ def inputs(size: tuple[int, int, int, int], dtype: torch.dtype = torch.float64) 
 
 
 def equations(V: np.ndarray, a: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hahn et al. 2019, section 3.1: V [b i j d], a [b i], logits [b i j] → poses, activations, R."""
+    """Hahn et al. 2019: V [b i j d], a [b i], logits [b i j] → poses, activations, R."""
     R = np.exp(logits) / np.exp(logits).sum(2, keepdims=True)
     received = np.einsum("bi,bij->bj", a, R)
     poses = np.einsum("bi,bij,bijd->bjd", a, R, V) / received[..., None]
