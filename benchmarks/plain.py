@@ -45,7 +45,7 @@ class PlainEMRouting(Routing):
     epsilon: float = 0.0
     """Added to Σ r, to σ² and to a before its logarithm; public ports have 1e-9 to 1e-4."""
 
-    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """β_u and β_a, one of each per parent type."""
         return {"beta_u": (types,), "beta_a": (types,)}
 

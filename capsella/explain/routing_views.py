@@ -1,6 +1,7 @@
 """How images are routed, by layer and iteration: one as arrays that can be laid over it, many in a few numbers."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,9 +12,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from capsella.explain.vote_distances import VoteDistances, distance_histograms, vote_distances
-from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages
+from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages, PadCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
+from capsella.models.resnet import ResidualBlock
 from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, coupling_entropy, diagnose, record
 from capsella.routing.convolution import capsule_votes, gather_windows
 from capsella.types import Capsules
@@ -54,10 +56,13 @@ def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
     """Those of the children of each routed layer, in the order of the layers; the first are the primary capsules."""
     fields = ReceptiveFields(np.full(2, 0.5), np.ones(2), np.ones(2))  # of the pixels
     for part in (model.backbone, model.primary):
+        beside = {m for block in part.modules() if isinstance(block, ResidualBlock) for m in block.shortcut.modules()}
         for module in part.modules():
-            fields = _after(fields, module)
+            fields = fields if module in beside else _after(fields, module)
     found = []
     for layer in model.capsule_layers:
+        if isinstance(layer, PadCapsules):
+            fields = fields.after(1, 1, layer.width)
         if isinstance(layer, CapsuleConv2d):
             found.append(fields)
             fields = fields.after(layer.geometry.kernel, layer.geometry.stride)
@@ -116,16 +121,19 @@ def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list
     model.check_images(image.unsqueeze(0))
     if not isinstance(model, CapsuleClassifier):
         return []
-    found: list[RoutedLayer] = []
-    with inference(model) as device, record() as traces:
-        capsules = model.primary(model.backbone(image.unsqueeze(0).to(device)))
-        places = iter(receptive_fields(model))
-        for layer in model.capsule_layers:
-            children, capsules = capsules, layer(capsules)
-            if isinstance(layer, CapsuleConv2d):
-                title = f"routing layer {len(found) + 1} ({traces[-1].name})"
-                found.append(_look_at(title, next(places), layer, children, traces[-1]))
-    return found
+    layers = [layer for layer in model.capsule_layers if isinstance(layer, CapsuleConv2d)]
+    children: dict[nn.Module, Capsules] = {}  # of each layer, when it last ran
+    with inference(model) as device, record() as traces, ExitStack() as hooks:
+        for layer in layers:
+            handle = layer.register_forward_pre_hook(lambda module, args: children.update({module: args[0]}))
+            hooks.callback(handle.remove)
+        model.encode(image.unsqueeze(0).to(device))
+        return [
+            _look_at(f"routing layer {number} ({trace.name})", fields, layer, children[layer], trace)
+            for number, (fields, layer, trace) in enumerate(
+                zip(receptive_fields(model), layers, traces, strict=True), 1
+            )
+        ]
 
 
 def _look_at(

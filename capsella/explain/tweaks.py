@@ -21,7 +21,7 @@ def dial_range(model: ImageClassifier) -> float:
     0.25 (Sabour et al. 2017, Fig. 4); 0.4 for Forslöv's networks with dynamic routing, and 5 where EM routes the class
     capsules (Forslöv 2018, Figures 35 and 36): no squash holds those poses below 1.
     """
-    if isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1].routing, EMRouting):
+    if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, EMRouting):
         return 5.0
     return 0.4 if model.name.startswith("forslov2018_") else 0.25
 

@@ -67,7 +67,7 @@ def _check_bins(bins: int) -> None:
 
 def has_vote_distances(model: ImageClassifier) -> bool:
     """Whether EM routes the class capsules, so that `class_vote_distances` works."""
-    return isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1].routing, EMRouting)
+    return isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, EMRouting)
 
 
 def class_vote_distances(model: ImageClassifier, image: Float[Tensor, "c h w"], bins: int = 40) -> VoteDistances:

@@ -69,7 +69,7 @@ class CapsuleConv2d(nn.Module):
         # Not a part of the saved weights: the geometry gives it.
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         children = math.prod(self.geometry.kernel) * types_in
-        self.routing_parameters = nn.ParameterDict(routing.first_parameters(types_out, pose_out, children))
+        self.routing_parameters = nn.ParameterDict(routing.first_parameters(types_out, pose_out, children, pose_in))
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""

@@ -1,12 +1,16 @@
 """Registered networks: each a function whose body is its hyper-parameters."""
 
 from capsella.models import (
+    attention_capsnet,
     capsnet,
+    cluster_capsnet,
     cnn,
     efficient_capsnet,
     forslov2018,
     matrix_capsnet,
     resnet,
+    self_routing_capsnet,
+    self_routing_cnn,
     stems,
 )  # which registers them
 from capsella.models.base import (

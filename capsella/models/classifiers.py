@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.layers import mask_all_but, start_for_relus
+from capsella.layers import CapsuleConv2d, PoseScores, mask_all_but, start_for_relus
 from capsella.models.base import ImageClassifier
+from capsella.routing import Routing
 from capsella.types import Capsules, Output
 
 
@@ -25,9 +26,18 @@ class CapsuleClassifier(ImageClassifier):
         image_size: tuple[int, int],
         channels: int,
         classes: tuple[str, ...],
+        scores: nn.Module | None = None,
     ) -> None:
+        """`scores`: from the class capsules to logits [b classes], whose softmax are then the activations."""
         super().__init__(image_size, channels, classes)
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
+        self.scores = scores
+        routing = self.class_routing
+        if routing is not None and not routing.has_activations and not isinstance(scores, PoseScores):
+            raise ValueError(
+                f"routing: must be one with activations, got {routing.name!r}, whose parents have poses alone; "
+                "tsai2020_resnet reads its classes off them"
+            )
 
     @property
     def has_decoder(self) -> bool:
@@ -42,11 +52,24 @@ class CapsuleClassifier(ImageClassifier):
         """The class capsules."""
         return self.capsule_layers[-1]
 
+    @property
+    def class_routing(self) -> Routing | None:
+        """The routing of the class capsules; None where they are not made by a capsule convolution."""
+        last = self.last_layer()
+        return last.routing if isinstance(last, CapsuleConv2d) else None
+
     def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
+        return self._encode(images)[0]
+
+    def _encode(self, images: Tensor) -> tuple[Capsules, Tensor | None]:
+        """The class capsules, and the logits of a model that has scores."""
         self.check_images(images)
         capsules: Capsules = self.capsule_layers(self.primary(self.backbone(images)))
-        return capsules
+        if self.scores is None:
+            return capsules, None
+        logits: Tensor = self.scores(capsules)
+        return Capsules(capsules.poses, logits.softmax(1)[:, None, None]), logits
 
     def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         """Images from the pose of each image's `target` class alone, all others masked."""
@@ -57,15 +80,15 @@ class CapsuleClassifier(ImageClassifier):
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
         """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
-        capsules = self.encode(images)
+        capsules, logits = self._encode(images)
         activations = capsules.activations[:, 0, 0, :]
         if self.decoder is None:
-            return Output(activations, capsules)
+            return Output(activations, capsules, logits=logits)
         target = activations.argmax(1) if labels is None else labels
         if target.ndim == 1:
-            return Output(activations, capsules, self.decode(capsules, target))
+            return Output(activations, capsules, self.decode(capsules, target), logits)
         drawn = torch.stack([self.decode(capsules, one) for one in target.unbind(1)], 1)
-        return Output(activations, capsules, drawn)
+        return Output(activations, capsules, drawn, logits)
 
 
 class ConvolutionalClassifier(ImageClassifier):

@@ -18,10 +18,12 @@ class ResidualBlock(nn.Module):
     """Two 3×3 convolutions whose result is added to their input (He et al. 2016, Figure 2; normalised, §3.4).
 
     Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉]. Where these differ, a 1×1 convolution takes
-    the input there (option B).
+    the input there (option B), or without `projection` nothing learned does (option A).
     """
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm = "batch") -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, stride: int, norm: Norm = "batch", projection: bool = True
+    ) -> None:
         super().__init__()
         self.residual = nn.Sequential(
             nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
@@ -30,18 +32,35 @@ class ResidualBlock(nn.Module):
             nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
             norm_layer(norm, channels_out),
         )
-        self.shortcut = (
-            nn.Identity()
-            if (channels_in, stride) == (channels_out, 1)
-            else nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), norm_layer(norm, channels_out)
-            )
-        )
+        self.shortcut: nn.Module
+        if (channels_in, stride) == (channels_out, 1):
+            self.shortcut = nn.Identity()
+        elif projection:
+            convolution = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(convolution, norm_layer(norm, channels_out))
+        else:
+            self.shortcut = PaddedShortcut(channels_in, channels_out, stride)
 
     def forward(self, x: Float[Tensor, "b channels_in h w"]) -> Float[Tensor, "b channels_out rows columns"]:
         """ReLU of the sum."""
         added: Tensor = self.shortcut(x) + self.residual(x)
         return added.relu()
+
+
+class PaddedShortcut(nn.Module):
+    """Every `stride`-th pixel, with channels of zeros in front and behind (He et al. 2016, section 4.2, option A).
+
+    Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉], channels_out ≥ channels_in.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        missing = channels_out - channels_in
+        self.front, self.behind, self.stride = missing // 2, missing - missing // 2, stride
+
+    def forward(self, x: Float[Tensor, "b channels_in h w"]) -> Float[Tensor, "b channels_out rows columns"]:
+        """Nothing is learned."""
+        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.front, self.behind))
 
 
 @register_model

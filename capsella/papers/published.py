@@ -5,6 +5,7 @@ from collections.abc import Callable
 from capsella.grid import BudgetName
 from capsella.papers.forslov2018 import claims as forslov2018_claims
 from capsella.papers.forslov2018 import figures_31_32, figures_33_34_37, figures_35_36, table2, table3, table4, table5
+from capsella.papers.hahn2019 import tables as hahn2019
 from capsella.papers.hinton2018 import attacks, viewpoints
 from capsella.papers.hinton2018 import claims as hinton2018_claims
 from capsella.papers.hinton2018 import figures as hinton2018_figures
@@ -14,6 +15,8 @@ from capsella.papers.kinds.published import Published, PublishedTable
 from capsella.papers.sabour2017 import claims as sabour2017_claims
 from capsella.papers.sabour2017 import figures as sabour2017_figures
 from capsella.papers.sabour2017 import tables as sabour2017
+from capsella.papers.tsai2020 import tables as tsai2020
+from capsella.papers.zhao2021 import tables as zhao2021
 
 TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "hinton2018-1": hinton2018.table_1,
@@ -27,6 +30,10 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "forslov2018-table3": table3.table_3,
     "forslov2018-table4": table4.table_4,
     "forslov2018-table5": table5.table_5,
+    "hahn2019-cifar10": hahn2019.cifar10,
+    "hahn2019-viewpoints": hahn2019.viewpoints,
+    "tsai2020-cifar10": tsai2020.cifar10,
+    "zhao2021-errors": zhao2021.errors,
 }
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018_figures.figure_2,
@@ -52,6 +59,9 @@ STAND_INS = {
     "hinton2018-others": "cifar10-jpeg",
     "hinton2018-2": "smallnorb-jpeg",
     "sabour2017-affnist": "affnist-like",
+    "hahn2019-cifar10": "cifar10-jpeg",
+    "tsai2020-cifar10": "cifar10-jpeg",
+    "zhao2021-errors": "cifar10-jpeg,smallnorb-jpeg",
     "sabour2017-others": "cifar10-jpeg,smallnorb-jpeg",
     **{f"forslov2018-{name}": "pbc" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},
 }

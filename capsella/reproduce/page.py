@@ -21,6 +21,9 @@ from capsella.training.environment import environment
 PAPERS = {
     "sabour2017": "Sabour, Frosst, Hinton 2017: Dynamic routing between capsules",
     "hinton2018": "Hinton, Sabour, Frosst 2018: Matrix capsules with EM routing",
+    "hahn2019": "Hahn, Pyeon, Kim 2019: Self-routing capsule networks",
+    "tsai2020": "Tsai, Srivastava, Goh, Salakhutdinov 2020: Capsules with inverted dot-product attention routing",
+    "zhao2021": "Zhao, Cheng 2021: Capsule networks with non-iterative cluster routing",
     "forslov2018": "Forslöv 2018: Capsule networks for blood cells",
 }
 ANSWERS: dict[Answer, str] = {"supports": "supported", "contradicts": "contradicted", "cannot tell": "open"}

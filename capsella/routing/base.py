@@ -36,16 +36,20 @@ class Routing(ABC):
     """Whether votes are weighed by their distance from the parent's pose, not by their direction: square weights of
     layers then start near the identity."""
 
-    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
+    has_activations: ClassVar[bool] = True
+    """Whether parents have activations; without, all are 1, and a network must read its classes off their poses."""
+
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Name and shape of what a layer must learn for it, beside its weights.
 
-        `types`: parent types; `pose`: a parent's pose elements; `children`: all those in a window.
+        `types`: parent types; `pose`: a parent's pose elements; `children`: all those in a window; `child_pose`: a
+        child's pose elements.
         """
         return {}
 
-    def first_parameters(self, types: int, pose: int, children: int) -> dict[str, Tensor]:
+    def first_parameters(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, Tensor]:
         """What training starts from, for each of `parameter_shapes`: zeros, if nothing else is said."""
-        shapes = self.parameter_shapes(types, pose, children)
+        shapes = self.parameter_shapes(types, pose, children, child_pose)
         return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
     @abstractmethod

@@ -121,7 +121,7 @@ def take_statistics(model: ImageClassifier, images: ImageSet) -> None:
 def _learn(
     model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None
 ) -> None:
-    """Steps of Adam on changed images."""
+    """Steps of the training's optimizer on changed images."""
     learned = model if options.how == "all" else model.last_layer()
     weights = [parameter for parameter in learned.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
@@ -129,7 +129,7 @@ def _learn(
         weight.requires_grad_(True)
     rate = options.learning_rate or recipe.optimizer.learning_rate * _SHARE_OF_RATE[options.how]
     schedule = OptimizerOptions(learning_rate=rate, schedule="cosine")
-    optimizer = torch.optim.Adam(weights, weight_decay=recipe.optimizer.l2)
+    optimizer = recipe.optimizer.create(weights)
     augment = Augment(recipe.augment, model.image_size)
     sets = [images] if replay is None else [images, replay]
     orders = [_order(one, options, options.batch_size // len(sets)) for one in sets]

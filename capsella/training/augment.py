@@ -21,6 +21,8 @@ class Augment(nn.Module):
         steps: list[nn.Module] = []
         if options.flip:
             steps += [K.RandomHorizontalFlip(p=0.5), K.RandomVerticalFlip(p=0.5)]
+        if options.mirror:
+            steps.append(K.RandomHorizontalFlip(p=0.5))
         if options.rotation or options.stretch:
             range_of_axis = (1 - options.stretch, 1 + options.stretch)
             steps.append(

@@ -102,7 +102,7 @@ class Trainer:
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(learned, weight_decay=recipe.optimizer.l2)
+        self.optimizer = recipe.optimizer.create(learned)
         self.augment = Augment(recipe.augment, splits.image_size)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         weights = class_weights(self.recipe, splits.train)

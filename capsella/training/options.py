@@ -3,11 +3,14 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
+import torch
 import tyro
+from torch import nn
 
 from capsella.errors import at_least, not_negative, require, unknown_name
 from capsella.models import ImageClassifier, create_model, model_function
@@ -104,6 +107,8 @@ class AugmentOptions:
     proportions."""
     flip: bool = False
     """Mirror left-right and top-bottom, each with probability one half."""
+    mirror: bool = False
+    """Mirror left-right alone, with probability one half, as photographs allow."""
     rotation_sd: float = 0.0
     """Rotate half of the images by an angle from a normal distribution with this standard deviation in degrees, at most
     three of them."""
@@ -155,12 +160,13 @@ class AugmentOptions:
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """Adam (β = 0.9 and 0.999, ε = 1e-8), the schedule of its learning rate, and the average of the weights."""
+    """The optimizer, the schedule of its learning rate, and the average of the weights."""
 
     learning_rate: float = 1e-3
     """Learning rate of the first step, or of the first after the warm-up."""
-    schedule: Literal["exponential", "cosine"] = "exponential"
-    """Exponential decay, or half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017)."""
+    schedule: Literal["exponential", "cosine", "steps"] = "exponential"
+    """Exponential decay; half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017); or steps,
+    which multiply the learning rate by `decay` at each of `drops`."""
     warmup_steps: int = 0
     """The learning rate rises evenly over this many first steps."""
     decay: float = 0.96
@@ -168,17 +174,29 @@ class OptimizerOptions:
     decay_steps: int = 2000
     """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code."""
     l2: float = 0.0
-    """L2 penalty on all weights, as Adam's weight decay."""
+    """L2 penalty on all weights, as Adam's and SGD's weight decay."""
     gradient_clip: float | None = None
     """Largest norm of the whole gradient; longer ones are shortened to it."""
     ema: float | None = None
     """Evaluate and keep an exponential moving average of the weights, which each step leaves with this share of what it
     was (0.999: over about the last 1,000 steps); without it, the weights themselves."""
+    method: Literal["adam", "sgd"] = "adam"
+    """Adam (β = 0.9 and 0.999, ε = 1e-8), or stochastic gradient descent, which wants learning rates such as 0.1."""
+    momentum: float = 0.9
+    """Of SGD; 0 is without."""
+    drops: tuple[float, ...] = ()
+    """When the schedule of steps lowers the learning rate: after these shares of the training, as 0.5 0.75."""
 
     def __post_init__(self) -> None:
         rates = {"learning_rate": self.learning_rate, "decay": self.decay, "decay_steps": self.decay_steps}
         require(all(rate > 0 for rate in rates.values()), "be above 0", **rates)
-        require(self.schedule in ("exponential", "cosine"), "be 'exponential' or 'cosine'", schedule=self.schedule)
+        schedules = ("exponential", "cosine", "steps")
+        require(self.schedule in schedules, "be 'exponential', 'cosine' or 'steps'", schedule=self.schedule)
+        require(self.method in ("adam", "sgd"), "be 'adam' or 'sgd'", method=self.method)
+        require(0 <= self.momentum < 1, "be in [0, 1)", momentum=self.momentum)
+        rise = all(a < b for a, b in pairwise((0.0, *self.drops, 1.0)))
+        require(rise, "rise within (0, 1)", drops=self.drops)
+        require(bool(self.drops) or self.schedule != "steps", "be given for the schedule of steps", drops=self.drops)
         not_negative(warmup_steps=self.warmup_steps, l2=self.l2)
         require(self.ema is None or 0 < self.ema < 1, "be between 0 and 1, both excluded, or None", ema=self.ema)
         clip = self.gradient_clip
@@ -195,8 +213,17 @@ class OptimizerOptions:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "exponential":
             return float(self.learning_rate * self.decay ** (step / self.decay_steps))
+        if self.schedule == "steps":
+            dropped = sum(step >= share * total_steps for share in self.drops)
+            return float(self.learning_rate * self.decay**dropped)
         done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
         return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+    def create(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of these weights; each step sets its learning rate by `rate_at`."""
+        if self.method == "sgd":
+            return torch.optim.SGD(weights, self.learning_rate, momentum=self.momentum, weight_decay=self.l2)
+        return torch.optim.Adam(weights, weight_decay=self.l2)
 
 
 @dataclass(frozen=True)

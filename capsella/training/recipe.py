@@ -153,12 +153,14 @@ class Recipe:
                 data[key] = tuple(data.get(key, ()))
             if data.get("range") is not None:
                 data["range"] = tuple(data["range"])
+            optimizer = dict(values["optimizer"])
+            optimizer["drops"] = tuple(optimizer.get("drops", ()))
             groups = {
                 "model": ModelOptions.from_dict(values["model"]),
                 "data": DataOptions(**data),
                 "augment": AugmentOptions(**values["augment"]),
                 "loss": LossOptions(**values["loss"]),
-                "optimizer": OptimizerOptions(**values["optimizer"]),
+                "optimizer": OptimizerOptions(**optimizer),
             }
             fields = {name: value for name, value in values.items() if name not in OF_THE_MACHINE}
             return cls(**{**fields, **groups})

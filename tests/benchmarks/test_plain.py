@@ -30,12 +30,12 @@ def test_capsule_convolutions(routing: Routing, name: str) -> None:
         torch.rand(2, *grid, 2, dtype=torch.float64),
         torch.randn(geometry.weight_shape(2, 4, 3, 4), dtype=torch.float64),
         torch.randn(*grid, 4, dtype=torch.float64),
-        *(torch.randn(3, dtype=torch.float64) for _ in routing.parameter_shapes(3, 4, 0)),
+        *(torch.randn(3, dtype=torch.float64) for _ in routing.parameter_shapes(3, 4, 0, 4)),
     ]
     for tensor in inputs:
         tensor.requires_grad_()
     poses, activations, weight, offset, *rest = inputs
-    parameters = dict(zip(routing.parameter_shapes(3, 4, 0), rest, strict=True))
+    parameters = dict(zip(routing.parameter_shapes(3, 4, 0, 4), rest, strict=True))
     results = []
     for run in (plain(routing), routing):
         parents = run.capsule_conv(CapsuleConv(poses, activations, weight, geometry, offset), **parameters)
@@ -48,7 +48,7 @@ def test_capsule_convolutions(routing: Routing, name: str) -> None:
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS)
 def test_votes(routing: Routing) -> None:
     votes, activations = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
-    shapes = routing.parameter_shapes(3, 4, 0)
+    shapes = routing.parameter_shapes(3, 4, 0, 4)
     parameters = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     results = [tuple(run.route(votes, activations, **parameters)) for run in (plain(routing), routing)]
     torch.testing.assert_close(*results)

@@ -10,8 +10,10 @@ from capsella.routing import (
     DynamicRouting,
     EMRouting,
     Geometry,
+    InvertedAttentionRouting,
     RandomRouting,
     Routing,
+    SelfRouting,
     UniformRouting,
     capsule_votes,
     dynamic_routing,
@@ -19,7 +21,14 @@ from capsella.routing import (
 )
 from capsella.types import Capsules
 
-ROUTINGS = [DynamicRouting(), DynamicRouting(2, bias=True, leaky=True), UniformRouting(), RandomRouting(seed=1)]
+ROUTINGS = [
+    DynamicRouting(),
+    DynamicRouting(2, bias=True, leaky=True),
+    UniformRouting(),
+    RandomRouting(seed=1),
+    SelfRouting(),
+    InvertedAttentionRouting(iterations=3),
+]
 
 
 def children(*shape: int) -> Capsules:

@@ -34,8 +34,14 @@ def images_for(model: ImageClassifier, batch: int = 2) -> torch.Tensor:
 
 @every_model
 def test_forward_and_backward(name: str) -> None:
-    """Every parameter has a part in the loss."""
+    """Every parameter has a part in the loss, a little away from where training starts.
+
+    There, couplings of self-routing are zero whatever the poses are, so that the poses have no part yet.
+    """
     model = small(name).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
     images, labels = images_for(model, 4), torch.tensor([0, 2, 1, 2])
     output = model(images, labels)
     assert output.activations.shape == (4, len(CLASSES))

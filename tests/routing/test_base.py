@@ -7,15 +7,19 @@ from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
     EMRouting,
+    InvertedAttentionRouting,
     RandomRouting,
     Routing,
     SelfAttentionRouting,
+    SelfRouting,
     UniformRouting,
     dynamic_routing,
     em_routing,
+    inverted_attention_routing,
     random_routing,
     routing_from_dict,
     self_attention_routing,
+    self_routing,
     uniform_routing,
 )
 
@@ -24,6 +28,8 @@ OPTIONS = [
     UniformRouting(),
     RandomRouting(seed=7),
     SelfAttentionRouting(prior=False),
+    SelfRouting(backend="eager"),
+    InvertedAttentionRouting(iterations=3),
 ]
 
 
@@ -50,6 +56,8 @@ def test_unknown_option_suggests_the_nearest() -> None:
         (DynamicRouting, "iteration", "iterations"),
         (RandomRouting, "sed", "seed"),
         (SelfAttentionRouting, "pryor", "prior"),
+        (SelfRouting, "backed", "backend"),
+        (InvertedAttentionRouting, "iteration", "iterations"),
     ],
 )
 def test_a_misspelt_option_suggests_the_nearest(routing: type[Routing], typo: str, meant: str) -> None:
@@ -67,6 +75,8 @@ def test_a_misspelt_option_suggests_the_nearest(routing: type[Routing], typo: st
         (em_routing, "iteration", "iterations"),
         (dynamic_routing, "iteration", "iterations"),
         (self_attention_routing, "backed", "backend"),
+        (self_routing, "logit", "logits"),
+        (inverted_attention_routing, "shifts", "shift"),
         (random_routing, "sed", "seed"),
         (uniform_routing, "vote", "votes"),
     ],
@@ -80,7 +90,7 @@ def test_route_is_the_function() -> None:
     votes, activations = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
     for routing in ROUTINGS.values():
         options = routing()
-        shapes = options.parameter_shapes(types=3, pose=4, children=5)
+        shapes = options.parameter_shapes(types=3, pose=4, children=5, child_pose=4)
         routed = options.route(votes, activations, **{name: torch.zeros(shape) for name, shape in shapes.items()})
         assert routed.poses.shape == (2, 3, 4)
         assert routed.activations.shape == (2, 3)

@@ -31,12 +31,12 @@ for routing in ROUTINGS.values():
     for run in (layer, compiled):
         layer.zero_grad()
         out = run(children)
-        (out.poses.square().sum() + out.activations.sum()).backward()
+        (out.poses.pow(3).sum() + out.activations.sum()).backward()
         results.append((out.poses, out.activations, layer.weight.grad))
     torch.testing.assert_close(*results)
     print(routing.name)
 """
-NAMES = ["dynamic", "em", "random", "self_attention", "uniform"]
+NAMES = ["dynamic", "em", "inverted_attention", "random", "self", "self_attention", "uniform"]
 
 
 def test_compiled_layers_agree() -> None:

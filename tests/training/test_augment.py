@@ -63,6 +63,15 @@ def test_the_generator_decides(images):
     assert not torch.equal(runs[0], runs[2])
 
 
+def test_a_mirror_turns_left_and_right_alone(images):
+    after = Augment(AugmentOptions(mirror=True), (SIZE, SIZE))(images)
+    turned = [torch.equal(image.flip(2), changed) for image, changed in zip(images, after, strict=True)]
+    same = [torch.equal(image, changed) for image, changed in zip(images, after, strict=True)]
+    assert all(one or other for one, other in zip(turned, same, strict=True))
+    assert any(turned)
+    assert any(same)
+
+
 def test_a_flip_mirrors_either_way_or_not_at_all(images):
     after = Augment(AugmentOptions(flip=True), (SIZE, SIZE))(images)
     kinds = {"none": (), "rows": (1,), "columns": (2,), "both": (1, 2)}

@@ -151,13 +151,19 @@ def test_a_stopped_training_is_finished_and_an_interrupted_one_stops_where_it_wo
         ({"stop_at_error": -1.0}, r"stop_at_error: must be from 0 to 100 per cent, got -1\.0"),
         ({"stop_on": "train"}, "stop_on: must be 'validation' or 'test', got 'train'"),
         ({"optimizer": {"ema": 1.0}}, r"ema: must be between 0 and 1, both excluded, or None, got 1\.0"),
-        ({"optimizer": {"schedule": "linear"}}, "schedule: must be 'exponential' or 'cosine', got 'linear'"),
+        ({"optimizer": {"schedule": "linear"}}, "schedule: must be 'exponential', 'cosine' or 'steps', got"),
         ({"optimizer": {"warmup_steps": -1}}, "warmup_steps: must not be negative, got -1"),
     ],
 )
 def test_fields_out_of_range(tiny, fields, message):
     with pytest.raises(ValueError, match=message):
         tiny(**{name: OptimizerOptions(**value) if name == "optimizer" else value for name, value in fields.items()})
+
+
+def test_steps_drop_the_rate_at_their_shares():
+    options = OptimizerOptions(learning_rate=0.1, schedule="steps", decay=0.1, drops=(0.5, 0.75), warmup_steps=2)
+    rates = [options.rate_at(step, 100) for step in (0, 1, 2, 49, 50, 74, 75, 100)]
+    assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
 def test_the_cosine_ends_at_zero_after_a_warm_up():

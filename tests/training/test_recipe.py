@@ -36,7 +36,7 @@ def test_paths_routings_and_options_survive_json():
         model=ModelOptions("hinton2018_matrix_capsnet", {"routing": EMRouting(iterations=2)}),
         data=DataOptions(name="folder", path=Path("my cells"), split_file=Path("split.csv"), group="(p[0-9]+)"),
         augment=AugmentOptions(shift=3, rotation=10.0, flip=True),
-        optimizer=OptimizerOptions(learning_rate=3e-4, gradient_clip=1.0),
+        optimizer=OptimizerOptions(learning_rate=3e-4, gradient_clip=1.0, schedule="steps", drops=(0.4, 0.8)),
         patience=4,
     )
     read = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
@@ -115,6 +115,11 @@ def test_a_recipe_checks_its_fields(fields, text):
         (OptimizerOptions, {"decay": 0.0}, "must be above 0, got 0.001, 0.0, 2000"),
         (OptimizerOptions, {"decay_steps": 0}, "must be above 0, got 0.001, 0.96, 0"),
         (OptimizerOptions, {"l2": -0.1}, "l2: must not be negative, got -0.1"),
+        (OptimizerOptions, {"method": "rmsprop"}, "method: must be 'adam' or 'sgd', got 'rmsprop'"),
+        (OptimizerOptions, {"momentum": 1.0}, "momentum: must be in [0, 1), got 1.0"),
+        (OptimizerOptions, {"drops": (0.5, 0.5)}, "drops: must rise within (0, 1), got (0.5, 0.5)"),
+        (OptimizerOptions, {"drops": (1.0,)}, "drops: must rise within (0, 1), got (1.0,)"),
+        (OptimizerOptions, {"schedule": "steps"}, "drops: must be given for the schedule of steps, got ()"),
         (OptimizerOptions, {"gradient_clip": 0.0}, "gradient_clip: must be above 0 or None, got 0.0"),
         (OptimizerOptions, {"gradient_clip": -1.0}, "gradient_clip: must be above 0 or None, got -1.0"),
     ],
@@ -203,4 +208,6 @@ def test_what_a_machine_decides_is_no_part_of_a_recipe():
 @pytest.mark.parametrize("name", list_recipes())
 def test_a_recipe_says_what_it_is(name):
     assert len(recipe_summary(name)) > 20
-    assert recipe_group(name) in {"sabour2017", "hinton2018", "mazzia2021", "forslov2018", "own_images"}
+    assert recipe_group(name) in {
+        *("sabour2017", "hinton2018", "mazzia2021", "forslov2018", "hahn2019", "tsai2020", "zhao2021", "own_images")
+    }

@@ -41,9 +41,12 @@ def assert_equal_states(first, second):
     assert first["optimizer"]["param_groups"] == second["optimizer"]["param_groups"]
 
 
-@pytest.mark.parametrize("step", [3, 7, 10, 14])  # in mid-epoch, at the end of an epoch, and in the second one
-def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(step, tiny, quiet_train, last_checkpoint, monkeypatch):
-    recipe = tiny(deterministic=True)
+# In mid-epoch, at the end of an epoch, and in the second one.
+@pytest.mark.parametrize(("step", "method"), [(3, "adam"), (7, "adam"), (10, "adam"), (14, "adam"), (10, "sgd")])
+def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(
+    step, method, tiny, quiet_train, last_checkpoint, monkeypatch
+):
+    recipe = tiny(deterministic=True, optimizer=OptimizerOptions(method=method))
     unbroken = quiet_train(recipe, "unbroken", checkpoint_seconds=0.0).folder
     with monkeypatch.context() as patch:
         poison_step(patch, step)

@@ -6,15 +6,25 @@ functions exactly: they are ln ‖s‖² of a squashed length ‖s‖²/(1+‖s�
 """
 
 from dataclasses import replace
+from typing import cast
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.routing import EMRouting, capsule_votes
+from capsella.routing import (
+    DynamicRouting,
+    EMRouting,
+    RandomRouting,
+    SelfAttentionRouting,
+    UniformRouting,
+    capsule_votes,
+)
 from capsella.types import Output
 
+BY_VOTES = (DynamicRouting, SelfAttentionRouting, UniformRouting, RandomRouting, EMRouting)
+"""Routings whose votes alone say which class is there, by their length or their agreement."""
 LEAST = 1e-12
 """Activations below it, and squared lengths, count as this: their logarithm stays finite."""
 LEAST_BELOW_ONE = 2.0**-24
@@ -62,8 +72,8 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
 
 
 def has_class_capsules(model: ImageClassifier) -> bool:
-    """Whether the vote attack can be made: the last layer is one of routed capsules."""
-    return isinstance(model, CapsuleClassifier) and isinstance(model.capsule_layers[-1], CapsuleConv2d)
+    """Whether the vote attack can be made: the votes for the class capsules say which class is there."""
+    return isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, BY_VOTES)
 
 
 def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleConv2d]:
@@ -72,6 +82,6 @@ def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleCo
     Raises:
         ValueError: it has none.
     """
-    if isinstance(model, CapsuleClassifier) and isinstance(layer := model.capsule_layers[-1], CapsuleConv2d):
-        return model, layer
+    if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, BY_VOTES):
+        return model, cast(CapsuleConv2d, model.last_layer())
     raise ValueError(f"model: must have routed class capsules for the vote attack, got {type(model).__name__}")

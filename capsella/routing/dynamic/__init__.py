@@ -78,7 +78,7 @@ class DynamicRouting(Routing):
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations)
 
-    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """A bias [j d] where asked for."""
         return {"bias": (types, pose)} if self.bias else {}
 

@@ -97,7 +97,7 @@ class EMRouting(EMSettings, Routing):
         require(self.competition in ("all", "types"), "be 'all' or 'types'", competition=self.competition)
         require(self.votes in ("auto", "float32", "bfloat16"), "be 'auto', 'float32' or 'bfloat16'", votes=self.votes)
 
-    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.
 
         Raises:
@@ -110,9 +110,9 @@ class EMRouting(EMSettings, Routing):
             )
         return {"beta_u": (types,), "beta_a": (types,)}
 
-    def first_parameters(self, types: int, pose: int, children: int) -> dict[str, Tensor]:
+    def first_parameters(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, Tensor]:
         """Zeros; −1 for a β_a with a scale."""
-        first = super().first_parameters(types, pose, children)
+        first = super().first_parameters(types, pose, children, child_pose)
         return first if self.beta_a_scale is None else {**first, "beta_a": -torch.ones(types)}
 
     def _betas(self, parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,7 @@ class SelfAttentionRouting(Routing):
     backend: Backend = "auto"
     """Which implementation runs: reference or eager."""
 
-    def parameter_shapes(self, types: int, pose: int, children: int) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """A prior [i j] where asked for."""
         return {"prior": (children, types)} if self.prior else {}
 

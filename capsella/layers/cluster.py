@@ -1,0 +1,93 @@
+"""Capsule layers of cluster routing (Zhao, Cheng 2021): each child type casts several votes for each parent."""
+
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from capsella.errors import at_least, require
+from capsella.routing import cluster_routing
+from capsella.types import Capsules
+
+
+class PixelCapsules(nn.Module):
+    """Each pixel as the pose of `types` capsule types alike, so that a capsule layer can read images.
+
+    Shapes: [b channels h w] → Capsules(poses [b h w types channels], activations [b h w types], all 1).
+    """
+
+    def __init__(self, types: int) -> None:
+        super().__init__()
+        at_least(1, types=types)
+        self.types = types
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
+        """Nothing is copied."""
+        poses = images.permute(0, 2, 3, 1).unsqueeze(3).expand(-1, -1, -1, self.types, -1)
+        return Capsules(poses, torch.ones_like(poses[..., 0]))
+
+
+class ClusterCapsules(nn.Module):
+    """Votes by a convolution of each child type, clusters of them weighed by `cluster_routing`, layer-normalised.
+
+    A child type's votes at a site come from its whole kernel window, by a convolution of its pose elements. The layer
+    normalisation is over all elements and sites of a parent type; scale and shift are shared by the types. There are no
+    activations: all are 1. Weights compete among children, element by element; there is no coupling of a child with a
+    parent to be recorded.
+
+    Shapes: Capsules(poses [b h w types_in pose_in], activations [b h w types_in])
+    → Capsules(poses [b h' w' types_out pose_out], activations [b h' w' types_out]), h' = ⌈h/stride⌉ and w' alike; or,
+    `whole`, poses [b 1 1 types_out pose_out·h'·w'].
+
+    Args:
+        types_in: capsule types of the layer below.
+        pose_in: pose elements of each.
+        types_out: capsule types of this layer.
+        pose_out: pose elements of each, at a site.
+        votes: of each child type for each parent type at each site, at least 2.
+        grid: rows and columns h'×w' of this layer's sites.
+        kernel: rows and columns of a window, an odd number; zeros stand around the children.
+        stride: rows and columns between windows.
+        whole: all sites of a type make up one capsule, as of a class.
+    """
+
+    def __init__(
+        self,
+        types_in: int,
+        pose_in: int,
+        types_out: int,
+        pose_out: int,
+        votes: int,
+        grid: tuple[int, int],
+        *,
+        kernel: int = 3,
+        stride: int = 1,
+        whole: bool = False,
+    ) -> None:
+        super().__init__()
+        at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out, stride=stride)
+        at_least(2, votes=votes)
+        require(kernel % 2 == 1, "be an odd number", kernel=kernel)
+        self.types_in, self.types_out, self.pose_out, self.votes = types_in, types_out, pose_out, votes
+        self.whole = whole
+        self.conv = nn.Conv2d(
+            types_in * pose_in,
+            types_in * votes * types_out * pose_out,
+            kernel,
+            stride,
+            padding=kernel // 2,
+            groups=types_in,
+        )
+        self.norm = nn.LayerNorm((pose_out, *grid))
+
+    def forward(self, children: Capsules) -> Capsules:
+        """Vote, weigh, normalise; but for the convolution always in float32."""
+        maps: Tensor = self.conv(children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2))  # [b (i g j d) h' w']
+        rows, columns = maps.shape[2:]
+        votes = maps.float().unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
+        with torch.autocast(maps.device.type, enabled=False):
+            poses = cluster_routing(votes.flatten(4).transpose(1, 2)).poses.unflatten(2, (self.pose_out, rows, columns))
+            poses = cast(Tensor, self.norm(poses))
+        poses = poses.flatten(2)[:, None, None] if self.whole else poses.permute(0, 3, 4, 1, 2)
+        return Capsules(poses, torch.ones_like(poses[..., 0]))

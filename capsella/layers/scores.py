@@ -1,0 +1,40 @@
+"""From class capsules to logits, for networks whose classes compete in a softmax."""
+
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from capsella.types import Capsules
+
+LEAST = 1e-12
+"""Activations below it count as this: their logarithm stays finite."""
+
+
+class LogActivations(nn.Module):
+    """ln a: a softmax of it is each activation's share of their sum, and a cross-entropy −ln of the share.
+
+    Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
+    """
+
+    def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
+        """Their logarithms."""
+        return capsules.activations[:, 0, 0].float().clamp(min=LEAST).log()
+
+
+class PoseScores(nn.Module):
+    """One linear unit, the same for all classes, on the poses of class capsules.
+
+    Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
+    """
+
+    def __init__(self, pose: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(pose, 1)
+
+    def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
+        """A score a class, always in float32."""
+        poses = capsules.poses[:, 0, 0].float()
+        with torch.autocast(poses.device.type, enabled=False):
+            return cast(Tensor, self.linear(poses))[..., 0]

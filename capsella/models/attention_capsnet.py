@@ -1,0 +1,85 @@
+"""The network of Tsai, Srivastava, Goh, Salakhutdinov 2020, "Capsules with Inverted Dot-Product Attention Routing"."""
+
+from torch import nn
+
+from capsella.errors import at_least
+from capsella.layers import (
+    AttentionCapsules,
+    AttentionStack,
+    CapsuleConv2d,
+    DenseCapsules,
+    LayerNormPrimaryCapsules,
+    LogActivations,
+    PoseScores,
+)
+from capsella.layers.norms import Norm, norm_layer
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
+from capsella.models.resnet import ResidualBlock
+from capsella.models.shapes import grid_after
+from capsella.routing import InvertedAttentionRouting, Routing
+
+BLOCKS = (64, 64, 64, 128, 128, 128, 128)
+"""Channels of each residual block; the first of 128 halves the maps."""
+POSE = 16
+GEOMETRY = ((1, 2), (3, 2), (3, 1))
+"""Kernel and stride: the residual blocks together, and both capsule convolutions."""
+
+
+@register_model
+def tsai2020_resnet(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 3,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = InvertedAttentionRouting(),
+    concurrent: bool = True,
+    types: int = 32,
+    norm: Norm = "batch",
+) -> CapsuleClassifier:
+    """The ResNet with capsules for CIFAR-10: 1,828,817 parameters at 32×32×3 and 10 classes.
+
+    Args:
+        image_size: (height, width), at least 13×13; the paper's is 32×32.
+        channels: of the image.
+        classes: their names.
+        routing: of all three capsule layers; any but inverted attention routes one layer after the other.
+        concurrent: all layers are routed at once, once a round, as in the paper; otherwise one after the other.
+        types: capsule types of every layer but the last.
+        norm: of the convolutions; the paper's is batch normalisation.
+
+    Raises:
+        ValueError: `types` below 1, or an image too small for the kernels.
+    """
+    at_least(1, types=types)
+    grid = grid_after(image_size, GEOMETRY)
+    return CapsuleClassifier(
+        backbone=_backbone(channels, norm),
+        primary=LayerNormPrimaryCapsules(BLOCKS[-1], types, POSE),
+        capsule_layers=_capsules(grid, types, len(classes), routing, concurrent),
+        decoder=None,
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+        scores=PoseScores(POSE) if isinstance(routing, InvertedAttentionRouting) else LogActivations(),
+    )
+
+
+def _backbone(channels: int, norm: Norm) -> nn.Sequential:
+    width = BLOCKS[0]
+    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
+    for out in BLOCKS:
+        body.append(ResidualBlock(width, out, 1 if out == width else 2, norm))
+        width = out
+    return nn.Sequential(*body)
+
+
+def _capsules(grid: tuple[int, int], types: int, classes: int, routing: Routing, concurrent: bool) -> nn.Sequential:
+    if isinstance(routing, InvertedAttentionRouting):
+        layers = [AttentionCapsules(types, POSE, types, POSE, *window, routing=routing) for window in GEOMETRY[1:]]
+        layers.append(AttentionCapsules(types, POSE, classes, POSE, grid, routing=routing))
+        return AttentionStack(layers, concurrent=concurrent)
+    return nn.Sequential(
+        *(CapsuleConv2d(types, POSE, types, POSE, *window, pose="matrix", routing=routing) for window in GEOMETRY[1:]),
+        DenseCapsules(grid, types, POSE, classes, POSE, pose="matrix", routing=routing),
+    )

@@ -1,0 +1,1 @@
+"""Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks"."""

@@ -1,0 +1,152 @@
+"""Cluster routing: against the paper's equations in NumPy, eager against reference, its properties and its layer."""
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.layers import ClusterCapsules, PixelCapsules
+from capsella.routing import cluster_routing
+from capsella.routing.cluster import BACKENDS
+from capsella.types import Capsules
+from tests.routing.helpers import assert_close, gradients, same_bits
+
+SIZES = [(1, 1, 1, 1, 1), (2, 4, 5, 3, 7), (3, 2, 7, 2, 1), (1, 3, 3, 1, 5), (2, 3, 1, 5, 3)]  # b, g, i, j, d
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def equations(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zhao and Cheng 2021: V [b g i j d] → poses [b j d], weights [b i j d]."""
+    agreement = np.exp(-np.log(V.std(1)))
+    weights = agreement / agreement.sum(1, keepdims=True)
+    return (weights * V.mean(1)).sum(1), weights
+
+
+@every_backend
+def test_the_equations(backend: str) -> None:
+    votes = torch.randn(3, 4, 7, 5, 2, dtype=torch.float64)
+    for ours, expected in zip(cluster_routing(votes, backend=backend), equations(votes.numpy()), strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@every_backend
+def test_agreement_counts_as_one_over_the_deviation(backend: str) -> None:
+    """Two children: votes 1 ± 1 and 10 ± 3. Deviations 1 and 3, weights ¾ and ¼."""
+    votes = torch.tensor([[0.0, 2.0], [7.0, 13.0]], dtype=torch.float64).t().reshape(1, 2, 2, 1, 1)
+    clustered = cluster_routing(votes, backend=backend)
+    torch.testing.assert_close(clustered.weights.flatten(), torch.tensor([0.75, 0.25], dtype=torch.float64))
+    torch.testing.assert_close(clustered.poses.flatten(), torch.tensor([0.75 * 1 + 0.25 * 10], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_eager_is_the_reference(size: tuple[int, ...]) -> None:
+    votes = torch.randn(size, dtype=torch.float64, requires_grad=True)
+    ours, expected = (cluster_routing(votes, backend=backend) for backend in ("eager", "reference"))
+    assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+    assert_close(gradients(ours, [votes]), gradients(expected, [votes]), rtol=1e-8, atol=1e-9)
+
+
+def test_auto_is_eager() -> None:
+    votes = torch.randn(2, 4, 5, 3, 4)
+    assert same_bits(cluster_routing(votes), cluster_routing(votes, backend="eager"))
+
+
+@every_backend
+def test_gradcheck(backend: str) -> None:
+    votes = torch.randn(2, 3, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda V: tuple(cluster_routing(V, backend=backend)), (votes,))
+
+
+@every_backend
+def test_properties(backend: str) -> None:
+    """Weights sum to 1 over the children; orders of children and votes are nothing; elements and images are alone."""
+    votes = torch.randn(2, 4, 5, 3, 6, dtype=torch.float64)
+    poses, weights = cluster_routing(votes, backend=backend)
+    torch.testing.assert_close(weights.sum(1), torch.ones(2, 3, 6, dtype=torch.float64))
+    order = torch.tensor([3, 0, 4, 2, 1])
+    moved = cluster_routing(votes[:, :, order], backend=backend)
+    assert_close(moved, (poses, weights[:, order]))
+    assert_close(cluster_routing(votes[:, [2, 0, 3, 1]], backend=backend), (poses, weights))
+    assert_close(cluster_routing(votes[1:, ..., 2:4], backend=backend), (poses[1:, :, 2:4], weights[1:, ..., 2:4]))
+    assert [tuple(out.shape) for out in cluster_routing(votes[:0], backend=backend)] == [(0, 3, 6), (0, 5, 3, 6)]
+
+
+@every_backend
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1e6])
+def test_zero_equal_and_huge_votes(backend: str, scale: float) -> None:
+    votes = scale * torch.randn(2, 3, 4, 2, 5)
+    votes[:, :, 1] = scale  # a cluster of equal votes
+    votes.requires_grad_()
+    clustered = cluster_routing(votes, backend=backend)
+    assert all(out.isfinite().all() for out in clustered)
+    assert gradients(clustered, [votes])[0].isfinite().all()
+
+
+def test_the_layer_by_hand() -> None:
+    """Each child type's convolution, cluster routing at each site alone, then one normalisation of each type."""
+    layer = ClusterCapsules(2, 3, 4, 5, 6, (3, 2), stride=2)
+    torch.nn.init.normal_(layer.norm.weight)
+    torch.nn.init.normal_(layer.norm.bias)
+    children = Capsules(torch.randn(2, 6, 4, 2, 3), torch.ones(2, 6, 4, 2))
+    votes = []
+    for i in range(2):
+        maps = children.poses[..., i, :].permute(0, 3, 1, 2)
+        of_type = slice(i * 6 * 4 * 5, (i + 1) * 6 * 4 * 5)
+        weight, bias = layer.conv.weight[of_type], layer.conv.bias[of_type]
+        made = torch.nn.functional.conv2d(maps, weight, bias, stride=2, padding=1)
+        votes.append(made.reshape(2, 6, 4, 5, 3, 2))  # [b g j d h' w']
+    V = torch.stack(votes, 2).permute(0, 5, 6, 1, 2, 3, 4).reshape(2 * 3 * 2, 6, 2, 4, 5)
+    poses = cluster_routing(V, backend="reference").poses.reshape(2, 3, 2, 4, 5)
+    mean = poses.mean((1, 2, 4), keepdim=True)
+    variance = (poses - mean).square().mean((1, 2, 4), keepdim=True)
+    scale, shift = (tensor.permute(1, 2, 0).unsqueeze(2) for tensor in (layer.norm.weight, layer.norm.bias))
+    expected = scale * (poses - mean) / (variance + 1e-5).sqrt() + shift
+    parents = layer(children)
+    torch.testing.assert_close(parents.poses, expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(parents.activations, torch.ones(2, 3, 2, 4))
+
+
+def test_a_whole_grid_is_one_capsule() -> None:
+    layer = ClusterCapsules(2, 3, 4, 5, 6, (3, 2), whole=True)
+    apart = ClusterCapsules(2, 3, 4, 5, 6, (3, 2))
+    apart.load_state_dict(layer.state_dict())
+    children = Capsules(torch.randn(2, 3, 2, 2, 3), torch.ones(2, 3, 2, 2))
+    parents = layer(children)
+    assert parents.poses.shape == (2, 1, 1, 4, 5 * 3 * 2)
+    assert parents.activations.shape == (2, 1, 1, 4)
+    expected = apart(children).poses.permute(0, 3, 4, 1, 2).flatten(2)
+    torch.testing.assert_close(parents.poses[:, 0, 0], expected)
+
+
+def test_pixels_are_the_pose_of_every_type() -> None:
+    images = torch.rand(2, 3, 4, 5)
+    poses, activations = PixelCapsules(6)(images)
+    assert poses.shape == (2, 4, 5, 6, 3)
+    assert (activations == 1).all()
+    for t in range(6):
+        assert torch.equal(poses[:, 1, 2, t], images[:, :, 1, 2])
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("votes", "message"),
+    [
+        (torch.rand(2, 3, 4, 5), r"votes: must have the five axes \[b g i j d\], got 4 axes, shape \(2, 3, 4, 5\)"),
+        (torch.ones(2, 3, 4, 5, 6).long(), "votes: must be floating point, got torch.int64"),
+        (torch.rand(2, 3, 0, 5, 6), r"votes: must have at least one vote, child, .* got shape \(2, 3, 0, 5, 6\)"),
+    ],
+)
+def test_errors(votes: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster_routing(votes)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_errors_of_options() -> None:
+    with pytest.raises(ValueError, match=r"backend: must be 'auto' or one of \['eager', 'reference'\] .* 'native'"):
+        cluster_routing(torch.rand(1, 2, 3, 4, 5), backend="native")
+    with pytest.raises(ValueError, match=r"argument of cluster_routing: .* got 'vote'; did you mean votes"):
+        cluster_routing(vote=torch.rand(1, 2, 3, 4, 5))
+    with pytest.raises(ValueError, match="votes: must be at least 2, got 1"):
+        ClusterCapsules(2, 3, 4, 5, 1, (3, 3))
+    with pytest.raises(ValueError, match="kernel: must be an odd number, got 2"):
+        ClusterCapsules(2, 3, 4, 5, 2, (3, 3), kernel=2)
