@@ -1,6 +1,6 @@
 """Routing algorithms: pure functions without parameters, and the options by which a layer names one."""
 
-from capsella.routing.base import ROUTINGS, Routed, Routing, routing_from_dict
+from capsella.routing.base import ROUTINGS, LogisticRouting, Routed, Routing, Scored, routing_from_dict
 from capsella.routing.convolution import CapsuleConv, Geometry, capsule_votes
 from capsella.routing.diagnostics import DEAD_BELOW, LayerDiagnostics, coupling_entropy, dead_share, diagnose
 from capsella.routing.dynamic import DynamicRouting, dynamic_routing
