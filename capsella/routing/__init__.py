@@ -10,3 +10,4 @@ from capsella.routing.recording import RoutingTrace, is_recording, record
 from capsella.routing.self_attention import SelfAttentionRouting, self_attention_routing
 from capsella.routing.squash import length, squash, squash_exponential
 from capsella.routing.uniform import UniformRouting, uniform_routing
+from capsella.routing.variational import VariationalRouting, variational_routing
