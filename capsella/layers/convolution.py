@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from capsella.errors import require
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
+from capsella.routing.recording import record_normalised
 from capsella.types import Capsules, ScoredCapsules
 
 PoseKind = Literal["vector", "matrix"]
@@ -80,7 +81,9 @@ class CapsuleConv2d(nn.Module):
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""
         if self.norm is not None:
-            return self.score(children).capsules()
+            parents = self.score(children).capsules()
+            record_normalised(parents.activations)
+            return parents
         with torch.autocast(children.poses.device.type, enabled=False):
             return self.routing.capsule_conv(self.conv_of(children), **self.routing_parameters)
 
