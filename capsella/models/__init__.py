@@ -8,6 +8,7 @@ from capsella.models import (
     matrix_capsnet,
     resnet,
     stems,
+    variational_capsnet,
 )  # which registers them
 from capsella.models.base import (
     ImageClassifier,

@@ -11,6 +11,7 @@ from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018 import tables as hinton2018
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.published import Published, PublishedTable
+from capsella.papers.ribeiro2020 import tables as ribeiro2020
 from capsella.papers.sabour2017 import claims as sabour2017_claims
 from capsella.papers.sabour2017 import figures as sabour2017_figures
 from capsella.papers.sabour2017 import tables as sabour2017
@@ -27,6 +28,7 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "forslov2018-table3": table3.table_3,
     "forslov2018-table4": table4.table_4,
     "forslov2018-table5": table5.table_5,
+    "ribeiro2020": ribeiro2020.table,
 }
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018_figures.figure_2,
@@ -51,6 +53,7 @@ STAND_INS = {
     "hinton2018-attacks": "smallnorb-jpeg",
     "hinton2018-others": "cifar10-jpeg",
     "hinton2018-2": "smallnorb-jpeg",
+    "ribeiro2020": "smallnorb-jpeg",
     "sabour2017-affnist": "affnist-like",
     "sabour2017-others": "cifar10-jpeg,smallnorb-jpeg",
     **{f"forslov2018-{name}": "pbc" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},

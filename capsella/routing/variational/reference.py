@@ -28,9 +28,7 @@ def variational_routing_reference(
     return Scored(*(torch.stack(parts) for parts in zip(*results, strict=True)))
 
 
-def _route_one(
-    V: Tensor, a: Tensor, bias: Tensor, settings: VariationalSettings
-) -> tuple[Tensor, Tensor, Tensor]:
+def _route_one(V: Tensor, a: Tensor, bias: Tensor, settings: VariationalSettings) -> tuple[Tensor, Tensor, Tensor]:
     """One image: m [j d], log-odds [j], R [i j]."""
     children, parents, D = V.shape
     R = torch.full((children, parents), 1 / parents, dtype=V.dtype)
@@ -85,7 +83,7 @@ def _log_determinant(q: Posterior) -> Tensor:
 
 
 def _log_density(V: Tensor, q: Posterior, log_lambda: Tensor) -> Tensor:
-    """ln p_ij = ½ E ln|Λ_j| − ½ D ln 2π − ½ (D/κ_j + ν_j Σ_h Ψ_jh (V − m_j)²_h), for one vote [d]."""
+    """The log-density ln p_ij = ½ E ln|Λ_j| − ½ D ln 2π − ½ (D/κ_j + ν_j Σ_h Ψ_jh (V − m_j)²_h), for one vote [d]."""
     D = len(V)
     distance = D / q.kappa + q.nu * ((V - q.m) ** 2 / q.inverse_psi).sum()
     return 0.5 * log_lambda - 0.5 * D * math.log(2 * math.pi) - 0.5 * distance

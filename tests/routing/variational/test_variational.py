@@ -48,7 +48,7 @@ def equations(
         psi = 1 / (1 / psi0 + scatter + (kappa0 * R_j / kappa)[:, None] * (mu - 0) ** 2)
         pi = np.exp(scipy_digamma(alpha) - scipy_digamma(alpha.sum()))
         det = np.exp(sum(scipy_digamma((nu + 1 - d) / 2) for d in range(1, D + 1))) * 2**D * psi.prod(1)
-        distance = (psi * (V - m) ** 2).sum(2)
+        distance = (psi * (V - m) ** 2).sum(2)  # noqa: F841  used in the next round
     entropy = D / 2 * math.log(2 * math.pi * math.e) - np.log(det) / 2
     return m, 1 / (1 + np.exp(pi * entropy - bias)), R
 
