@@ -5,6 +5,7 @@ from capsella.routing.convolution import CapsuleConv, Geometry, capsule_votes
 from capsella.routing.diagnostics import DEAD_BELOW, LayerDiagnostics, coupling_entropy, dead_share, diagnose
 from capsella.routing.dynamic import DynamicRouting, dynamic_routing
 from capsella.routing.em import EMRouting, em_routing
+from capsella.routing.heinsen import HeinsenRouting, heinsen_routing
 from capsella.routing.random import RandomRouting, random_routing
 from capsella.routing.recording import RoutingTrace, is_recording, record
 from capsella.routing.self_attention import SelfAttentionRouting, self_attention_routing
