@@ -5,6 +5,7 @@ from capsella.models import (
     cnn,
     efficient_capsnet,
     forslov2018,
+    heinsen_capsnet,
     matrix_capsnet,
     resnet,
     stems,

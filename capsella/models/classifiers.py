@@ -7,13 +7,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.layers import mask_all_but, start_for_relus
+from capsella.layers import CapsuleConv2d, mask_all_but, start_for_relus
 from capsella.models.base import ImageClassifier
 from capsella.types import Capsules, Output
 
 
 class CapsuleClassifier(ImageClassifier):
-    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder."""
+    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder.
+
+    With `logits=True` the log-odds of the class capsules are logits, for a cross-entropy of scores: see `Output`.
+    """
 
     def __init__(
         self,
@@ -22,12 +25,14 @@ class CapsuleClassifier(ImageClassifier):
         capsule_layers: nn.Sequential,
         decoder: nn.Module | None,
         *,
+        logits: bool = False,
         image_size: tuple[int, int],
         channels: int,
         classes: tuple[str, ...],
     ) -> None:
         super().__init__(image_size, channels, classes)
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
+        self.logits = logits
 
     @property
     def has_decoder(self) -> bool:
@@ -44,9 +49,17 @@ class CapsuleClassifier(ImageClassifier):
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
         """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
+        return self._encode(images)[0]
+
+    def _encode(self, images: Tensor) -> tuple[Capsules, Tensor | None]:
+        """The class capsules, and their log-odds [b classes] where these are logits."""
         self.check_images(images)
-        capsules: Capsules = self.capsule_layers(self.primary(self.backbone(images)))
-        return capsules
+        children = self.primary(self.backbone(images))
+        if not self.logits:
+            return self.capsule_layers(children), None
+        last = cast(CapsuleConv2d, self.capsule_layers[-1])
+        scored = last.score(self.capsule_layers[:-1](children))
+        return scored.capsules(), scored.log_odds[:, 0, 0]
 
     def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         """Images from the pose of each image's `target` class alone, all others masked."""
@@ -57,15 +70,15 @@ class CapsuleClassifier(ImageClassifier):
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
         """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
-        capsules = self.encode(images)
+        capsules, logits = self._encode(images)
         activations = capsules.activations[:, 0, 0, :]
         if self.decoder is None:
-            return Output(activations, capsules)
+            return Output(activations, capsules, logits=logits)
         target = activations.argmax(1) if labels is None else labels
         if target.ndim == 1:
-            return Output(activations, capsules, self.decode(capsules, target))
+            return Output(activations, capsules, self.decode(capsules, target), logits)
         drawn = torch.stack([self.decode(capsules, one) for one in target.unbind(1)], 1)
-        return Output(activations, capsules, drawn)
+        return Output(activations, capsules, drawn, logits)
 
 
 class ConvolutionalClassifier(ImageClassifier):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from capsella.grid import BudgetName
 from capsella.papers.forslov2018 import claims as forslov2018_claims
 from capsella.papers.forslov2018 import figures_31_32, figures_33_34_37, figures_35_36, table2, table3, table4, table5
+from capsella.papers.heinsen2019 import tables as heinsen2019
 from capsella.papers.hinton2018 import attacks, viewpoints
 from capsella.papers.hinton2018 import claims as hinton2018_claims
 from capsella.papers.hinton2018 import figures as hinton2018_figures
@@ -29,6 +30,7 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "forslov2018-table4": table4.table_4,
     "forslov2018-table5": table5.table_5,
     "ribeiro2020": ribeiro2020.table,
+    "heinsen2019": heinsen2019.table,
 }
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018_figures.figure_2,
@@ -54,6 +56,7 @@ STAND_INS = {
     "hinton2018-others": "cifar10-jpeg",
     "hinton2018-2": "smallnorb-jpeg",
     "ribeiro2020": "smallnorb-jpeg",
+    "heinsen2019": "smallnorb-jpeg",
     "sabour2017-affnist": "affnist-like",
     "sabour2017-others": "cifar10-jpeg,smallnorb-jpeg",
     **{f"forslov2018-{name}": "pbc" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},

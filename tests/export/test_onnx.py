@@ -147,6 +147,8 @@ TINY = {
     "sabour2017_multimnist_cnn": {"image_size": 16},
     "sabour2017_affnist_cnn": {"image_size": 8},
     "mazzia2021_efficient_capsnet": {"image_size": 13},
+    "ribeiro2020_capsnet": {"image_size": 20},
+    "heinsen2019_capsnet": {"image_size": 29},
     "he2016_resnet10": {"image_size": 64, "width": 2},
     "forslov2018_emnet1_init1": {"image_size": 64},  # for all of the thesis: they are made of the same layers
 }

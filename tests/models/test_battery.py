@@ -36,6 +36,9 @@ def images_for(model: ImageClassifier, batch: int = 2) -> torch.Tensor:
 def test_forward_and_backward(name: str) -> None:
     """Every parameter has a part in the loss."""
     model = small(name).train()
+    for path, parameter in model.named_parameters():
+        if "routing_parameters.beta" in path and not parameter.any():  # a β of zero hides what it weighs
+            torch.nn.init.normal_(parameter)
     images, labels = images_for(model, 4), torch.tensor([0, 2, 1, 2])
     output = model(images, labels)
     assert output.activations.shape == (4, len(CLASSES))
@@ -85,8 +88,8 @@ def test_any_batch_and_no_image_depends_on_its_neighbours(name: str) -> None:
         poses = [] if output.capsules is None else [output.capsules.poses.flatten(1)]
         return torch.cat([output.activations, *poses], 1)
 
-    # Products are summed in another order for other batches, and EM in float32 makes 4e-5 of that.
-    tolerance = 2e-4 if re.search("emnet|matrix", name) else 2e-6
+    # Products are summed in another order for other batches, and Gaussians in float32 make 4e-5 of that.
+    tolerance = 2e-4 if re.search("emnet|matrix|heinsen", name) else 2e-6
     together = answers(images)
     torch.testing.assert_close(answers(images[1:2]), together[1:2], rtol=tolerance, atol=tolerance)
     assert (together[0] - together[1]).abs().max() > 5 * tolerance  # a neighbour's answer would not pass

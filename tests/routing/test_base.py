@@ -7,16 +7,20 @@ from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
     EMRouting,
+    HeinsenRouting,
     RandomRouting,
     Routing,
     SelfAttentionRouting,
     UniformRouting,
+    VariationalRouting,
     dynamic_routing,
     em_routing,
+    heinsen_routing,
     random_routing,
     routing_from_dict,
     self_attention_routing,
     uniform_routing,
+    variational_routing,
 )
 
 OPTIONS = [
@@ -49,6 +53,8 @@ def test_unknown_option_suggests_the_nearest() -> None:
         (EMRouting, "variance_flor", "variance_floor"),
         (DynamicRouting, "iteration", "iterations"),
         (RandomRouting, "sed", "seed"),
+        (VariationalRouting, "proportion", "proportions"),
+        (HeinsenRouting, "share", "shared"),
         (SelfAttentionRouting, "pryor", "prior"),
     ],
 )
@@ -68,6 +74,8 @@ def test_a_misspelt_option_suggests_the_nearest(routing: type[Routing], typo: st
         (dynamic_routing, "iteration", "iterations"),
         (self_attention_routing, "backed", "backend"),
         (random_routing, "sed", "seed"),
+        (variational_routing, "degree", "degrees"),
+        (heinsen_routing, "beta_us", "beta_use"),
         (uniform_routing, "vote", "votes"),
     ],
 )

@@ -36,7 +36,7 @@ for routing in ROUTINGS.values():
     torch.testing.assert_close(*results)
     print(routing.name)
 """
-NAMES = ["dynamic", "em", "random", "self_attention", "uniform"]
+NAMES = ["dynamic", "em", "heinsen", "random", "self_attention", "uniform", "variational"]
 
 
 def test_compiled_layers_agree() -> None:
