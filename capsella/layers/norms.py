@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -39,8 +40,7 @@ class NormaliseCapsules(nn.Module):
     """Batch normalisation of capsules, by type: of their poses, and of their activations' log-odds.
 
     Ribeiro, Leontidis, Kollias 2020 (their code): one mean and variance a type, over images, sites and pose elements,
-    without scale and shift. In training by the batch, whose statistics run along (Ioffe and Szegedy 2015); a single
-    class capsule of a single image has no variance and is normalised by those that run.
+    without scale and shift.
 
     Shapes: ScoredCapsules(poses [b h w types d], log_odds [b h w types]) → the same.
 
@@ -51,8 +51,8 @@ class NormaliseCapsules(nn.Module):
 
     def __init__(self, types: int, affine: bool = False) -> None:
         super().__init__()
-        self.poses = nn.BatchNorm1d(types, affine=affine)
-        self.log_odds = nn.BatchNorm1d(types, affine=affine)
+        self.poses = NormaliseTypes(types, affine=affine)
+        self.log_odds = NormaliseTypes(types, affine=affine)
 
     def forward(self, capsules: ScoredCapsules) -> ScoredCapsules:
         """Normalise both."""
@@ -60,13 +60,36 @@ class NormaliseCapsules(nn.Module):
         return ScoredCapsules(_by_type(self.poses, poses), _by_type(self.log_odds, log_odds.unsqueeze(4)).squeeze(4))
 
 
-def _by_type(norm: nn.BatchNorm1d, x: Float[Tensor, "b h w c d"]) -> Float[Tensor, "b h w c d"]:
+class NormaliseTypes(nn.BatchNorm1d):
+    """Batch normalisation whose running statistics are, after n batches, their mean until n is 1/momentum.
+
+    PyTorch's start from a variance of 1, which takes a hundred batches to forget where the true one is 1e-4, as that of
+    log-odds may be: a short training would end in a network that is at chance when it classifies.
+
+    One number a type, of a class capsule of a single image, has no variance: it is normalised by what runs.
+
+    Shapes: [b types n] → [b types n].
+    """
+
+    def forward(self, x: Float[Tensor, "b types n"]) -> Float[Tensor, "b types n"]:
+        """In training by the batch's own statistics, else by those that run."""
+        normalise, running = nn.functional.batch_norm, (self.running_mean, self.running_var)
+        if not self.training or x.numel() == self.num_features:
+            return normalise(x, *running, self.weight, self.bias, eps=self.eps)
+        self._keep(x.detach())
+        return normalise(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+    def _keep(self, x: Tensor) -> None:
+        mean, variance, batches = self.running_mean, self.running_var, self.num_batches_tracked
+        assert mean is not None and variance is not None and batches is not None and self.momentum is not None  # noqa: PT018
+        batches += 1
+        share = (1 / batches.to(x)).clamp(min=self.momentum)
+        new_variance, new_mean = torch.var_mean(x, (0, 2))
+        mean.lerp_(new_mean, share)
+        variance.lerp_(new_variance, share)
+
+
+def _by_type(norm: NormaliseTypes, x: Float[Tensor, "b h w c d"]) -> Float[Tensor, "b h w c d"]:
     batch, h, w, types, d = x.shape
-    values = x.permute(0, 3, 1, 2, 4).reshape(batch, types, h * w * d)
-    if norm.training and values.numel() == types:
-        normalised = nn.functional.batch_norm(
-            values, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
-        )
-    else:
-        normalised = norm(values)
+    normalised = norm(x.permute(0, 3, 1, 2, 4).reshape(batch, types, h * w * d))
     return normalised.reshape(batch, types, h, w, d).permute(0, 2, 3, 1, 4)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from capsella.layers import CapsuleConv2d, DenseCapsules
-from capsella.layers.norms import NormaliseCapsules
+from capsella.layers.norms import NormaliseCapsules, NormaliseTypes
 from capsella.routing import ROUTINGS, CapsuleConv, EMRouting, LogisticRouting, VariationalRouting, record
 from capsella.training.average import average_of
 from capsella.types import Capsules, ScoredCapsules
@@ -74,6 +74,28 @@ def test_evaluation_takes_the_running_statistics() -> None:
     torch.testing.assert_close(out.log_odds, (log_odds - 5) / 0.5, rtol=0.1, atol=0.5)
     assert not list(norm.parameters())
     assert len(list(NormaliseCapsules(3, affine=True).parameters())) == 4
+
+
+def test_statistics_do_not_remember_where_they_started() -> None:
+    """Of log-odds that vary by 0.001: after a single batch, as after many."""
+    norm, x = NormaliseCapsules(3), 0.001 * torch.randn(50, 2, 1, 3)
+    norm(ScoredCapsules(torch.randn(50, 2, 1, 3, 4), x))
+    out = norm.eval()(ScoredCapsules(torch.randn(50, 2, 1, 3, 4), x))
+    assert float(out.log_odds.std()) == pytest.approx(1 / (1 + 1e-5 / 1e-6) ** 0.5, rel=0.1)  # ε is ten variances
+
+
+def test_running_statistics_are_a_mean_and_then_decay() -> None:
+    """As PyTorch's with momentum None over ten batches, and with 0.1 from then on."""
+    ours, even, decaying = NormaliseTypes(2), torch.nn.BatchNorm1d(2, momentum=None), torch.nn.BatchNorm1d(2)
+    batches = torch.randn(15, 8, 2, 4)
+    for x in batches[:10]:
+        torch.testing.assert_close(ours(x), even(x) * ours.weight[:, None] + ours.bias[:, None])
+    torch.testing.assert_close(ours.running_var, even.running_var)
+    decaying.load_state_dict(ours.state_dict())
+    for x in batches[10:]:
+        ours(x), decaying(x)
+    torch.testing.assert_close(ours.running_var, decaying.running_var)
+    torch.testing.assert_close(ours.running_mean, decaying.running_mean)
 
 
 def test_one_image_of_one_class_capsule_can_be_trained_on() -> None:
