@@ -98,7 +98,7 @@ class CapsuleConv2d(nn.Module):
             raise ValueError(f"routing: must be one whose activations are of log-odds, got {routing.name!r}")
         with torch.autocast(children.poses.device.type, enabled=False):
             scored = routing.score_conv(self.conv_of(children), **self.routing_parameters)
-            return scored if self.norm is None else self.norm(scored)  # type: ignore[no-any-return]
+            return scored if self.norm is None else self.norm(scored)
 
     def conv_of(self, children: Capsules) -> CapsuleConv:
         """The capsule convolution of these children, in float32, with the layer's weight and geometry."""

@@ -88,7 +88,8 @@ def _coordinates(grid: tuple[int, int]) -> Float[Tensor, "h w d"]:
 
 def _start(model: CapsuleClassifier) -> None:
     """The authors' first weights: He's for the convolution, Glorot's for the capsules; not on the meta device."""
-    convolution, primary = cast(nn.Conv2d, model.backbone[1]), cast(MatrixPrimaryCapsules, model.primary)
+    backbone, primary = cast(nn.Sequential, model.backbone), cast(MatrixPrimaryCapsules, model.primary)
+    convolution = cast(nn.Conv2d, backbone[1])
     if convolution.weight.is_meta:
         return
     nn.init.kaiming_uniform_(convolution.weight)

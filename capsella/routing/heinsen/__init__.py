@@ -106,5 +106,5 @@ def _score(
     run = BACKENDS[choose_backend(backend, BACKENDS, auto="eager")]
     dtype = torch.promote_types(votes.dtype, torch.float32)
     with torch.autocast(votes.device.type, enabled=False):
-        betas = (beta.to(dtype).expand(i, j) for beta in (beta_use, beta_ignore))
-        return run(votes.to(dtype), activations.to(dtype), *betas, settings)
+        beta_use, beta_ignore = (beta.to(dtype).expand(i, j) for beta in (beta_use, beta_ignore))
+        return run(votes.to(dtype), activations.to(dtype), beta_use, beta_ignore, settings)

@@ -21,6 +21,9 @@ def _route_one(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One image: μ [j d], scores a [j], R [i j]."""
     children, parents, _ = V.shape
+    a: list[Tensor] = []
+    mu: list[Tensor] = []
+    variance: list[Tensor] = []
     R = [[V.new_tensor(1 / parents) for _ in range(parents)] for _ in range(children)]
     for t in range(settings.iterations):
         if t > 0:  # E-step
@@ -28,15 +31,20 @@ def _route_one(
                 softmax_reference([_logit(V[i, j], a[j], mu[j], variance[j]) for j in range(parents)])
                 for i in range(children)
             ]
-        a, mu, variance = [], [], []
-        for j in range(parents):
-            use = [f[i] * R[i][j] for i in range(children)]  # D-step
-            ignore = [f[i] - use[i] for i in range(children)]
-            a.append(sum(beta_use[i, j] * use[i] - beta_ignore[i, j] * ignore[i] for i in range(children)))  # M-step
-            data = sum(use) + settings.epsilon
-            mu.append(sum(use[i] * V[i, j] for i in range(children)) / data)
-            variance.append(sum(use[i] * (V[i, j] - mu[j]) ** 2 for i in range(children)) / data + settings.epsilon)
+        use = f[:, None] * torch.stack([torch.stack(row) for row in R])  # D-step
+        ignore = f[:, None] - use
+        # M-step
+        a = [(beta_use[:, j] * use[:, j] - beta_ignore[:, j] * ignore[:, j]).sum() for j in range(parents)]
+        gaussians = [_gaussian(V[:, j], use[:, j], settings.epsilon) for j in range(parents)]
+        mu, variance = [one[0] for one in gaussians], [one[1] for one in gaussians]
     return torch.stack(mu), torch.stack(a), torch.stack([torch.stack(row) for row in R])
+
+
+def _gaussian(V: Tensor, use: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """μ_j and σ²_j [d] of votes [i d] for one parent, each used as much as `use` [i]."""
+    data = use.sum() + epsilon
+    mu = torch.stack([use[i] * V[i] for i in range(len(V))]).sum(0) / data
+    return mu, torch.stack([use[i] * (V[i] - mu) ** 2 for i in range(len(V))]).sum(0) / data + epsilon
 
 
 def _logit(V: Tensor, a: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
