@@ -69,4 +69,4 @@ class CoordinateChannels(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
         """Put the coordinates behind the channels of each image."""
-        return torch.cat([images, self.grid.expand(len(images), -1, -1, -1)], 1)
+        return torch.cat([images, self.grid.expand(images.shape[0], -1, -1, -1)], 1)

@@ -28,7 +28,7 @@ def heinsen_procedure(
     trace = new_trace("heinsen")
     f = activations.unsqueeze(1)  # [n 1 i]
     parents = beta_use.shape[1]
-    log_R = f.new_full((len(f), parents, f.shape[2]), -math.log(parents))
+    log_R = f.new_full((f.shape[0], parents, f.shape[2]), -math.log(parents))
     for t in range(settings.iterations):
         R = log_R.exp()
         use = f * R  # D-step

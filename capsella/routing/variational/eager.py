@@ -42,7 +42,7 @@ def variational_procedure(votes: Votes, activations: Tensor, bias: Tensor, setti
     """The procedure for the votes of i children with activations [n i] for parents of bias [j]."""
     trace = new_trace("variational")
     a = activations.unsqueeze(1)  # [n 1 i]
-    log_R = a.new_full((len(a), len(bias), a.shape[2]), -math.log(len(bias)))
+    log_R = a.new_full((a.shape[0], len(bias), a.shape[2]), -math.log(len(bias)))
     for t in range(settings.iterations):
         R = log_R.exp()
         q = _posterior(votes, shares_of(log_R, a), (R * a).sum(2), settings)
