@@ -49,8 +49,7 @@ def ribeiro2020_capsnet(
         coordinate_addition: tell the class capsules' votes where their children stand.
         crop: cut a square of this many pixels, at random in training and at the centre otherwise; the paper's is 32.
         standardise: bring each image to zero mean and unit variance first, as the paper does.
-        brightness: in training, add to each image a number of up to this, either way, in its standard deviations.
-        contrast: in training, scale each image about its mean by a factor of 1 ± up to this.
+        brightness, contrast: changes in training, as of `hinton2018_matrix_capsnet`; the paper has none.
         reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
 
     Raises:
@@ -58,27 +57,30 @@ def ribeiro2020_capsnet(
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(5, 2), (1, 1), (3, 2), (3, 1)])
-    offset = _coordinates(grid) if coordinate_addition else None
     model = CapsuleClassifier(
-        backbone=nn.Sequential(
-            prepare, nn.Conv2d(channels, 64, 5, 2, bias=False), nn.BatchNorm2d(64), nn.ReLU()
-        ),
+        backbone=nn.Sequential(prepare, nn.Conv2d(channels, 64, 5, 2, bias=False), nn.BatchNorm2d(64), nn.ReLU()),
         primary=MatrixPrimaryCapsules(64, 8, POSE, norm=norm),
-        capsule_layers=nn.Sequential(
-            CapsuleConv2d(8, POSE, 16, POSE, 3, 2, pose="matrix", routing=routing, norm=norm),
-            CapsuleConv2d(16, POSE, 16, POSE, 3, 1, pose="matrix", routing=routing, norm=norm),
-            DenseCapsules(
-                grid, 16, POSE, len(classes), POSE,
-                tied=True, pose="matrix", vote_offset=offset, routing=routing, norm=norm,
-            ),
-        ),
+        capsule_layers=_capsule_layers(grid, len(classes), routing, norm, coordinate_addition),
         decoder=DenseDecoder(len(classes), POSE, (channels, *prepare.size)) if reconstruction else None,
         image_size=image_size,
         channels=channels,
         classes=classes,
-    )  # fmt: skip
+    )
     _start(model)
     return model
+
+
+def _capsule_layers(
+    grid: tuple[int, int], classes: int, routing: Routing, norm: ParentNorm | None, coordinates: bool
+) -> nn.Sequential:
+    offset = _coordinates(grid) if coordinates else None
+    return nn.Sequential(
+        CapsuleConv2d(8, POSE, 16, POSE, 3, 2, pose="matrix", routing=routing, norm=norm),
+        CapsuleConv2d(16, POSE, 16, POSE, 3, 1, pose="matrix", routing=routing, norm=norm),
+        DenseCapsules(
+            grid, 16, POSE, classes, POSE, tied=True, pose="matrix", vote_offset=offset, routing=routing, norm=norm
+        ),
+    )
 
 
 def _coordinates(grid: tuple[int, int]) -> Float[Tensor, "h w d"]:
