@@ -37,8 +37,8 @@ def variational_routing(
     m_j = R_j μ_j / κ_j, Ψ_j⁻¹ = Ψ₀⁻¹ + Σ_i r (V − μ_j)² + (κ₀ R_j / κ_j) μ_j², element by element.
     E ln π_j = ψ(α_j) − ψ(Σ_j α_j); E ln|Λ_j| = Σ_{d<D} ψ((ν_j − d)/2) + D ln 2 + ln|Ψ_j|;
     ln p_ij = ½ E ln|Λ_j| − ½ D ln 2π − ½ (D/κ_j + ν_j Σ_h Ψ_jh (V − m_j)²_h); R_ij = π_j p_ij / Σ_j π_j p_ij.
-    a_j = logistic(β_j − π_j H_j), with π_j = exp(E ln π_j) and the entropy H_j = ½ D ln 2πe − ½ E ln|Λ_j|; weighed by π_j,
-    not R_j, and diagonal, as in the authors' code. Batch normalisation is the layer's: `CapsuleConv2d(norm="batch")`.
+    a_j = logistic(β_j − π_j H_j), with π_j = exp(E ln π_j) and H_j = ½ D ln 2πe − ½ E ln|Λ_j|, the entropy; weighed
+    by π_j, not R_j, and diagonal, as in the authors' code. Batch normalisation is the layer's, by `norm="batch"`.
 
     Args:
         votes, activations: [b i j d], child i's prediction V_ij of parent j's pose, and [b i], a_i in [0, 1].
