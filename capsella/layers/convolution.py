@@ -8,8 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import require
-from capsella.routing import CapsuleConv, DynamicRouting, Geometry, Routing
-from capsella.types import Capsules
+from capsella.layers.norms import NormaliseCapsules, ParentNorm
+from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
+from capsella.routing.recording import record_normalised
+from capsella.types import Capsules, ScoredCapsules
 
 PoseKind = Literal["vector", "matrix"]
 # The authors' code of [S] draws capsule weights with this standard deviation; near the identity, parents then differ.
@@ -40,6 +42,8 @@ class CapsuleConv2d(nn.Module):
         weight_sd: standard deviation of the first weights, around zero, or around the identity where votes start as
             their children's poses.
         routing: the routing method with its options.
+        norm: "batch" for parents normalised by type, as in `NormaliseCapsules`; their activations are the logistic
+            function of what becomes of their log-odds. Only for a routing that has log-odds: a `LogisticRouting`.
     """
 
     vote_offset: Tensor | None
@@ -58,8 +62,10 @@ class CapsuleConv2d(nn.Module):
         vote_offset: Float[Tensor, "h w pose_out"] | None = None,
         weight_sd: float = WEIGHT_SD,
         routing: Routing = DynamicRouting(),
+        norm: ParentNorm | None = None,
     ) -> None:
         super().__init__()
+        _check_norm(norm, routing)
         require(weight_sd > 0, "be above 0", weight_sd=weight_sd)
         require(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
         self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
@@ -70,11 +76,29 @@ class CapsuleConv2d(nn.Module):
         self.register_buffer("vote_offset", vote_offset, persistent=False)
         children = math.prod(self.geometry.kernel) * types_in
         self.routing_parameters = nn.ParameterDict(routing.first_parameters(types_out, pose_out, children, pose_in))
+        self.norm = None if norm is None else NormaliseCapsules(types_out)
 
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""
+        if self.norm is not None:
+            parents = self.score(children).capsules()
+            record_normalised(parents.activations)
+            return parents
         with torch.autocast(children.poses.device.type, enabled=False):
             return self.routing.capsule_conv(self.conv_of(children), **self.routing_parameters)
+
+    def score(self, children: Capsules) -> ScoredCapsules:
+        """As `forward`, with log-odds in place of activations.
+
+        Raises:
+            ValueError: a routing whose activations have none.
+        """
+        routing = self.routing
+        if not isinstance(routing, LogisticRouting):
+            raise ValueError(f"routing: must be one whose activations are of log-odds, got {routing.name!r}")
+        with torch.autocast(children.poses.device.type, enabled=False):
+            scored = routing.score_conv(self.conv_of(children), **self.routing_parameters)
+            return scored if self.norm is None else self.norm(scored)
 
     def conv_of(self, children: Capsules) -> CapsuleConv:
         """The capsule convolution of these children, in float32, with the layer's weight and geometry."""
@@ -102,6 +126,7 @@ class DenseCapsules(CapsuleConv2d):
         vote_offset: Float[Tensor, "h w pose_out"] | None = None,
         weight_sd: float = WEIGHT_SD,
         routing: Routing = DynamicRouting(),
+        norm: ParentNorm | None = None,
     ) -> None:
         super().__init__(
             types_in,
@@ -114,6 +139,19 @@ class DenseCapsules(CapsuleConv2d):
             vote_offset=vote_offset,
             weight_sd=weight_sd,
             routing=routing,
+            norm=norm,
+        )
+
+
+def _check_norm(norm: str | None, routing: Routing) -> None:
+    if norm is None:
+        return
+    if norm != "batch":
+        raise ValueError(f"norm: must be 'batch' or None, got {norm!r}")
+    if not isinstance(routing, LogisticRouting):
+        raise ValueError(
+            "norm: must be None where activations are lengths, which have no log-odds to normalise, as with "
+            f"routing {routing.name!r}; got {norm!r}"
         )
 
 

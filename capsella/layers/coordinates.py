@@ -1,11 +1,11 @@
-"""Coordinate addition (Hinton et al. 2018): votes cast through shared weights are told where their capsule stands."""
+"""Where things stand: coordinates added to votes cast through shared weights (Hinton et al. 2018), or to images."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsella.errors import require
 from capsella.layers.convolution import PoseKind
@@ -50,3 +50,23 @@ def coordinate_addition(
     offset = torch.zeros(*centres.shape[:2], pose_elements)
     offset[..., row], offset[..., column] = centres.unbind(2)
     return offset
+
+
+class CoordinateChannels(nn.Module):
+    """Two more channels, which say where a pixel is: its row and its column, from −1 to 1 (Heinsen 2019).
+
+    Shapes: [b c height width] → [b c+2 height width].
+    """
+
+    grid: Tensor
+
+    def __init__(self, image_size: tuple[int, int]) -> None:
+        super().__init__()
+        rows, columns = (torch.linspace(-1, 1, n) for n in image_size)
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
+        # Not a part of the saved weights: the image size gives it.
+        self.register_buffer("grid", grid, persistent=False)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+        """Put the coordinates behind the channels of each image."""
+        return torch.cat([images, self.grid.expand(images.shape[0], -1, -1, -1)], 1)

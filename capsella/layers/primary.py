@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from capsella.errors import require
 from capsella.layers.initial_weights import start_truncated
 from capsella.layers.large_kernels import LargeConv2d
+from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import length, squash, squash_exponential
-from capsella.types import Capsules
+from capsella.types import Capsules, ScoredCapsules
 
 
 class PrimaryCapsules(nn.Module):
@@ -101,16 +102,30 @@ class MatrixPrimaryCapsules(nn.Module):
     Hinton et al. 2018, section 4: kernel 1×1, 32 types, 4×4 poses. Channel t·pose + k of the first types·pose channels
     is element k of type t; the last `types` channels are the activations.
 
+    With `norm="batch"` poses and activations are normalised by type before the sigmoid, with a scale and a shift, as in
+    Ribeiro et al. 2020; the convolution then has no bias.
+
     Shapes: [b in_channels height width] → Capsules(poses [b h w types pose], activations [b h w types]).
     """
 
-    def __init__(self, in_channels: int, types: int, pose: int = 16, kernel: int = 1, stride: int = 1) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        types: int,
+        pose: int = 16,
+        kernel: int = 1,
+        stride: int = 1,
+        *,
+        norm: ParentNorm | None = None,
+    ) -> None:
         super().__init__()
         self.types, self.pose = types, pose
-        self.conv = nn.Conv2d(in_channels, types * (pose + 1), kernel, stride)
+        self.conv = nn.Conv2d(in_channels, types * (pose + 1), kernel, stride, bias=norm is None)
+        self.norm = None if norm is None else NormaliseCapsules(types, affine=True)
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Feature maps to poses and activations."""
         maps = self.conv(features).float().permute(0, 2, 3, 1)  # [b h w (types pose | types)]
         poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
-        return Capsules(poses.unflatten(3, (self.types, self.pose)), torch.sigmoid(logits))
+        scored = ScoredCapsules(poses.unflatten(3, (self.types, self.pose)), logits)
+        return (scored if self.norm is None else self.norm(scored)).capsules()

@@ -7,11 +7,13 @@ from capsella.models import (
     cnn,
     efficient_capsnet,
     forslov2018,
+    heinsen_capsnet,
     matrix_capsnet,
     resnet,
     self_routing_capsnet,
     self_routing_cnn,
     stems,
+    variational_capsnet,
 )  # which registers them
 from capsella.models.base import (
     ImageClassifier,

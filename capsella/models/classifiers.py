@@ -14,7 +14,10 @@ from capsella.types import Capsules, Output
 
 
 class CapsuleClassifier(ImageClassifier):
-    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder."""
+    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder.
+
+    With `logits=True` the log-odds of the class capsules are logits, for a cross-entropy of scores: see `Output`.
+    """
 
     def __init__(
         self,
@@ -23,6 +26,7 @@ class CapsuleClassifier(ImageClassifier):
         capsule_layers: nn.Sequential,
         decoder: nn.Module | None,
         *,
+        logits: bool = False,
         image_size: tuple[int, int],
         channels: int,
         classes: tuple[str, ...],
@@ -31,7 +35,7 @@ class CapsuleClassifier(ImageClassifier):
         """`scores`: from the class capsules to logits [b classes], whose softmax are then the activations."""
         super().__init__(image_size, channels, classes)
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
-        self.scores = scores
+        self.scores, self.logits = scores, logits
         routing = self.class_routing
         if routing is not None and not routing.has_activations and not isinstance(scores, PoseScores):
             raise ValueError(
@@ -63,13 +67,18 @@ class CapsuleClassifier(ImageClassifier):
         return self._encode(images)[0]
 
     def _encode(self, images: Tensor) -> tuple[Capsules, Tensor | None]:
-        """The class capsules, and the logits of a model that has scores."""
+        """The class capsules, and the logits of a model that has scores, or whose log-odds are logits."""
         self.check_images(images)
-        capsules: Capsules = self.capsule_layers(self.primary(self.backbone(images)))
-        if self.scores is None:
-            return capsules, None
-        logits: Tensor = self.scores(capsules)
-        return Capsules(capsules.poses, logits.softmax(1)[:, None, None]), logits
+        children = self.primary(self.backbone(images))
+        if self.scores is not None:
+            capsules: Capsules = self.capsule_layers(children)
+            scores: Tensor = self.scores(capsules)
+            return Capsules(capsules.poses, scores.softmax(1)[:, None, None]), scores
+        if not self.logits:
+            return self.capsule_layers(children), None
+        last = cast(CapsuleConv2d, self.capsule_layers[-1])
+        scored = last.score(self.capsule_layers[:-1](children))
+        return scored.capsules(), scored.log_odds[:, 0, 0]
 
     def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         """Images from the pose of each image's `target` class alone, all others masked."""

@@ -3,8 +3,10 @@
 from capsella.papers import own_images
 from capsella.papers.forslov2018 import recipes as _forslov2018
 from capsella.papers.hahn2019 import recipes as _hahn2019
+from capsella.papers.heinsen2019 import recipes as _heinsen2019
 from capsella.papers.hinton2018 import recipes as _hinton2018
 from capsella.papers.mazzia2021 import recipes as _mazzia2021
+from capsella.papers.ribeiro2020 import recipes as _ribeiro2020
 from capsella.papers.sabour2017 import recipes as _sabour2017
 from capsella.papers.tsai2020 import recipes as _tsai2020
 from capsella.papers.zhao2021 import recipes as _zhao2021

@@ -6,12 +6,14 @@ from capsella.grid import BudgetName
 from capsella.papers.forslov2018 import claims as forslov2018_claims
 from capsella.papers.forslov2018 import figures_31_32, figures_33_34_37, figures_35_36, table2, table3, table4, table5
 from capsella.papers.hahn2019 import tables as hahn2019
+from capsella.papers.heinsen2019 import tables as heinsen2019
 from capsella.papers.hinton2018 import attacks, viewpoints
 from capsella.papers.hinton2018 import claims as hinton2018_claims
 from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018 import tables as hinton2018
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.published import Published, PublishedTable
+from capsella.papers.ribeiro2020 import tables as ribeiro2020
 from capsella.papers.sabour2017 import claims as sabour2017_claims
 from capsella.papers.sabour2017 import figures as sabour2017_figures
 from capsella.papers.sabour2017 import tables as sabour2017
@@ -34,6 +36,8 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "hahn2019-viewpoints": hahn2019.viewpoints,
     "tsai2020-cifar10": tsai2020.cifar10,
     "zhao2021-errors": zhao2021.errors,
+    "ribeiro2020": ribeiro2020.table,
+    "heinsen2019": heinsen2019.table,
 }
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018_figures.figure_2,
@@ -58,6 +62,8 @@ STAND_INS = {
     "hinton2018-attacks": "smallnorb-jpeg",
     "hinton2018-others": "cifar10-jpeg",
     "hinton2018-2": "smallnorb-jpeg",
+    "ribeiro2020": "smallnorb-jpeg",
+    "heinsen2019": "smallnorb-jpeg",
     "sabour2017-affnist": "affnist-like",
     "hahn2019-cifar10": "cifar10-jpeg",
     "tsai2020-cifar10": "cifar10-jpeg",

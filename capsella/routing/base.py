@@ -11,7 +11,7 @@ from torch import Tensor
 from capsella.errors import unknown_name
 from capsella.routing.checks import check_names
 from capsella.routing.convolution import CapsuleConv, capsule_votes
-from capsella.types import Capsules
+from capsella.types import Capsules, ScoredCapsules
 
 
 class Routed(NamedTuple):
@@ -25,6 +25,23 @@ class Routed(NamedTuple):
     poses: Float[Tensor, "b j d"]
     activations: Float[Tensor, "b j"]
     couplings: Float[Tensor, "b i j"]
+
+
+class Scored(NamedTuple):
+    """As `Routed`, before the logistic function.
+
+    poses: [b j d], the parents' poses.
+    log_odds: [b j], ln a/(1 − a) of their activations a.
+    couplings: [b i j] of the last iteration.
+    """
+
+    poses: Float[Tensor, "b j d"]
+    log_odds: Float[Tensor, "b j"]
+    couplings: Float[Tensor, "b i j"]
+
+    def routed(self) -> Routed:
+        """With the activations."""
+        return Routed(self.poses, self.log_odds.sigmoid(), self.couplings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +84,32 @@ class Routing(ABC):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready options with the registered name; `routing_from_dict` reads them back."""
         return {"name": self.name, **dataclasses.asdict(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class LogisticRouting(Routing):
+    """A routing whose activations are the logistic function of log-odds, which it can hand over instead."""
+
+    @abstractmethod
+    def score(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Scored:
+        """As `route`, with log-odds."""
+
+    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
+        """As `capsule_conv`, with log-odds [b h' w' c_out].
+
+        Raises:
+            ValueError: a backend that gives activations alone was asked for.
+        """
+        scored = self.score(*capsule_votes(conv), **parameters)
+        return conv.scored_parents(scored.poses, scored.log_odds)
+
+    def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
+        """See `Routing`."""
+        return self.score(votes, activations, **parameters).routed()
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """See `Routing`."""
+        return self.score_conv(conv, **parameters).capsules()
 
 
 ROUTINGS: dict[str, type[Routing]] = {}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsella.errors import require
 from capsella.routing.checks import check_shape
-from capsella.types import Capsules
+from capsella.types import Capsules, ScoredCapsules
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,10 @@ class CapsuleConv:
     def parents(self, poses: Tensor, activations: Tensor) -> Capsules:
         """Poses [n j d] and activations [n j] of all windows on their grid: [b h' w' c_out d] and [b h' w' c_out]."""
         return Capsules(poses.reshape(*self.sizes.grid, self.sizes.d), activations.reshape(self.sizes.grid))
+
+    def scored_parents(self, poses: Tensor, log_odds: Tensor) -> ScoredCapsules:
+        """As `parents`, for log-odds [n j]."""
+        return ScoredCapsules(*self.parents(poses, log_odds))
 
 
 def bfloat16_factors(conv: CapsuleConv) -> CapsuleConv:

@@ -23,9 +23,10 @@ class RoutingTrace:
     name: the routing method, as registered ("dynamic", "uniform", …).
     couplings: per iteration [b i j]; a convolutional layer has b = images · positions, in that order.
     poses: per iteration, the parents' poses [b j d].
-    activations: per iteration, the parents' activations [b j].
-    distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; EM routing alone
-        keeps them.
+    activations: per iteration, the parents' activations [b j]; of the last, as their layer hands them on, where it
+        normalises them.
+    distances: per iteration [b i j], the Euclidean distance of child i's vote to parent j's pose; only routings by
+        Gaussians keep them (EM, variational and Heinsen routing).
     """
 
     name: str
@@ -63,6 +64,12 @@ def record() -> Iterator[list[RoutingTrace]]:
 def is_recording() -> bool:
     """Whether `record()` is open, for what is only worth computing then; never in a compiled model."""
     return not torch.compiler.is_compiling() and _active.get() is not None
+
+
+def record_normalised(activations: Tensor) -> None:
+    """Replace the last iteration's activations in the latest trace by what the layer made of them [b h w j]."""
+    if not torch.compiler.is_compiling() and (traces := _active.get()) is not None:
+        traces[-1].activations[-1] = activations.detach().flatten(0, 2)
 
 
 def new_trace(name: str) -> RoutingTrace:

@@ -150,6 +150,8 @@ TINY = {
     "hahn2019_resnet20": {"image_size": 12, "width": 4, "types": 4},
     "tsai2020_resnet": {"image_size": 13, "types": 4},
     "zhao2021_cluster_capsnet": {"image_size": 8, "types": 2, "votes": 3, "pose": 4},
+    "ribeiro2020_capsnet": {"image_size": 20},
+    "heinsen2019_capsnet": {"image_size": 29},
     "he2016_resnet10": {"image_size": 64, "width": 2},
     "forslov2018_emnet1_init1": {"image_size": 64},  # for all of the thesis: they are made of the same layers
 }

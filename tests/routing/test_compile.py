@@ -36,7 +36,8 @@ for routing in ROUTINGS.values():
     torch.testing.assert_close(*results)
     print(routing.name)
 """
-NAMES = ["dynamic", "em", "inverted_attention", "random", "self", "self_attention", "uniform"]
+NAMES = ["dynamic", "em", "heinsen", "inverted_attention", "random", "self", "self_attention", "uniform"]
+NAMES += ["variational"]
 
 
 def test_compiled_layers_agree() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import capsella
 from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, Geometry, backends, capsule_votes, record
-from capsella.routing.em.moments import WrittenVotes
+from capsella.routing.moments import WrittenVotes
 
 pytest.importorskip("triton")  # published for Linux alone
 

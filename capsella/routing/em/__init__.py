@@ -9,18 +9,19 @@ from torch import Tensor
 
 from capsella.errors import require
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
-from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, bfloat16_factors, capsule_votes
 from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
-from capsella.routing.em.moments import WrittenVotes
 from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
 from capsella.routing.em.settings import EMSettings
-from capsella.types import Capsules
+from capsella.routing.moments import WrittenVotes
+from capsella.types import Capsules, ScoredCapsules
 
 BACKENDS = {"eager": em_routing_eager, "reference": em_routing_reference}
 SLOWER = "EM routing runs in PyTorch, 10 to 20 times slower"
 """What a layer without kernels is told; the times are in docs/reference/speed.md."""
+NO_LOG_ODDS = "its kernels give activations without their log-odds, which batch normalisation of the parents needs"
 
 
 @check_names("argument of em_routing")
@@ -63,12 +64,12 @@ def em_routing(
     """
     schedule = iterations, inverse_temperature, inverse_temperature_decay
     settings = EMSettings(*schedule, variance_floor, cost_scale, standardise_costs, early_sharpness, start, start_seed)
-    return _route(votes, activations, beta_u, beta_a, settings, backend)
+    return _score(votes, activations, beta_u, beta_a, settings, backend).routed()
 
 
 @register_routing
 @dataclass(frozen=True)
-class EMRouting(EMSettings, Routing):
+class EMRouting(EMSettings, LogisticRouting):
     """Options of `em_routing` for a capsule layer."""
 
     name: ClassVar[str] = "em"
@@ -120,23 +121,37 @@ class EMRouting(EMSettings, Routing):
         scale = 1.0 if self.beta_a_scale is None else self.beta_a_scale
         return parameters["beta_u"], scale * parameters["beta_a"]
 
-    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """`em_routing`: all parents of these votes compete."""
+    def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
+        """`em_routing`, with log-odds: all parents of these votes compete."""
         beta_u, beta_a = self._betas(parameters)
-        return _route(votes, activations, beta_u, beta_a, self, self.backend)
+        return _score(votes, activations, beta_u, beta_a, self, self.backend)
 
     def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
-        betas = self._betas(parameters)
-        for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
-            check_shape(argument, beta, (conv.sizes.c_out,), "[j]")
-        everywhere, rounded = self.competition == "all", self.votes == "bfloat16"
-        conv = bfloat16_factors(conv) if rounded else conv
+        conv, betas = self._checked(conv, parameters)
         backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 
+            everywhere, rounded = self.competition == "all", self.votes == "bfloat16"
             return em_capsule_conv_native(conv, *betas, self, everywhere, rounded)
+        return self._score_conv(conv, betas, backend).capsules()
+
+    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
+        """As `capsule_conv`, with log-odds: in PyTorch or Triton, since the C++ kernels give activations alone."""
+        conv, betas = self._checked(conv, parameters)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER, NO_LOG_ODDS)
+        return self._score_conv(conv, betas, backend)
+
+    def _checked(self, conv: CapsuleConv, parameters: dict[str, Tensor]) -> tuple[CapsuleConv, tuple[Tensor, Tensor]]:
+        """The convolution, rounded where votes are, and β_u and β_a."""
+        betas = self._betas(parameters)
+        for argument, beta in zip(("beta_u", "beta_a"), betas, strict=True):
+            check_shape(argument, beta, (conv.sizes.c_out,), "[j]")
+        return bfloat16_factors(conv) if self.votes == "bfloat16" else conv, betas
+
+    def _score_conv(self, conv: CapsuleConv, betas: tuple[Tensor, Tensor], backend: Backend) -> ScoredCapsules:
+        everywhere = self.competition == "all"
         if backend == "triton":
             from capsella.routing.em.triton import em_capsule_conv_triton
 
@@ -146,16 +161,16 @@ class EMRouting(EMSettings, Routing):
         votes, children = capsule_votes(conv)
         if everywhere:
             V = WrittenVotes(votes.transpose(1, 2))
-            routed = em_procedure(V, children, *betas, self, compete_everywhere(conv))
+            scored = em_procedure(V, children, *betas, self, compete_everywhere(conv))
         else:
-            routed = _route(votes, children, *betas, self, backend)
-        return conv.parents(routed.poses, routed.activations)
+            scored = _score(votes, children, *betas, self, backend)
+        return conv.scored_parents(scored.poses, scored.log_odds)
 
 
-def _route(
+def _score(
     votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, backend: str
-) -> Routed:
-    """`em_routing` with its options in one value."""
+) -> Scored:
+    """`em_routing` with its options in one value, and log-odds."""
     check_votes(votes)
     parents = (votes.shape[2],)
     check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")

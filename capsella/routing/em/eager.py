@@ -1,7 +1,7 @@
 """EM routing, vectorised and differentiable. Gradients flow through every iteration.
 
 Couplings live as logarithms, variances are never divided by without their floor, and no mean is taken by dividing two
-sums that may both vanish: see `_shares`.
+sums that may both vanish: see `shares_of`.
 """
 
 import math
@@ -10,22 +10,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsella.routing.base import Routed
+from capsella.routing.base import Scored
 from capsella.routing.convolution import CapsuleConv, slot_positions
-from capsella.routing.em.moments import Votes, WrittenVotes
 from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
+from capsella.routing.moments import Votes, WrittenVotes, distances_to, shares_of
 from capsella.routing.recording import is_recording, new_trace
-
-# A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
-# parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit.
-LEAST_ACTIVATION = 1e-12
 
 LogNormaliser = Callable[[Tensor], Tensor]
 
 
 def em_routing_eager(
     votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings
-) -> Routed:
+) -> Scored:
     """Hinton et al. 2018, Procedure 1, for votes [b i j d]: all j parents compete for every child."""
     V = WrittenVotes(votes.transpose(1, 2))
     return em_procedure(V, activations, beta_u, beta_a, settings, compete_here)
@@ -38,7 +34,7 @@ def em_procedure(
     beta_a: Tensor,
     settings: EMSettings,
     log_normaliser: LogNormaliser,
-) -> Routed:
+) -> Scored:
     """Procedure 1 for the votes of i children with activations [n i].
 
     log_normaliser: from logits [n j i] to the logarithm of their exponentials' sum over all parents that compete for
@@ -56,18 +52,17 @@ def em_procedure(
         # M-step
         R = log_R.exp()
         data = (R * a).sum(2)  # Σ_i r_ij
-        mu, variance = votes.moments(_shares(log_R, a))
+        mu, variance = votes.moments(shares_of(log_R, a))
         variance = variance.clamp(min=settings.variance_floor)
-        log_a = _log_activation(data, even_share, variance, beta_u, beta_a, settings, t)
-        trace.add(
-            R.transpose(1, 2), mu, log_a.exp(), _vote_distances(votes, mu).transpose(1, 2) if is_recording() else None
-        )
+        log_odds = _log_odds(data, even_share, variance, beta_u, beta_a, settings, t)
+        trace.add(R.transpose(1, 2), mu, log_odds.sigmoid(), distances_to(mu, votes) if is_recording() else None)
         # E-step; after the last M-step nobody would use it
         if t < settings.iterations - 1:
             log_p = -0.5 * (votes.scaled_distance(mu, 1 / variance) + _log_2pi_variance(variance))
+            log_a = torch.nn.functional.logsigmoid(log_odds)
             logits = log_a.unsqueeze(2) + settings.sharpness_at(t) * log_p
             log_R = logits - log_normaliser(logits)
-    return Routed(mu, log_a.exp(), R.transpose(1, 2))
+    return Scored(mu, log_odds, R.transpose(1, 2))
 
 
 def _log_2pi_variance(variance: Tensor) -> Tensor:
@@ -75,18 +70,7 @@ def _log_2pi_variance(variance: Tensor) -> Tensor:
     return variance.log().sum(2, keepdim=True) + variance.shape[2] * math.log(2 * math.pi)
 
 
-@torch.no_grad()
-def _vote_distances(votes: Votes, mu: Tensor) -> Tensor:
-    """‖V_ij − μ_j‖ [n j i]."""
-    return votes.scaled_distance(mu, torch.ones_like(mu)).sqrt()
-
-
-def _shares(log_R: Tensor, a: Tensor) -> Tensor:
-    """r_ij / Σ_i r_ij [n j i], as a softmax over the children: exact also where Σ_i r_ij underflows."""
-    return (log_R + a.clamp(min=LEAST_ACTIVATION).log()).softmax(2)
-
-
-def _log_activation(
+def _log_odds(
     data: Tensor,
     even_share: Tensor,
     variance: Tensor,
@@ -95,14 +79,14 @@ def _log_activation(
     settings: EMSettings,
     iteration: int,
 ) -> Tensor:
-    """Returns ln a_j [n j] = ln logistic(λ_t (β_a − Σ_d (β_u + ln σ_d) Σ_i r_ij)), with the options of `EMSettings`."""
+    """Returns λ_t (β_a − Σ_d (β_u + ln σ_d) Σ_i r_ij) [n j], the log-odds of a_j, with the options of `EMSettings`."""
     if settings.cost_scale is not None:
         data = data * settings.cost_scale / even_share
     cost = (variance.shape[2] * beta_u + 0.5 * variance.log().sum(2)) * data
     if settings.standardise_costs:
         centred = cost - cost.mean(1, keepdim=True)
         cost = centred / (centred.square().mean(1, keepdim=True) + STANDARDISED_COST_EPSILON).sqrt()
-    return torch.nn.functional.logsigmoid(settings.inverse_temperature_at(iteration) * (beta_a - cost))
+    return settings.inverse_temperature_at(iteration) * (beta_a - cost)
 
 
 def compete_here(logits: Tensor) -> Tensor:

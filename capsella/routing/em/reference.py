@@ -10,10 +10,10 @@ import math
 import torch
 from torch import Tensor
 
-from capsella.routing.base import Routed
+from capsella.routing.base import Scored
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.em.settings import STANDARDISED_COST_EPSILON, EMSettings, start_couplings
-from capsella.types import Capsules
+from capsella.types import ScoredCapsules
 
 Links = dict[tuple[int, int], Tensor]
 """A value for every child i and parent j that are linked."""
@@ -21,7 +21,7 @@ Links = dict[tuple[int, int], Tensor]
 
 def em_routing_reference(
     votes: Tensor, activations: Tensor, beta_u: Tensor, beta_a: Tensor, settings: EMSettings
-) -> Routed:
+) -> Scored:
     """Procedure 1 for votes [b i j d]: every child has a vote for every parent."""
     _, children, parents, _ = votes.shape
     share = start_couplings(children, parents, settings).to(votes)
@@ -29,21 +29,23 @@ def em_routing_reference(
     for image, a in zip(votes, activations, strict=True):
         V = {(i, j): image[i, j] for i in range(children) for j in range(parents)}
         start = {(i, j): share[i, j] for i, j in V}
-        mu, a_out, R = em_routing_of_links(V, start, list(a), list(beta_u), list(beta_a), [0] * parents, settings)
+        mu, log_odds, R = em_routing_of_links(V, start, list(a), list(beta_u), list(beta_a), [0] * parents, settings)
         couplings = torch.stack([torch.stack([R[i, j] for j in range(parents)]) for i in range(children)])
-        results.append((torch.stack(mu), torch.stack(a_out), couplings))
-    return Routed(*(torch.stack(parts) for parts in zip(*results, strict=True)))
+        results.append((torch.stack(mu), torch.stack(log_odds), couplings))
+    return Scored(*(torch.stack(parts) for parts in zip(*results, strict=True)))
 
 
-def em_capsule_conv_reference(conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings) -> Capsules:
+def em_capsule_conv_reference(
+    conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings
+) -> ScoredCapsules:
     """A capsule convolution with the competition of [H]: all types at all sites whose window holds the child."""
     sizes = conv.sizes
     parents = [(y, x, t) for y in range(sizes.rows) for x in range(sizes.columns) for t in range(sizes.c_out)]
     share = start_couplings(sizes.i, sizes.c_out, settings).to(conv.poses)
-    u, a = [], []
+    u, scores = [], []
     for image, active in zip(conv.poses, conv.activations, strict=True):
         V, within = _votes_of_windows(image, conv, parents)
-        mu, a_out, _ = em_routing_of_links(
+        mu, log_odds, _ = em_routing_of_links(
             V,
             {(i, j): share[within[i, j], parents[j][2]] for i, j in V},
             list(active.flatten()),
@@ -53,8 +55,8 @@ def em_capsule_conv_reference(conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor,
             settings,
         )
         u.append(torch.stack(mu))
-        a.append(torch.stack(a_out))
-    return conv.parents(torch.stack(u), torch.stack(a))
+        scores.append(torch.stack(log_odds))
+    return conv.scored_parents(torch.stack(u), torch.stack(scores))
 
 
 def _votes_of_windows(
@@ -86,7 +88,7 @@ def em_routing_of_links(
     positions: list[int],
     settings: EMSettings,
 ) -> tuple[list[Tensor], list[Tensor], Links]:
-    """Procedure "EM routing": μ_j and a_j of every parent, and R_ij of the last iteration.
+    """Procedure "EM routing": μ_j and the log-odds of a_j of every parent, and R_ij of the last iteration.
 
     `start`: what R_ij begins in proportion to.
     `positions`: where each parent stands; only standardised costs ask for it.
@@ -102,11 +104,12 @@ def em_routing_of_links(
         if settings.standardise_costs:
             costs = [_standardised(j, costs, positions) for j in parents]
         inverse_temperature = settings.inverse_temperature_at(t)
-        a = [torch.sigmoid(inverse_temperature * (beta_a[j] - costs[j])) for j in parents]  # M-step, line 6
+        log_odds = [inverse_temperature * (beta_a[j] - costs[j]) for j in parents]
+        a = [torch.sigmoid(x) for x in log_odds]  # M-step, line 6
         if t < settings.iterations - 1:  # the last E-step would be used by nobody
             tau = settings.sharpness_at(t)
             R = {(i, j): r for i in parents_of for j, r in _e_step(a, V, gaussians, i, parents_of[i], tau)}  # line 5
-    return [mu for mu, _, _ in gaussians], a, R
+    return [mu for mu, _, _ in gaussians], log_odds, R
 
 
 def _m_step(

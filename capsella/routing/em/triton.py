@@ -11,13 +11,13 @@ from capsella.routing.convolution import CapsuleConv, Geometry
 from capsella.routing.em.eager import compete_everywhere, compete_here, em_procedure
 from capsella.routing.em.settings import EMSettings
 from capsella.routing.triton import Factors, keep, kept, vote_factors
-from capsella.types import Capsules
+from capsella.types import ScoredCapsules
 
 
 def em_capsule_conv_triton(
     conv: CapsuleConv, beta_u: Tensor, beta_a: Tensor, settings: EMSettings, everywhere: bool
-) -> Capsules:
-    """`EMRouting.capsule_conv` on a CUDA device: Hinton et al. 2018, Procedure 1, in memory O(children × parents).
+) -> ScoredCapsules:
+    """`EMRouting.score_conv` on a CUDA device: Hinton et al. 2018, Procedure 1, in memory O(children × parents).
 
     Poses and weight of float32, bfloat16 or float16; results are float32 (float64 for float64).
 
@@ -28,8 +28,8 @@ def em_capsule_conv_triton(
     compete = compete_everywhere(conv) if everywhere else compete_here
     beta_u, beta_a = beta_u.to(children.dtype), beta_a.to(children.dtype)
     with torch.autocast(conv.poses.device.type, enabled=False):
-        routed = em_procedure(TritonVotes(conv.geometry, factors), children, beta_u, beta_a, settings, compete)
-    return conv.parents(routed.poses, routed.activations)
+        scored = em_procedure(TritonVotes(conv.geometry, factors), children, beta_u, beta_a, settings, compete)
+    return conv.scored_parents(scored.poses, scored.log_odds)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TritonVotes:
 
 
 class _Moments(torch.autograd.Function):
-    """The formulas of `capsella.routing.em.moments`, with δ = V − μ."""
+    """The formulas of `capsella.routing.moments`, with δ = V − μ."""
 
     @staticmethod
     def forward(ctx: Any, geometry: Geometry, *inputs: Any) -> tuple[Tensor, Tensor]:

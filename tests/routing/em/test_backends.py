@@ -103,7 +103,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = inputs((7, 4, 3, 5))
     whole = em_routing(*tensors)
     expected = gradients(whole, tensors, unused=True)
-    monkeypatch.setattr("capsella.routing.em.moments.BLOCK", 2 * 4 * 3 * 5)
+    monkeypatch.setattr("capsella.routing.moments.BLOCK", 2 * 4 * 3 * 5)
     in_blocks = em_routing(*tensors)
     assert_close(in_blocks, whole)
     assert_close(gradients(in_blocks, tensors, unused=True), expected)

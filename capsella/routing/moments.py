@@ -1,4 +1,4 @@
-"""The two passes over all votes that EM makes in every iteration, with gradients that keep nothing but the votes.
+"""The two passes over all votes that routings by Gaussians make in every iteration; gradients keep the votes alone.
 
 Left to autograd, each iteration would keep two more tensors of the votes' size: V − μ and its square. Here both are
 computed again in the backward pass, block by block, so that on a CPU they stay in its cache.
@@ -15,9 +15,14 @@ BLOCK = 1 << 17
 """Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache."""
 
 
+LEAST_ACTIVATION = 1e-12
+"""A child's share of a parent is taken as if the child were at least this active: with no active child at all, the
+parent still has a mean, and gradients stay finite. Beside any child of activation 1e-4 it changes no float32 digit."""
+
+
 @runtime_checkable
 class Votes(Protocol):
-    """What the procedure asks of the votes V_ij, which it need not see: two passes over them."""
+    """What a routing by Gaussians asks of the votes V_ij, which it need not see: two passes over them."""
 
     def moments(self, shares: Tensor) -> tuple[Tensor, Tensor]:
         """μ = Σ_i s V and σ² = Σ_i s (V − μ)² [n j d], for shares s [n j i] that sum to 1 over i."""
@@ -39,6 +44,20 @@ class WrittenVotes:
     def scaled_distance(self, mu: Tensor, precision: Tensor) -> Tensor:
         """`scaled_distance` of V."""
         return scaled_distance(self.V, mu, precision)
+
+
+def shares_of(log_R: Tensor, a: Tensor) -> Tensor:
+    """Each child's share R a / Σ_i R a of a parent's data [n j i], for ln R [n j i] and activations a [n 1 i].
+
+    As a softmax over the children: exact also where the sum underflows.
+    """
+    return (log_R + a.clamp(min=LEAST_ACTIVATION).log()).softmax(2)
+
+
+@torch.no_grad()
+def distances_to(mu: Tensor, votes: Votes) -> Tensor:
+    """‖V_ij − μ_j‖ [n i j], for what is recorded."""
+    return votes.scaled_distance(mu, torch.ones_like(mu)).sqrt().transpose(1, 2)
 
 
 def moments(V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:

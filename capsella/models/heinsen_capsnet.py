@@ -1,0 +1,102 @@
+"""The smallNORB network of Heinsen 2019, "An Algorithm for Routing Capsules in All Domains" (arXiv 1911.00792)."""
+
+from dataclasses import replace
+from typing import cast
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from capsella.layers import CapsuleConv2d, DenseCapsules
+from capsella.layers.coordinates import CoordinateChannels
+from capsella.models.base import register_model
+from capsella.models.classifiers import CapsuleClassifier
+from capsella.models.matrix_capsnet import SMALLNORB
+from capsella.models.shapes import grid_after
+from capsella.routing import HeinsenRouting, LogisticRouting, Routing
+from capsella.types import Capsules, ScoredCapsules
+
+POSE, WIDTH, PARTS = 16, 64, 64
+STRIDES = (1, 2, 1, 2, 1, 2)
+
+
+@register_model
+def heinsen2019_capsnet(
+    *,
+    image_size: tuple[int, int] = (96, 96),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = HeinsenRouting(),
+) -> CapsuleClassifier:
+    """Convolutions, 64 part capsules of 4×4 at every position, routed to 64 parts and those to objects.
+
+    271,688 parameters at two channels and 5 classes (paper: 272 K), whatever the image size: all children of the first
+    routing share their weights. The class capsules' scores are the logits of a cross-entropy. All β are zero at first,
+    as the authors' are: the first step moves them alone.
+
+    Args:
+        image_size: (height, width), at least 29×29; the paper's is 96×96.
+        channels: of the image; 2 for both cameras of smallNORB, as in the paper.
+        classes: their names.
+        routing: of both routed layers; Heinsen routing shares its parameters in the first one.
+
+    Raises:
+        ValueError: an image too small for the convolutions.
+    """
+    rows, columns = grid_after(image_size, [(3, stride) for stride in STRIDES])
+    shared = replace(routing, shared=True) if isinstance(routing, HeinsenRouting) else routing
+    model = CapsuleClassifier(
+        backbone=_backbone(image_size, channels),
+        primary=PartCapsules(WIDTH, PARTS, POSE),
+        capsule_layers=nn.Sequential(
+            DenseCapsules((rows * columns, PARTS), 1, POSE, PARTS, POSE, tied=True, pose="matrix", routing=shared),
+            DenseCapsules((1, 1), PARTS, POSE, len(classes), POSE, pose="matrix", routing=routing),
+        ),
+        decoder=None,
+        logits=isinstance(routing, LogisticRouting),
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )
+    _start(model)
+    return model
+
+
+class PartCapsules(nn.Module):
+    """A pose and a score for each type at each position, each by batch normalisation and a 1×1 convolution.
+
+    All capsules stand in one grid, a row a position and a column a type, so that a layer on it may share one weight
+    between all of them.
+
+    Shapes: [b channels h w] → Capsules(poses [b h·w types 1 pose], activations [b h·w types 1]).
+    """
+
+    def __init__(self, channels: int, types: int, pose: int) -> None:
+        super().__init__()
+        self.types, self.pose = types, pose
+        self.scores = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, types, 1))
+        self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, types * pose, 1))
+
+    def forward(self, features: Float[Tensor, "b channels h w"]) -> Capsules:
+        """Feature maps to capsules."""
+        scores = self.scores(features).float().flatten(2).transpose(1, 2)  # [b positions types]
+        poses = self.poses(features).float().flatten(2).transpose(1, 2).unflatten(2, (self.types, self.pose))
+        return ScoredCapsules(poses.unsqueeze(3), scores.unsqueeze(3)).capsules()
+
+
+def _backbone(image_size: tuple[int, int], channels: int) -> nn.Sequential:
+    layers: list[nn.Module] = [CoordinateChannels(image_size)]
+    width = channels + 2
+    for stride in STRIDES:
+        layers += [nn.BatchNorm2d(width), nn.Conv2d(width, WIDTH, 3, stride), nn.SiLU()]
+        width = WIDTH
+    return nn.Sequential(*layers)
+
+
+def _start(model: CapsuleClassifier) -> None:
+    """The authors' first weights: He's for the convolutions, of deviation 1/4 for the capsules."""
+    for layer in (*cast(nn.Sequential, model.backbone), *model.capsule_layers):
+        if isinstance(layer, nn.Conv2d) and not layer.weight.is_meta:
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.zeros_(cast(Tensor, layer.bias))
+        if isinstance(layer, CapsuleConv2d) and not layer.weight.is_meta:
+            nn.init.normal_(layer.weight, std=1 / 4)

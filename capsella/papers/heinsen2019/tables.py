@@ -1,0 +1,39 @@
+"""What Heinsen 2019 prints of smallNORB, as a table: three iterations of routing, and even couplings."""
+
+from dataclasses import replace
+
+from capsella.grid import Budget, BudgetName
+from capsella.papers.heinsen2019 import paper
+from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
+from capsella.training.registry import get_recipe
+
+RECIPE = "heinsen2019-smallnorb"
+SMALL = Budget(per_class=200, validation_per_class=50, test_per_class=200, epochs=4, batch_size=20)
+NIGHT = Budget(
+    epochs=20, epoch_images=10_000, batch_size=20, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
+)
+
+
+def table(budget: BudgetName) -> ErrorTable:
+    """The network of 272 K parameters, and beside it one whose couplings stay even, which the paper does not have."""
+    limit = {"small": SMALL, "night": NIGHT, "full": None}[budget]
+    rows = []
+    for iterations in (3, 1):
+        recipe = get_recipe(RECIPE)
+        routing = replace(recipe.model.options["routing"], iterations=iterations)
+        recipe = recipe.with_model(routing=routing)
+        rows.append(
+            ErrorRow(
+                slug=f"{iterations}-iterations" if iterations > 1 else "even",
+                recipe_name=RECIPE,
+                recipe=recipe if limit is None else limit.limit(recipe),
+                label=(str(iterations),),
+                paper=paper.SMALLNORB if iterations == 3 else None,
+            )
+        )
+    note = (
+        "The paper's error is the best of ten trainings, kept at the epoch that was best on test images, and its "
+        "images are mixed in pairs (mixup); ours are not, and their last epoch is kept."
+    )
+    limits = "" if limit is None else f"{limit}. "
+    return ErrorTable("Heinsen 2019, smallNORB", limits + note, ("iterations",), tuple(rows))

@@ -1,0 +1,1 @@
+"""Ribeiro, Leontidis, Kollias 2020, "Capsule Routing via Variational Bayes"."""
