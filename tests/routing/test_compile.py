@@ -23,6 +23,7 @@ from capsella.types import Capsules
 for routing in ROUTINGS.values():
     if routing.name not in {names!r}:
         continue
+    torch.compiler.reset()
     torch.manual_seed(0)
     layer = CapsuleConv2d(2, 4, 3, 4, kernel=(2, 1), routing=routing())
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

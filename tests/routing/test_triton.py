@@ -263,7 +263,7 @@ poses, activations, beta = torch.randn(2, 1, 3, 2, 3), torch.rand(2, 1, 3, 2), t
 weight = torch.randn(geometry.weight_shape(2, 3, 3, 5), requires_grad=True)
 children, settings = (poses, activations, weight, geometry), EMRouting(iterations=2)
 
-def em(): return em_capsule_conv_triton(CapsuleConv(*children), beta, beta, settings, True)
+def em(): return em_capsule_conv_triton(CapsuleConv(*children), beta, beta, settings, True).capsules()
 def dynamic(): return dynamic_capsule_conv_triton(CapsuleConv(*children), 2, None, False)
 
 for route in (em, dynamic):
