@@ -19,6 +19,7 @@ from capsella.search import Outcome, Search, SearchOptions, Space, open_search, 
 from capsella.search.final import train_winner, winning_recipe
 from capsella.search.length import seconds_an_epoch
 from capsella.search.options import TRIALS
+from capsella.search.report import write_report
 from capsella.search.schedule import expected_epochs
 from capsella.training import Machine, Recipe, save_recipe
 
@@ -138,9 +139,9 @@ def _print_outcome(outcome: Outcome) -> None:
 
 def _finish(search: Search, outcome: Outcome, console: Console) -> None:
     """The winner's recipe, its test, and the page."""
-    winner, options = outcome.winner, search.options
+    winner, options, tested = outcome.winner, search.options, None
     if winner is None:
-        print("call the command again, and it goes on")
+        print(f"report  {write_report(search, outcome)}\ncall the command again, and it goes on")
         return
     if options.save_recipe is not None:
         save_recipe(winning_recipe(search, winner), options.save_recipe)
@@ -149,3 +150,4 @@ def _finish(search: Search, outcome: Outcome, console: Console) -> None:
         tested = train_winner(search, winner, console)
         if tested is not None:
             print(f"test error of {winner.name}: {tested.text} on {counted(tested.images, 'image')}, {tested.folder}")
+    print(f"report  {write_report(search, outcome, tested)}")

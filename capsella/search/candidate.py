@@ -20,7 +20,7 @@ LOCKED_SECONDS = 2.0
 """Between looks at a folder where another process still trains."""
 
 
-class TestImagesTouchedError(Exception):
+class SealedError(Exception):
     """Something looked at the test images while a search went on."""
 
 
@@ -28,10 +28,10 @@ class Sealed:
     """Stands where the test images were: whatever is asked of it raises."""
 
     def __getattribute__(self, name: str) -> NoReturn:
-        raise TestImagesTouchedError(f"a search must not look at the test images, but asked for {name}")
+        raise SealedError(f"a search must not look at the test images, but asked for {name}")
 
     def __len__(self) -> int:
-        raise TestImagesTouchedError("a search must not look at the test images, but counted them")
+        raise SealedError("a search must not look at the test images, but counted them")
 
 
 def sealed(splits: Splits) -> Splits:

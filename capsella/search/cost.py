@@ -5,17 +5,19 @@ from typing import Any
 
 import torch
 
+from capsella.data import single_images
 from capsella.models import ImageClassifier
 from capsella.models.base import count_parameters
 from capsella.search.candidate import Images
+from capsella.search.latency import Stopwatch
 from capsella.search.options import SearchOptions
 from capsella.training import Recipe
 
 
 class TooCostlyError(Exception):
-    """A candidate is over a limit. values: of the objectives, with the error as bad as can be."""
+    """A candidate is over a limit. values: of the objectives, with the error as bad as can be, where all were found out."""
 
-    def __init__(self, why: str, values: list[float]) -> None:
+    def __init__(self, why: str, values: list[float] | None) -> None:
         super().__init__(why)
         self.values = values
 
@@ -27,6 +29,7 @@ class Costs:
     options: SearchOptions
     images: Images
     known: dict[int, dict[str, float]] = field(default_factory=dict)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def of(self, recipe: Recipe, candidate: int) -> dict[str, float]:
         """By objective; the recipe itself is never refused.
@@ -46,13 +49,20 @@ class Costs:
         splits = self.images.of(recipe.data)
         with torch.device("meta"):
             model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
-        return {"parameters": float(shipped_parameters(model))}
+        cost = {"parameters": float(shipped_parameters(model))}
+        too_large = self.options.limit_parameters is not None and cost["parameters"] > self.options.limit_parameters
+        if self.options.times and not too_large:
+            torch.manual_seed(recipe.seed)
+            model = recipe.model.create(splits.image_size, splits.channels, splits.classes).eval()
+            cost["ms"] = self.stopwatch.milliseconds(model, single_images(splits.train, "times"))
+        return cost
 
     def _check(self, cost: dict[str, float]) -> None:
         limits = {"parameters": self.options.limit_parameters, "ms": self.options.limit_ms}
         for name, limit in limits.items():
-            if limit is not None and cost[name] > limit:
-                values = [100.0 if objective == "error" else cost[objective] for objective in self.options.objectives]
+            if limit is not None and name in cost and cost[name] > limit:
+                told = [100.0 if objective == "error" else cost.get(objective) for objective in self.options.objectives]
+                values = None if None in told else [float(value) for value in told if value is not None]
                 raise TooCostlyError(f"{cost[name]:,.4g} {name}, more than {limit:,.4g}", values)
 
 

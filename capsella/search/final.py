@@ -18,7 +18,7 @@ VALIDATION = 0.05
 
 
 @dataclass(frozen=True)
-class Tested:
+class FinalTest:
     """The winner's test. errors: in per cent, of each seed; images: tested."""
 
     errors: tuple[float, ...]
@@ -44,7 +44,7 @@ def winning_recipe(search: Search, winner: Finalist) -> Recipe:
     return replace(recipe, data=data, keep="last", patience=None)
 
 
-def train_winner(search: Search, winner: Finalist, console: Console) -> Tested | None:
+def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTest | None:
     """Train and test; what is finished is read. None where another process does it now.
 
     Raises:
@@ -61,7 +61,9 @@ def train_winner(search: Search, winner: Finalist, console: Console) -> Tested |
             raise
         console.print("another process trains the winner", soft_wrap=True)
         return None
-    tested = Tested(tuple(one["test"]["error_percent"] for one in results), results[0]["test"]["images"], str(folder))
+    tested = FinalTest(
+        tuple(one["test"]["error_percent"] for one in results), results[0]["test"]["images"], str(folder)
+    )
     values: dict[str, Any] = {"candidate": winner.candidate, "test_error_percent": list(tested.errors)}
     write_json(search.folder / "test.json", {**values, "images": tested.images})
     return tested

@@ -1,15 +1,19 @@
 """A search in one process: what is trained, refused, found, and never looked at."""
 
 import dataclasses
+import html
 import json
+import re
 
 import pytest
 
 from capsella.errors import CapsellaError
 from capsella.search import work
-from capsella.search.candidate import Images, TestImagesTouchedError, candidate_folder, sealed
+from capsella.search.candidate import Images, SealedError, candidate_folder, sealed
+from capsella.search.final import FinalTest, train_winner, winning_recipe
+from capsella.search.report import write_report
 from capsella.search.schedule import BASE, Job, done
-from capsella.training import RunFolder, train
+from capsella.training import RunFolder, read_recipe, save_recipe, train
 from capsella.training.checkpoint import read_progress
 from tests.papers.tiny import QUIET
 from tests.search.made import RECIPE, SPACE, opened, read
@@ -75,14 +79,14 @@ def test_a_study_of_something_else_is_not_mixed_in(searched):
 
 def test_test_images_are_never_touched(tmp_path):
     splits = sealed(read(RECIPE.data))
-    with pytest.raises(TestImagesTouchedError):
+    with pytest.raises(SealedError):
         len(splits.test)
-    with pytest.raises(TestImagesTouchedError):
+    with pytest.raises(SealedError):
         _ = splits.test.images
-    with pytest.raises(TestImagesTouchedError):
+    with pytest.raises(SealedError):
         splits.named()["test"].counts()
     assert isinstance(opened(tmp_path).images.of(RECIPE.data), type(splits))
-    with pytest.raises(TestImagesTouchedError):
+    with pytest.raises(SealedError):
         len(Images(read).of(RECIPE.data).test)
 
 
@@ -120,3 +124,57 @@ def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "MOST_REFUSED", 3)
     with pytest.raises(CapsellaError, match="too little of the space keeps within the limits"):
         work(opened(tmp_path, limit_parameters=10))
+
+
+def test_the_page_holds_what_it_promises(searched):
+    search, outcome = searched
+    page = write_report(search, outcome, FinalTest((4.0, 6.0), 100, "final")).read_text()
+    assert outcome.verdict in html.unescape(page)
+    for name in ("finalists", "rungs", "importance", "protocol", "cost"):
+        assert f'<h2 id="{name}">' in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "test error 5.00 ± 1.41 % on 100 images" in page
+    assert "fANOVA over 6 candidates at epoch 1" in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert all(path in page for path in SPACE.of)
+
+
+def test_the_front_is_drawn(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    search = opened(tmp_path, objectives=("error", "parameters"))
+    outcome = work(search)
+    page = write_report(search, outcome).read_text()
+    assert '<h2 id="front-parameters">' in page
+    assert "On the front, where none is better in all of error, parameters" in page
+    whole = [(one.error, one.costs["parameters"]) for one in outcome.finalists]
+    on_front = [(one.error, one.costs["parameters"]) for one in outcome.front]
+    assert on_front
+    assert all(any(o[0] <= w[0] and o[1] <= w[1] for o in on_front) for w in whole)
+
+
+def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    search = opened(tmp_path, trials=2, finalists=1)
+    outcome = work(search)
+    recipe = winning_recipe(search, outcome.winner)
+    save_recipe(recipe, tmp_path / "mine.json")
+    assert read_recipe(tmp_path / "mine.json") == recipe.complete()
+    tested = train_winner(search, outcome.winner, QUIET)
+    assert len(tested.errors) == 2
+    assert json.loads((tmp_path / "test.json").read_text())["test_error_percent"] == list(tested.errors)
+    assert train_winner(search, outcome.winner, QUIET) == tested
+
+
+def test_a_file_that_is_no_recipe(tmp_path):
+    for text in ("", "[]", '{"recipe": 3}', '{"recipe": {"model": 3}}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(CapsellaError, match=r"bad\.json"):
+            read_recipe(tmp_path / "bad.json")
+    with pytest.raises(CapsellaError, match=r"gone\.json"):
+        read_recipe(tmp_path / "gone.json")
