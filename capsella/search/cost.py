@@ -15,7 +15,7 @@ from capsella.training import Recipe
 
 
 class TooCostlyError(Exception):
-    """A candidate is over a limit. values: of the objectives, with the error as bad as can be, where all were found out."""
+    """A candidate is over a limit. values: of the objectives, where all are known, with the worst error."""
 
     def __init__(self, why: str, values: list[float] | None) -> None:
         super().__init__(why)

@@ -13,6 +13,11 @@ OF_NETWORKS: dict[str, tuple[Any, ...]] = {
     "batch_norm": (False, True),
     "norm": ("batch", "group"),
     "coordinate_addition": (False, True),
+    "types": (8, 16, 32),
+    "stem_width": (8, 16, 32),
+    "front_width": (32, 64, 128),
+    "caps_width": (16, 32),
+    "kernel": (5, 7, 9),
 }
 """Choices for options that networks may have; the network's own value is among them, too."""
 

@@ -32,13 +32,15 @@ def check_optuna() -> None:
 class Study:
     """The trials that all workers share.
 
-    storage, trials: Optuna's storage and study. space: that candidates are drawn from.
+    storage, trials: Optuna's storage and study. space: that candidates are drawn from. points, costs: of each
+    candidate, by the trials that were read last.
     """
 
     storage: Any
     trials: Any
     space: Space
     points: dict[int, dict[str, Label]] = field(default_factory=dict)
+    costs: dict[int, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -118,6 +120,10 @@ class Study:
             candidate = trial.user_attrs.get("candidate", trial.number)
             if trial.params.keys() == self.space.of.keys():
                 self.points.setdefault(candidate, dict(trial.params))
+            if "parameters" in trial.user_attrs:
+                names = ("parameters", "ms")
+                found = {name: trial.user_attrs[name] for name in names if name in trial.user_attrs}
+                self.costs.setdefault(candidate, found)
         return records_of(trials)
 
     def ask(self, job: Job | None) -> "Claim":

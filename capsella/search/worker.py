@@ -122,7 +122,7 @@ class Worker:
 
     def _train(self, claim: Claim) -> None:
         recipe = with_seed(self.space.recipe_at(self.recipe, claim.point), claim.job.seed)
-        cost = self.costs.of(recipe, claim.job.candidate)
+        cost = self.study.costs.get(claim.job.candidate) or self.costs.of(recipe, claim.job.candidate)
         folder, epochs = candidate_folder(self.folder, claim.job), self.rules.rungs[claim.job.rung]
         trained = train_to(recipe, folder, epochs, self.images, self.machine, f"{self.name}-{claim.job.candidate}")
         numbers = {"error": trained.error, **cost}

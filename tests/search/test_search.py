@@ -178,3 +178,16 @@ def test_a_file_that_is_no_recipe(tmp_path):
             read_recipe(tmp_path / "bad.json")
     with pytest.raises(CapsellaError, match=r"gone\.json"):
         read_recipe(tmp_path / "gone.json")
+
+
+def test_time_is_measured_and_limits_refuse_by_it(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    monkeypatch.setattr("capsella.search.latency.BACKENDS", ("packed",))
+    outcome = work(opened(tmp_path, trials=2, finalists=1, seeds=1, objectives=("error", "ms")))
+    assert all(0 < one.costs["ms"] < 1000 for one in outcome.finalists)
+    monkeypatch.setattr(worker, "MOST_REFUSED", 1)
+    with pytest.raises(CapsellaError, match="keeps within the limits"):
+        work(opened(tmp_path / "fast", limit_ms=1e-3))
