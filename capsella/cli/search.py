@@ -23,7 +23,7 @@ from capsella.search.report import write_report
 from capsella.search.schedule import expected_epochs
 from capsella.training import Machine, Recipe, save_recipe
 
-USAGE = """usage: capsella search RECIPE [IMAGES] [--minutes M] [--trials N] [--FLAG VALUE …]
+USAGE = """usage: capsella search RECIPE [IMAGES] [--minutes M] [--trials N] [--FLAG …]
        capsella search IMAGES [--minutes M] [--trials N] [--FLAG VALUE …]
 
 Looks for better values of a recipe's fields: learning rate, batch, changes of

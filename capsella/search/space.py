@@ -170,7 +170,11 @@ class Space:
         for word in words:
             found = [path for path in self.of if path == word or path.endswith(f".{word}")]
             if len(found) != 1:
-                hint = f"could be {' or '.join(found)}" if found else near_names(word, self.of)
+                hint = (
+                    f"could be {' or '.join(found)}"
+                    if found
+                    else near_names(word, [*self.of, *(path.rpartition(".")[2] for path in self.of)])
+                )
                 raise ValueError(f"tune: {word!r} must name one field of the space; {hint}")
             chosen[found[0]] = self.of[found[0]]
         return Space(chosen)

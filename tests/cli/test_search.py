@@ -46,7 +46,7 @@ def test_the_plan_alone(cli, tmp_path, monkeypatch):
 
 
 def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 6.0)
+    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 7.0)
     words = [
         "search",
         "demo",

@@ -112,7 +112,7 @@ def _emnet(
     backbone.extend(convolution(front.front_width, caps_width, kernel, 2, batch_norm=front.batch_norm))
     conv_caps = [CapsuleConv2d(types, p, types, p, 3, pose="matrix", routing=routing)] if with_conv_caps else []
     convolutions = [(kernel, 2), *([(3, 1)] if with_conv_caps else [])]
-    # The map before the INIT-NET's last convolution stands for the image; padding moves its cells by half of one at most.
+    # The map before the INIT-NET's last convolution stands for the image; padding moves its cells by half of one.
     offset = coordinate_addition(
         receptive_field_centres(halved_size(front.image_size), [(kernel, 1), *convolutions]), p
     )
