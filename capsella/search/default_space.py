@@ -106,7 +106,7 @@ OF_ROUTINGS: dict[type[Routing], Callable[[Any], dict[str, Range | Choice]]] = {
 
 def _routing(recipe: Recipe) -> dict[str, Range | Choice]:
     routing = recipe.model.options.get("routing")
-    fields = OF_ROUTINGS.get(type(routing))
+    fields = OF_ROUTINGS.get(type(routing)) if isinstance(routing, Routing) else None
     return {} if fields is None else {f"model.routing.{name}": values for name, values in fields(routing).items()}
 
 

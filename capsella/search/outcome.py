@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capsella.search.front import front
@@ -40,7 +40,11 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study found. finalists: the best first. front: their numbers where none is better in all objectives."""
+    """What a study found.
+
+    objectives, rules, records, points: of the study. finalists: the best first, with the errors of the seeds that two
+    of them at least have.
+    """
 
     objectives: tuple[str, ...]
     rules: Rules
@@ -58,8 +62,10 @@ class Outcome:
     ) -> "Outcome":
         """From the trials of a study, finished or not."""
         found = [_finalist(number, objectives, rules, records, points) for number in finalists(records, rules)]
-        most = max((len(one.errors) for one in found), default=0)
-        found.sort(key=lambda one: (len(one.errors) < most, one.error, *one.costs.values()))
+        counts = sorted((len(one.errors) for one in found), reverse=True)
+        common = counts[min(1, len(counts) - 1)] if counts else 0  # seeds that two of them have, to be compared by
+        found = [replace(one, errors=one.errors[:common]) for one in found]
+        found.sort(key=lambda one: (len(one.errors) < common, one.error, *one.costs.values()))
         return cls(tuple(objectives), rules, records, points, tuple(found))
 
     @property

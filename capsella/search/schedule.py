@@ -129,8 +129,8 @@ def _closing_job(records: Sequence[Record], rules: Rules, gone: set[Job]) -> Job
                 job = Job(record.job.candidate, rung + 1)
                 if job not in gone:
                     return job
-    for candidate in finalists(records, rules):
-        for seed in range(1, rules.seeds):
+    for seed in range(1, rules.seeds):  # each has its second before any has its third
+        for candidate in finalists(records, rules):
             job = Job(candidate, rules.top, seed)
             if job not in gone:
                 return job

@@ -55,7 +55,7 @@ class Range:
         """
         is_number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         require(is_number and self.low <= value <= self.high, f"be in the range {self}", value=value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def value(self, label: Label) -> Any:
         """What `label` stands for."""
@@ -170,11 +170,8 @@ class Space:
         for word in words:
             found = [path for path in self.of if path == word or path.endswith(f".{word}")]
             if len(found) != 1:
-                hint = (
-                    f"could be {' or '.join(found)}"
-                    if found
-                    else near_names(word, [*self.of, *(path.rpartition(".")[2] for path in self.of)])
-                )
+                names = [*self.of, *(path.rpartition(".")[2] for path in self.of)]
+                hint = f"could be {' or '.join(found)}" if found else near_names(word, names)
                 raise ValueError(f"tune: {word!r} must name one field of the space; {hint}")
             chosen[found[0]] = self.of[found[0]]
         return Space(chosen)

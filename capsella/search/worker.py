@@ -29,6 +29,8 @@ from capsella.training import Machine, Recipe, TrainingDivergedError
 
 POLL = 2.0
 """Seconds between looks at a study in which others are at work and nothing is to be done."""
+MOST_FOR_THE_END = 0.5
+"""Of the time: the rest is for new candidates and their promotions, however slow the machine turns out to be."""
 MOST_REFUSED = 50
 """So many candidates refused for each that may be trained: then nothing will keep within the limits."""
 
@@ -91,7 +93,10 @@ class Worker:
         if trials is not None and len(candidates(records)) >= trials:
             return False
         left = self._seconds_left()
-        return left is None or epochs_to_close(records, self.rules) * seconds_an_epoch(records) < left
+        if left is None or self.options.minutes is None:
+            return True
+        closing = epochs_to_close(records, self.rules) * seconds_an_epoch(records)
+        return min(closing, MOST_FOR_THE_END * 60 * self.options.minutes) < left
 
     def _takes_too_long(self, job: Job, records: Sequence[Record]) -> bool:
         left = self._seconds_left()

@@ -44,6 +44,7 @@ def test_values_that_are_no_numbers_or_words_are_kept_as_text():
     assert [choice.value(label) for label in choice.labels] == [(1, 2), (3, 4), None]
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("of", "text"),
     [
