@@ -2,6 +2,7 @@
 
 from capsella.papers import own_images
 from capsella.papers.forslov2018 import recipes as _forslov2018
+from capsella.papers.forslov2018 import space as _space_of_forslov2018
 from capsella.papers.hinton2018 import recipes as _hinton2018
 from capsella.papers.mazzia2021 import recipes as _mazzia2021
 from capsella.papers.sabour2017 import recipes as _sabour2017

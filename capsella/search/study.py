@@ -1,5 +1,6 @@
 """A study: Optuna's trials in a database that any number of processes share, as the schedule's jobs."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,11 +160,14 @@ class Claim:
     @contextmanager
     def alive(self) -> Iterator[None]:
         """Signs of life while the trial is worked at."""
+        import optuna
+
         over, storage, trial = threading.Event(), self.study.storage, self.trial._trial_id
 
         def beat() -> None:
             while True:
-                storage.record_heartbeat(trial)
+                with contextlib.suppress(optuna.exceptions.StorageInternalError):  # busy: the next one will do
+                    storage.record_heartbeat(trial)
                 if over.wait(storage.heartbeat_interval):
                     return
 

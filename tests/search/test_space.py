@@ -22,9 +22,10 @@ def test_every_recipe_has_a_space(name):
     assert "optimizer.learning_rate" in space.of
 
 
-def test_em_routing_and_widths_are_in_it():
-    space = default_space(get_recipe("images-emnet"))
-    fields = {"iterations", "inverse_temperature", "variance_floor", "early_sharpness", "beta_a_scale"}
+@pytest.mark.parametrize("name", ["", "images-emnet"])
+def test_em_routing_and_widths_are_in_it(name):
+    space = default_space(get_recipe("images-emnet"), name)
+    fields = {"iterations", "inverse_temperature", "variance_floor", "beta_a_scale"}
     assert {f"model.routing.{name}" for name in fields} <= set(space.of)
     assert {"model.types", "model.front_width", "model.kernel", "model.pose_elements"} <= set(space.of)
 
