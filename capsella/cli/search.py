@@ -1,7 +1,8 @@
 """`capsella search`."""
 
 import runpy
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -72,10 +73,14 @@ def run(arguments: list[str]) -> None:
     recipe, words = prepare(recipe, words, (*OTHER_FLAGS, *SEARCH_FLAGS))
     command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
     space = None if command.space is None else read_space(command.space)
+    if command.dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            options = replace(command.search, out=Path(folder, name), storage=None)
+            _print_plan(open_search(command.recipe, name, options, space, command.machine), console)
+        return
     search = open_search(command.recipe, name, command.search, space, command.machine)
     _print_plan(search, console)
-    if command.dry_run:
-        return
+    print(f"study   {search.folder}")
     outcome = work(search, console)
     _print_outcome(outcome)
     _finish(search, outcome, console)
@@ -120,7 +125,6 @@ def _print_plan(search: Search, console: Console) -> None:
         seconds = seconds_an_epoch(search.trained, search.images, search.machine)
         whole = expected_epochs(search.rules, options.all_trials or TRIALS) * seconds
         print(f"Estimated: {duration(whole)} for one process, from a few steps of the recipe here.")
-    print(f"study   {search.folder}")
 
 
 def _print_outcome(outcome: Outcome) -> None:

@@ -75,12 +75,18 @@ def open_search(
     space = space or default_space(recipe, name)
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)
-    folder, images = options.out or Path("runs", f"search-{name}"), images or Images()
+    folder, images = folder_of(name, options), images or Images()
+    images.of(recipe.data)  # before a folder is made: what is wrong with them shows at once
     folder.mkdir(parents=True, exist_ok=True)
     study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
     trained = _agreed(study, recipe, options, space, images, machine, folder)
     rules = rules_of(trained, options)
     return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)
+
+
+def folder_of(name: str, options: SearchOptions) -> Path:
+    """Of the study."""
+    return options.out or Path("runs", f"search-{name}")
 
 
 def _agreed(

@@ -82,7 +82,7 @@ class Study:
         except Exception as error:  # each database has errors of its own
             raise CapsellaError(f"the study cannot be opened at {url}: {error}") from error
         if len(study.directions) != len(objectives):
-            raise CapsellaError(f"the study {name!r} was begun with another number of objectives; {_ELSE}")
+            raise CapsellaError(f"the study {name!r} was begun with other objectives; {_ELSE}")
         return cls(storage, study, space)
 
     def agree(self, settings: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ def test_the_plan_alone(cli, tmp_path, monkeypatch):
     assert "augment.shift" in answer.out
     assert "30 candidates, up to 12 epochs each; one in three goes on after epoch 1 and 4" in answer.out
     assert "Estimated:" in answer.out
+    assert not (tmp_path / "study").exists()
 
 
 def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
@@ -63,7 +64,6 @@ def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
     answer = cli(*words)
     assert answer.code == 0, answer.err
     assert "note: to fit into 10 minutes, each trains for 9 epochs" in answer.out
-    assert "begun with another" in cli(*words, "--learning-rate", 1).err
     monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 6000.0)
     words[-1] = tmp_path / "other"
     assert "minutes: must be at least" in cli(*words).err

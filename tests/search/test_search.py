@@ -73,7 +73,7 @@ def test_a_study_of_something_else_is_not_mixed_in(searched):
     search, _ = searched
     with pytest.raises(CapsellaError, match="begun with another limit_parameters"):
         opened(search.folder, limit_parameters=10**6)
-    with pytest.raises(CapsellaError, match="another number of objectives"):
+    with pytest.raises(CapsellaError, match="begun with other objectives"):
         opened(search.folder, objectives=("error", "parameters"))
 
 
