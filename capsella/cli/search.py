@@ -130,13 +130,15 @@ def _print_plan(search: Search, console: Console) -> None:
 def _print_outcome(outcome: Outcome) -> None:
     others = [name for name in outcome.objectives if name != "error"]
     table = Table("candidate")
-    for head in ("seeds", "validation error %", *others, "front"):
+    for head in ("seeds", "validation error %", *others, *(["front"] if others else [])):
         table.add_column(head, justify="right")
     front = outcome.front
     for one in outcome.finalists:
         costs = [f"{one.costs[name]:,.4g}" for name in others]
         error = f"{one.error:.2f} ± {one.spread:.2f}"
-        table.add_row(Text(one.name), str(len(one.errors)), error, *costs, "yes" if one in front else "")
+        table.add_row(
+            Text(one.name), str(len(one.errors)), error, *costs, *(["yes" if one in front else ""] if others else [])
+        )
     screen.show(table)
     print(outcome.verdict)
 

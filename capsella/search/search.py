@@ -13,7 +13,7 @@ from capsella.files import alone_in, write_json
 from capsella.grid import duration
 from capsella.search.candidate import Images
 from capsella.search.cost import Costs
-from capsella.search.default_space import default_space
+from capsella.search.defaults import default_space
 from capsella.search.length import rules_of, shortened
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
