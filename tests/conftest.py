@@ -62,6 +62,7 @@ FIRST_STEPS = {
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
     "compare": ("make_plan", "first_plan"),
+    "search": ("open_search",),
     "reproduce": ("find_entries",),
     "transfer": ("transfer",),
     "adapt": ("load_run",),

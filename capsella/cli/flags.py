@@ -13,10 +13,17 @@ from capsella.training.command_line import leaves
 
 # Flags of `capsella train` that are no fields of a recipe.
 OTHER_FLAGS = ("out", "seeds", "accelerator", "devices", "threads", "checkpoint_seconds", "help")
+# And of `capsella search`.
+SEARCH_FLAGS = (
+    *("minutes", "trials", "objectives", "limit_ms", "limit_parameters", "finalists", "tune", "storage", "space"),
+    *("save_recipe", "final", "dry_run"),
+)
 
 
-def prepare(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
+def prepare(recipe: Recipe, words: list[str], others: tuple[str, ...] = OTHER_FLAGS) -> tuple[Recipe, list[str]]:
     """The recipe with all options of its network filled in, and the flags with full names.
+
+    `others`: flags that are no fields of the recipe.
 
     `--routing.iterations 1` and `--iterations 1` both become `--model.routing.iterations 1`; `--loss spread` becomes
     `--loss.name spread`. `--model NAME` and `--routing NAME` change which options there are, so they are taken first.
@@ -29,7 +36,7 @@ def prepare(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
     if routing is not None:
         recipe = replace(recipe, model=recipe.model.with_routing(routing))
     fields = leaves(recipe)
-    return _with_optional(recipe, [_full_name(word, fields) for word in words])
+    return _with_optional(recipe, [_full_name(word, fields, others) for word in words])
 
 
 def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
@@ -62,7 +69,7 @@ def _take(words: list[str], *names: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
-def _full_name(word: str, fields: dict[str, Any]) -> str:
+def _full_name(word: str, fields: dict[str, Any], others: tuple[str, ...]) -> str:
     """A flag's short name made long where exactly one field ends so; `fields` maps full names to values."""
     if not word.startswith("--"):
         return word
@@ -70,7 +77,7 @@ def _full_name(word: str, fields: dict[str, Any]) -> str:
     group, dot, leaf = flag.replace("-", "_").rpartition(".")
     negated = leaf.startswith("no_")
     wanted = f"{group}{dot}{leaf.removeprefix('no_')}"
-    if wanted in (*fields, *OTHER_FLAGS):
+    if wanted in (*fields, *others):
         return word
     # --no-reconstruction can only mean the switch, not the field of the same name that takes a word.
     ends = [path for path in fields if path.endswith(f".{wanted}") and (isinstance(fields[path], bool) or not negated)]
@@ -79,7 +86,7 @@ def _full_name(word: str, fields: dict[str, Any]) -> str:
         choices = " or ".join(f"--{path.replace('_', '-')}" for path in ends)
         raise ValueError(f"--{flag}: must name one field, but could be {choices}")
     if not ends:
-        meant = {*fields, *(path.rpartition(".")[2] for path in fields), *OTHER_FLAGS}
+        meant = {*fields, *(path.rpartition(".")[2] for path in fields), *others}
         hint = near_names(f"--{flag}", (f"--{name.replace('_', '-')}" for name in meant))
         raise ValueError(f"--{flag}: no such flag; {hint}")
     group, _, leaf = ends[0].replace("_", "-").rpartition(".")

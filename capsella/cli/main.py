@@ -24,6 +24,7 @@ GROUPS = {
         "evaluate": "error, precision, recall, calibration and confusions of a run",
         "calibrate": "fit probabilities for a run that was trained without them",
         "compare": "capsule networks or CNNs: which serve your images better?",
+        "search": "better hyper-parameters and networks, by validation images",
         "transfer": "train in one laboratory, test in another, each left out in turn",
         "adapt": "adapt a run to another laboratory with a few labelled images",
         "robustness": "accuracy on turned, moved, coloured and noisy test images",

@@ -1,7 +1,7 @@
 """`capsella train`."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +13,14 @@ from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.data.outline import outline
+from capsella.errors import require
 from capsella.papers import get_recipe, list_recipes, recipe_function
 from capsella.papers.own_images import DEFAULT, fitted
-from capsella.training import Machine, Recipe, new_run_folder, resume, train
+from capsella.training import Machine, Recipe, new_run_folder, read_recipe, resume, train
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
+       capsella train RECIPE.json [IMAGES] [--FIELD VALUE …]
        capsella train IMAGES --folds 5 [--out FOLDER] [--FIELD VALUE …]
        capsella train --resume RUN
 
@@ -82,8 +84,7 @@ def run(arguments: list[str]) -> None:
             raise ValueError(f"--resume: must stand alone, as in `capsella train --resume RUN`, got `{got}`")
         finish(resume(Path(arguments[1]), console=console), console)
     else:
-        name, images, words = _named(arguments)
-        recipe = get_recipe(name) if images is None else _fit(name, images, words, console)
+        name, recipe, images, words = chosen_recipe(arguments, console)
         recipe, words = prepare(recipe, words)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
         if images is not None:
@@ -103,6 +104,23 @@ def _warn_of_few_epochs(asked: int, chosen: int, console: Console) -> None:
             f"note: {chosen} epochs are usual for these images; after {asked} a network is seldom trained to the end",
             soft_wrap=True,
         )
+
+
+def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, Path | None, list[str]]:
+    """The name of the recipe, the recipe for the folder of images if one is given, that folder, and the flags.
+
+    Raises:
+        ValueError: no recipe has the name, and no folder. CapsellaError: a recipe's file that cannot be read.
+    """
+    if arguments[0].endswith(".json"):
+        recipe, (file, *words) = read_recipe(Path(arguments[0])), arguments
+        images = Path(words.pop(0)) if words and not words[0].startswith("-") else None
+        if images is not None:
+            require(recipe.data.name == "folder", "be left out: the recipe is not for a folder", images=str(images))
+            recipe = replace(recipe, data=replace(recipe.data, path=images))
+        return Path(file).stem, recipe, images, words
+    name, images, words = _named(arguments)
+    return name, get_recipe(name) if images is None else _fit(name, images, words, console), images, words
 
 
 def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:

@@ -62,8 +62,9 @@ class CoordinateChannels(nn.Module):
 
     def __init__(self, image_size: tuple[int, int]) -> None:
         super().__init__()
-        rows, columns = (torch.linspace(-1, 1, n) for n in image_size)
-        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
+        height, width = image_size
+        grid = torch.empty(2, height, width)
+        grid[0], grid[1] = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)
         # Not a part of the saved weights: the image size gives it.
         self.register_buffer("grid", grid, persistent=False)
 

@@ -25,6 +25,6 @@ class MeanCapsules(DenseCapsules):
     def __init__(self, grid: tuple[int, int], types_in: int, pose: int, types_out: int, *, routing: Routing) -> None:
         super().__init__(grid, types_in, pose, types_out, pose, tied=True, routing=routing)
         del self.weight
-        # Not a part of the saved weights, as it never changes. torch.eye would import PyTorch's compiler for an outline.
+        # Not a part of the saved weights, as it never changes. torch.eye would import PyTorch's compiler.
         unit = torch.zeros(pose, pose).fill_diagonal_(1)
         self.register_buffer("weight", unit.expand(1, 1, types_in, types_out, pose, pose), persistent=False)

@@ -84,8 +84,11 @@ def _capsule_layers(
 
 
 def _coordinates(grid: tuple[int, int]) -> Float[Tensor, "h w d"]:
-    rows, columns = (NEAR * torch.arange(1, n + 1) / n for n in grid)
-    return coordinate_addition(torch.stack(torch.meshgrid(rows, columns, indexing="ij"), 2), POSE)
+    height, width = grid
+    near = [
+        [(NEAR * row / height, NEAR * column / width) for column in range(1, width + 1)] for row in range(1, height + 1)
+    ]
+    return coordinate_addition(torch.tensor(near), POSE)
 
 
 def _start(model: CapsuleClassifier) -> None:

@@ -2,6 +2,7 @@
 
 from capsella.papers import own_images
 from capsella.papers.forslov2018 import recipes as _forslov2018
+from capsella.papers.forslov2018 import space as _space_of_forslov2018
 from capsella.papers.hahn2019 import recipes as _hahn2019
 from capsella.papers.heinsen2019 import recipes as _heinsen2019
 from capsella.papers.hinton2018 import recipes as _hinton2018

@@ -14,4 +14,5 @@ from capsella.training.devices import is_first_process
 from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
+from capsella.training.recipe_file import read_recipe, save_recipe
 from capsella.training.run import Run, RunFolder, load_run, new_run_folder

@@ -72,6 +72,18 @@ def load_checkpoint(
         raise CapsellaError(f"{path} belongs to another model: {error or type(error).__name__}") from error
 
 
+def read_progress(path: Path) -> Progress:
+    """How far the training of a checkpoint has come.
+
+    Raises:
+        CapsellaError: the file is missing or damaged.
+    """
+    try:
+        return Progress(**_read(path)["progress"])
+    except FileNotFoundError as error:
+        raise CapsellaError(f"{path} does not exist: this training never began") from error
+
+
 def _read(path: Path) -> dict[str, Any]:
     """What a checkpoint holds."""
     try:

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, batches, load_data
+from capsella.data import LabelledImages, Splits, batches, load_data
 from capsella.errors import CapsellaError, counted
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
@@ -22,14 +22,14 @@ from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import launch, peak_memory_mib, settle_precision, settle_votes, sums_over_devices
+from capsella.training.devices import launch, settle_precision, settle_votes, sums_over_devices
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
-from capsella.training.validation import Validation, is_to_keep, kept_by, reaches, routing_row, stopped, validate
+from capsella.training.validation import Validation, is_to_keep, kept_by, reaches, routing_row, summary_of, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -40,9 +40,17 @@ class TrainingDivergedError(CapsellaError):
 
 
 def train(
-    recipe: Recipe, folder: Path, *, name: str = "unnamed", machine: Machine = Machine(), console: Console | None = None
-) -> Run:
+    recipe: Recipe, folder: Path, *, name: str = "unnamed", machine: Machine = Machine(),
+    console: Console | None = None, until: int | None = None, splits: Splits | None = None,
+) -> Run:  # fmt: skip
     """Train a new run into `folder` and return it with the weights that the recipe keeps.
+
+    Args:
+        recipe, folder, name: what is trained, where, and what it is called.
+        machine: where it is computed.
+        console: for progress.
+        until: pause after this epoch, as if interrupted: `resume` goes on, and computes what an unbroken training does.
+        splits: the images of the recipe, where they are loaded already.
 
     Raises:
         CapsellaError: a run is in `folder` already, or another process trains there; data is missing or broken; the
@@ -56,18 +64,22 @@ def train(
         recipe, precision = settle_precision(recipe, machine)
         recipe, votes = settle_votes(recipe, machine)
         fabric = launch(recipe, machine)
-        trainer = Trainer(recipe, machine, files, name, fabric, console or Console())
+        trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), splits)
         for field, choice in (("precision", precision), ("votes", votes), ("balance", trainer.balance_choice)):
             if choice is not None:
                 trainer.console.print(f"{field} {choice}", markup=False, soft_wrap=True)
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, machine)
-        trainer.run()
+        trainer.run(until)
         return load_run(folder)
 
 
-def resume(folder: Path, *, console: Console | None = None) -> Run:
+def resume(
+    folder: Path, *, console: Console | None = None, until: int | None = None, splits: Splits | None = None
+) -> Run:
     """Continue the training in `folder` from its last checkpoint; a finished one is returned as it is.
+
+    `until`, `splits`: as for `train`.
 
     Raises:
         CapsellaError: no run, or no checkpoint, is there; and what `train` raises.
@@ -75,10 +87,10 @@ def resume(folder: Path, *, console: Console | None = None) -> Run:
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
     with files.alone(machine):
-        trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console())
+        trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console(), splits)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         if not trainer.is_finished:
-            trainer.run()
+            trainer.run(until)
         return load_run(folder)
 
 
@@ -88,12 +100,13 @@ class Trainer:
     load = staticmethod(load_data)
 
     def __init__(
-        self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console
-    ) -> None:
+        self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console,
+        splits: Splits | None = None,
+    ) -> None:  # fmt: skip
         self.machine, self.files, self.name, self.fabric = machine, files, name, fabric
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
-        self.splits = splits = self.load(recipe.data)
+        self.splits = splits = splits or self.load(recipe.data)
         found = recipe.with_found(splits.value_range, splits.cell_radius)
         self.recipe, self.balance_choice = recipe, _ = settle_balance(found, splits.train)
         torch.manual_seed(recipe.seed)
@@ -113,14 +126,14 @@ class Trainer:
         self.steps_per_epoch = math.ceil((recipe.epoch_images or len(splits.train)) / recipe.batch_size)
         self.total_steps = recipe.epochs * self.steps_per_epoch
 
-    def run(self) -> None:
-        """Train until the last epoch, or until validation has stopped getting better."""
+    def run(self, until: int | None = None) -> None:
+        """Train until the last epoch, or until validation has stopped getting better; or pause after epoch `until`."""
         if self._is_first:
             self._begin()
         step = self.progress.step
         writer = open_events(self.files.events, step) if self._is_first else None
         with progress_bar(self.console, self.name, self.total_steps, step) as bar:
-            while not self._is_trained:
+            while not self._is_trained and (until is None or self.progress.epoch < until):
                 self._train_epoch(bar)
                 row = self._finish_epoch()
                 if writer is not None:
@@ -128,10 +141,11 @@ class Trainer:
                     self.console.print(epoch_line(row, self.recipe.epochs, kept_by(self.recipe)), soft_wrap=True)
         if writer is not None:
             writer.close()
+        if writer is not None and self._is_trained:
             if not self.recipe.data.is_paired:
                 splits, device = self.splits, self.fabric.device
                 calibrate_folder(self.files.path, splits.train, splits.validation, device, self.recipe.batch_size)
-            self._write_summary()
+            self.files.write("summary", summary_of(self.recipe, self.progress, self.splits.broken))
         self.fabric.barrier()
 
     def _begin(self) -> None:
@@ -270,21 +284,6 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         if self._is_first:
             save_checkpoint(self.files.checkpoint, self.model, self.optimizer, self.progress, self.average)
-
-    def _write_summary(self) -> None:
-        """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory."""
-        history = self.progress.history
-        speeds = sorted(row["images_per_second"] for row in history)
-        summary = {
-            "best": self.progress.best,
-            "epochs": self.progress.epoch,
-            "seconds": sum(row["seconds"] for row in history),
-            "images_per_second": speeds[len(speeds) // 2],
-            "peak_memory_mib": peak_memory_mib(),
-            "stopped": stopped(self.recipe, self.progress.best or history[-1]),
-            "broken_images": list(self.splits.broken),
-        }
-        self.files.write("summary", summary)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
         """A seed that nothing else shares: for the order of an epoch (stream 1) or for a step (stream 2)."""

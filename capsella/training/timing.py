@@ -29,13 +29,16 @@ class StepTime(NamedTuple):
     image: float
 
 
-def time_steps(recipe: Recipe, machine: Machine = Machine(), seconds: float = 3.0) -> StepTime:
+def time_steps(
+    recipe: Recipe, machine: Machine = Machine(), seconds: float = 3.0, splits: Splits | None = None
+) -> StepTime:
     """Train a few steps, and validate a batch, of a training that is then forgotten; writes nothing.
 
     Args:
         recipe: of the training.
         machine: where it is to run.
         seconds: for the steps on the clock, at least two of them.
+        splits: the images, where they are loaded already.
 
     Raises:
         CapsellaError: images are missing or broken.
@@ -43,7 +46,8 @@ def time_steps(recipe: Recipe, machine: Machine = Machine(), seconds: float = 3.
     recipe, _ = settle_precision(recipe, machine)
     recipe, _ = settle_votes(recipe, machine)
     quiet = Console(quiet=True)
-    return _Timer(recipe, machine, RunFolder(Path("untrained")), "timing", launch(recipe, machine), quiet).time(seconds)
+    nowhere, fabric = RunFolder(Path("untrained")), launch(recipe, machine)
+    return _Timer(recipe, machine, nowhere, "timing", fabric, quiet, splits).time(seconds)
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """What an epoch's weights are worth: loss and error on held-out images, how the routing does, whether to stop there."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -8,7 +9,8 @@ from capsella.data import LabelledImages, batches
 from capsella.losses import LossOptions, count_errors, strongest, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
-from capsella.training.checkpoint import Row
+from capsella.training.checkpoint import Progress, Row
+from capsella.training.devices import peak_memory_mib
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -83,7 +85,25 @@ def reaches(recipe: Recipe, row: Row) -> bool:
     return stop is not None and row[f"{recipe.stop_on}_error"] <= stop
 
 
-def stopped(recipe: Recipe, best: Row) -> dict[str, float | str | bool] | None:
+def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str]) -> dict[str, Any]:
+    """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory.
+
+    `broken`: the files that were left out.
+    """
+    history = progress.history
+    speeds = sorted(row["images_per_second"] for row in history)
+    return {
+        "best": progress.best,
+        "epochs": progress.epoch,
+        "seconds": sum(row["seconds"] for row in history),
+        "images_per_second": speeds[len(speeds) // 2],
+        "peak_memory_mib": peak_memory_mib(),
+        "stopped": _stopped(recipe, progress.best or history[-1]),
+        "broken_images": list(broken),
+    }
+
+
+def _stopped(recipe: Recipe, best: Row) -> dict[str, float | str | bool] | None:
     """For summary.json: where training stopped, or that it never got there; None where it was not to stop."""
     if recipe.stop_at_error is None:
         return None

@@ -208,3 +208,13 @@ def test_errors() -> None:
         create_model("forslov2018_emnet1_init1", pose_elements=8)
     with pytest.raises(ValueError, match=r"option of model 'forslov2018_capsnet1_init1': .* got 'init'"):
         create_model("forslov2018_capsnet1_init1", init=2)
+
+
+@pytest.mark.parametrize("network", ["forslov2018_emnet1_init1", "forslov2018_emnet2_init2"])
+def test_a_narrower_em_net(network):
+    narrow = {"types": 8, "stem_width": 8, "front_width": 16, "caps_width": 12, "kernel": 5}
+    model = create_model(network, image_size=64, classes=4, **narrow)
+    assert model(torch.rand(1, 3, 64, 64)).activations.shape == (1, 4)
+    assert sum(weight.numel() for weight in model.parameters()) < 30_000
+    with pytest.raises(ValueError, match="types: must be at least 1, got 0"):
+        create_model(network, types=0)

@@ -6,6 +6,7 @@ leaves open.
 
 from torch import nn
 
+from capsella.errors import at_least
 from capsella.layers import (
     CapsuleConv2d,
     ConvolutionalDecoder,
@@ -18,7 +19,6 @@ from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.forslov2018.parts import (
     CELLS,
-    INIT_CHANNELS,
     Front,
     convolution,
     grid_behind,
@@ -35,7 +35,8 @@ THESIS_EM = EMRouting(iterations=3, competition="types", standardise_costs=True,
 def forslov2018_emnet1_init1(
     *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
-    reconstruction: bool = False,
+    reconstruction: bool = False, types: int = 32, stem_width: int = 32, front_width: int = 128, caps_width: int = 32,
+    kernel: int = 9,
 ) -> CapsuleClassifier:  # fmt: skip
     """EM-NET 1 behind INIT-NET 1 (Figure 28): 32 types of matrix capsules on 6×6, routed by EM to the classes.
 
@@ -50,64 +51,78 @@ def forslov2018_emnet1_init1(
         pose_elements: 16 for 4×4 matrices, 9 for 3×3 (§7.5, for scenes in the plane).
         standardise, batch_norm: as for `forslov2018_capsnet1_init1`.
         reconstruction: with DECODER NET.
+        types: of capsules below the classes'; the thesis's is 32, as the other numbers here.
+        stem_width: channels of the INIT-NET's convolutions before the last.
+        front_width: channels that the INIT-NET ends with.
+        caps_width: channels before the first capsules.
+        kernel: of the INIT-NET's last convolution and of the one before the capsules; a smaller one leaves a larger
+            grid to route on.
     """
-    front = Front(1, image_size, channels, standardise, batch_norm)
-    return _emnet(front, False, classes, routing, pose_elements, reconstruction)
+    front = Front(1, image_size, channels, standardise, batch_norm, stem_width, front_width, kernel)
+    return _emnet(front, False, classes, routing, pose_elements, reconstruction, types, caps_width)
 
 
 @register_model
 def forslov2018_emnet1_init2(
     *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
-    reconstruction: bool = False,
+    reconstruction: bool = False, types: int = 32, stem_width: int = 32, front_width: int = 128, caps_width: int = 32,
+    kernel: int = 9,
 ) -> CapsuleClassifier:  # fmt: skip
     """As `forslov2018_emnet1_init1`, behind INIT-NET 2."""
-    front = Front(2, image_size, channels, standardise, batch_norm)
-    return _emnet(front, False, classes, routing, pose_elements, reconstruction)
+    front = Front(2, image_size, channels, standardise, batch_norm, stem_width, front_width, kernel)
+    return _emnet(front, False, classes, routing, pose_elements, reconstruction, types, caps_width)
 
 
 @register_model
 def forslov2018_emnet2_init1(
     *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
-    reconstruction: bool = False,
+    reconstruction: bool = False, types: int = 32, stem_width: int = 32, front_width: int = 128, caps_width: int = 32,
+    kernel: int = 9,
 ) -> CapsuleClassifier:  # fmt: skip
     """EM-NET 2 behind INIT-NET 1 (Figure 29): EM-NET 1 with a 3×3 capsule convolution, 32 types on 4×4, between.
 
     496,640 + 512·|C| weights behind the INIT-NET with 4×4 poses. Args as for `forslov2018_emnet1_init1`.
     """
-    front = Front(1, image_size, channels, standardise, batch_norm)
-    return _emnet(front, True, classes, routing, pose_elements, reconstruction)
+    front = Front(1, image_size, channels, standardise, batch_norm, stem_width, front_width, kernel)
+    return _emnet(front, True, classes, routing, pose_elements, reconstruction, types, caps_width)
 
 
 @register_model
 def forslov2018_emnet2_init2(
     *, image_size: tuple[int, int] = (224, 224), channels: int = 3, classes: tuple[str, ...] = CELLS,
     routing: Routing = THESIS_EM, pose_elements: int = 16, standardise: bool = True, batch_norm: bool = False,
-    reconstruction: bool = False,
+    reconstruction: bool = False, types: int = 32, stem_width: int = 32, front_width: int = 128, caps_width: int = 32,
+    kernel: int = 9,
 ) -> CapsuleClassifier:  # fmt: skip
     """As `forslov2018_emnet2_init1`, behind INIT-NET 2."""
-    front = Front(2, image_size, channels, standardise, batch_norm)
-    return _emnet(front, True, classes, routing, pose_elements, reconstruction)
+    front = Front(2, image_size, channels, standardise, batch_norm, stem_width, front_width, kernel)
+    return _emnet(front, True, classes, routing, pose_elements, reconstruction, types, caps_width)
 
 
 def _emnet(
-    front: Front, with_conv_caps: bool, classes: tuple[str, ...], routing: Routing, p: int, reconstruction: bool
-) -> CapsuleClassifier:
+    front: Front, with_conv_caps: bool, classes: tuple[str, ...], routing: Routing, p: int, reconstruction: bool,
+    types: int, caps_width: int,
+) -> CapsuleClassifier:  # fmt: skip
     """`p`: pose elements."""
+    at_least(1, types=types, caps_width=caps_width)
+    kernel = front.kernel
     backbone = init_net(*front)
-    backbone.extend(convolution(INIT_CHANNELS, 32, 9, 2, batch_norm=front.batch_norm))
-    conv_caps = [CapsuleConv2d(32, p, 32, p, 3, pose="matrix", routing=routing)] if with_conv_caps else []
-    convolutions = [(9, 2), *([(3, 1)] if with_conv_caps else [])]
-    # The map before the 9×9 convolution stands for the image; padding moves its cells by half of one at most.
-    offset = coordinate_addition(receptive_field_centres(halved_size(front.image_size), [(9, 1), *convolutions]), p)
-    grid = grid_behind(front.image_size, *convolutions)
+    backbone.extend(convolution(front.front_width, caps_width, kernel, 2, batch_norm=front.batch_norm))
+    conv_caps = [CapsuleConv2d(types, p, types, p, 3, pose="matrix", routing=routing)] if with_conv_caps else []
+    convolutions = [(kernel, 2), *([(3, 1)] if with_conv_caps else [])]
+    # The map before the INIT-NET's last convolution stands for the image; padding moves its cells by half of one.
+    offset = coordinate_addition(
+        receptive_field_centres(halved_size(front.image_size), [(kernel, 1), *convolutions]), p
+    )
+    grid = grid_behind(front.image_size, *convolutions, kernel=kernel)
     class_caps = DenseCapsules(
-        grid, 32, p, len(classes), p, tied=True, pose="matrix", vote_offset=offset, routing=routing
+        grid, types, p, len(classes), p, tied=True, pose="matrix", vote_offset=offset, routing=routing
     )
     return CapsuleClassifier(
         backbone=backbone,
-        primary=MatrixPrimaryCapsules(32, 32, p),
+        primary=MatrixPrimaryCapsules(caps_width, types, p),
         capsule_layers=nn.Sequential(*conv_caps, class_caps),
         decoder=ConvolutionalDecoder(p, (front.channels, *front.image_size)) if reconstruction else None,
         image_size=front.image_size,

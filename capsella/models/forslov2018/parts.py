@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import at_least
 from capsella.layers import EnlargeImages, LargeConv2d, StandardiseImages, start_for_relus
 from capsella.models.shapes import grid_after
 
@@ -42,11 +43,15 @@ class Front(NamedTuple):
     channels: int
     standardise: bool
     batch_norm: bool
+    stem_width: int = 32
+    front_width: int = INIT_CHANNELS
+    kernel: int = 9
 
 
 def init_net(
-    init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool, batch_norm: bool = False
-) -> nn.Sequential:
+    init: InitNet, image_size: tuple[int, int], channels: int, standardise: bool, batch_norm: bool = False,
+    stem_width: int = 32, front_width: int = INIT_CHANNELS, kernel: int = 9,
+) -> nn.Sequential:  # fmt: skip
     """Images to feature maps [b 128 rows columns]: 20×20 from 224×224 (Figures 21 and 22, Table 2).
 
     The figures' strides are not in the text; Table 2's kernels, and 20×20×128 at the end, fit these. INIT-NET 1: 5×5×3
@@ -54,9 +59,12 @@ def init_net(
     channels, for each pool. Both halve the sides three times, to 28×28, with zeros around the maps, and end with an
     unpadded 9×9×128. A ReLU follows each convolution and its pool, where asked for behind batch normalisation.
 
+    `stem_width`, `front_width`, `kernel`: in place of the figures' 32 and 128 channels and of the last 9×9.
+
     Raises:
-        ValueError: an image below 64×64.
+        ValueError: an image below 64×64, or a width or kernel below 1.
     """
+    at_least(1, stem_width=stem_width, front_width=front_width, kernel=kernel)
     if min(image_size) < LEAST_SIZE:
         height, width = image_size
         raise ValueError(
@@ -68,11 +76,12 @@ def init_net(
         return convolution(before, after, 5, stride, padding=2, batch_norm=batch_norm)
 
     if init == 1:
-        halvings = [*_pooled(*same(channels, 3, 2)), *_pooled(*same(3, 32, 1))]
+        halvings = [*_pooled(*same(channels, 3, 2)), *_pooled(*same(3, stem_width, 1))]
     else:
-        halvings = [*same(channels, 3, 2), *same(3, 3, 2), *same(3, 32, 1), *same(32, 32, 2)]
+        wide = [*same(3, stem_width, 1), *same(stem_width, stem_width, 2)]
+        halvings = [*same(channels, 3, 2), *same(3, 3, 2), *wide]
     prepare = [StandardiseImages() if standardise else nn.Identity(), EnlargeImages(image_size, PUBLISHED_SIZE)]
-    last = convolution(32, INIT_CHANNELS, 9, batch_norm=batch_norm)
+    last = convolution(stem_width, front_width, kernel, batch_norm=batch_norm)
     net = nn.Sequential(*prepare, *halvings, *last, _ChannelsFirst())
     start_for_relus(net)
     # On a CPU, PyTorch pools 32 maps four times as fast with channels last, and these convolutions are no slower; the
@@ -91,13 +100,13 @@ def halved_size(image_size: tuple[int, int]) -> tuple[int, int]:
     return rows, columns
 
 
-def grid_behind(image_size: tuple[int, int], *convolutions: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns after an INIT-NET and unpadded convolutions, given as (kernel, stride).
+def grid_behind(image_size: tuple[int, int], *convolutions: tuple[int, int], kernel: int = 9) -> tuple[int, int]:
+    """Rows and columns after an INIT-NET, whose last kernel this is, and unpadded convolutions as (kernel, stride).
 
     >>> grid_behind((224, 224)), grid_behind((224, 224), (9, 2)), grid_behind((224, 224), (9, 2), (3, 1))
     ((20, 20), (6, 6), (4, 4))
     """
-    return grid_after(halved_size(image_size), [(9, 1), *convolutions])
+    return grid_after(halved_size(image_size), [(kernel, 1), *convolutions])
 
 
 def convolution(

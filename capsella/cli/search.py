@@ -1,0 +1,159 @@
+"""`capsella search`."""
+
+import runpy
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from capsella.cli import screen
+from capsella.cli.flags import OTHER_FLAGS, SEARCH_FLAGS, prepare
+from capsella.cli.train import chosen_recipe
+from capsella.errors import CapsellaError, counted
+from capsella.grid import duration
+from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
+from capsella.search.final import train_winner, winning_recipe
+from capsella.search.length import seconds_an_epoch
+from capsella.search.options import TRIALS
+from capsella.search.report import write_report
+from capsella.search.schedule import expected_epochs
+from capsella.training import Machine, Recipe, save_recipe
+
+USAGE = """usage: capsella search RECIPE [IMAGES] [--minutes M] [--trials N] [--FLAG …]
+       capsella search IMAGES [--minutes M] [--trials N] [--FLAG VALUE …]
+
+Looks for better values of a recipe's fields: learning rate, batch, changes of
+the images, loss, routing, and what its network lets one choose. RECIPE is a
+name, or a JSON file. IMAGES is a folder with one sub-folder a class.
+
+Every candidate learns from the same images and is judged by the same
+validation images. The test images are not looked at. One candidate in three
+goes on to the next, three times as long part of the training. At the end, the
+best five and the recipe are trained with three seeds. Then the winner is
+trained on all images but the test's, and tested once.
+
+To use more cores or machines, call the same command again at the same time,
+with the same --out (and --storage). Interrupted, it goes on when called again.
+
+  capsella search demo --minutes 30
+  capsella search cells/ --trials 60 --save-recipe mine.json
+  capsella train mine.json cells/
+  capsella search demo --objectives error ms --limit-ms 5
+  optuna-dashboard sqlite:///runs/search-demo/study.db
+
+All flags, those of the recipe too: capsella search RECIPE --help
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCommand:
+    """Search for better values of a recipe's fields, by validation images alone."""
+
+    search: Annotated[SearchOptions, tyro.conf.arg(name="")] = SearchOptions()  # noqa: RUF009  frozen
+    space: Path | None = None
+    """A Python file that sets `space` to a capsella.search.Space; default: the recipe's own space."""
+    machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
+    dry_run: bool = False
+    """Print the space and the plan, and stop."""
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+
+
+def run(arguments: list[str]) -> None:
+    """Search, write the report, and train the winner."""
+    console = screen.console()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    name, recipe, _, words = chosen_recipe(arguments, console)
+    recipe, words = prepare(recipe, words, (*OTHER_FLAGS, *SEARCH_FLAGS))
+    command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
+    space = None if command.space is None else read_space(command.space)
+    if command.dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            options = replace(command.search, out=Path(folder, name), storage=None)
+            _print_plan(open_search(command.recipe, name, options, space, command.machine), console)
+        return
+    search = open_search(command.recipe, name, command.search, space, command.machine)
+    _print_plan(search, console)
+    print(f"study   {search.folder}")
+    outcome = work(search, console)
+    _print_outcome(outcome)
+    _finish(search, outcome, console)
+
+
+def read_space(path: Path) -> Space:
+    """The `space` that a Python file sets. The file is run: take none from strangers.
+
+    Raises:
+        CapsellaError: no such file, an error in it, or no space.
+    """
+    try:
+        found = runpy.run_path(str(path)).get("space")
+    except Exception as error:  # whatever is wrong in the user's own file
+        raise CapsellaError(f"{path}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Space):
+        raise CapsellaError(f"{path}: must set `space` to a capsella.search.Space, got {type(found).__name__}")
+    return found
+
+
+def _print_plan(search: Search, console: Console) -> None:
+    table = Table("field", "the recipe's", "from")
+    for path, own in search.space.labels_of(search.recipe).items():
+        table.add_row(path, str(own), str(search.space.of[path]))
+    screen.show(table)
+    options, rungs = search.options, search.rules.rungs
+    trials = options.all_trials
+    number = "as many candidates as there is time for" if trials is None else counted(trials, "candidate")
+    ends = " and ".join(map(str, rungs))
+    short = search.trained.epochs != search.recipe.epochs or search.trained.epoch_images != search.recipe.epoch_images
+    print(f"{number}, up to {rungs[-1]} epochs each; one in three goes on after epoch {ends.rpartition(' and ')[0]}"
+          if len(rungs) > 1 else f"{number}, {rungs[-1]} epochs each")  # fmt: skip
+    if short:
+        images = search.trained.epoch_images
+        which = "" if images is None else f" of {images:,} images"
+        console.print(
+            f"note: to fit into {options.minutes:g} minutes, each trains for {rungs[-1]} epochs{which}; the recipe has "
+            f"{search.recipe.epochs}. What is best after a short training may not be after a long one.",
+            soft_wrap=True,
+        )
+    if options.minutes is None:
+        seconds = seconds_an_epoch(search.trained, search.images, search.machine)
+        whole = expected_epochs(search.rules, options.all_trials or TRIALS) * seconds
+        print(f"Estimated: {duration(whole)} for one process, from a few steps of the recipe here.")
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    others = [name for name in outcome.objectives if name != "error"]
+    table = Table("candidate")
+    for head in ("seeds", "validation error %", *others, *(["front"] if others else [])):
+        table.add_column(head, justify="right")
+    front = outcome.front
+    for one in outcome.finalists:
+        costs = [f"{one.costs[name]:,.4g}" for name in others]
+        error = f"{one.error:.2f} ± {one.spread:.2f}"
+        table.add_row(
+            Text(one.name), str(len(one.errors)), error, *costs, *(["yes" if one in front else ""] if others else [])
+        )
+    screen.show(table)
+    print(outcome.verdict)
+
+
+def _finish(search: Search, outcome: Outcome, console: Console) -> None:
+    """The winner's recipe, its test, and the page."""
+    winner, options, tested = outcome.winner, search.options, None
+    if winner is None:
+        print(f"report  {write_report(search, outcome)}\ncall the command again, and it goes on")
+        return
+    if options.save_recipe is not None:
+        save_recipe(winning_recipe(search, winner), options.save_recipe)
+        print(f"recipe  {options.save_recipe}")
+    if options.final:
+        tested = train_winner(search, winner, console)
+        if tested is not None:
+            print(f"test error of {winner.name}: {tested.text} on {counted(tested.images, 'image')}, {tested.folder}")
+    print(f"report  {write_report(search, outcome, tested)}")

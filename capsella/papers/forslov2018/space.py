@@ -1,0 +1,35 @@
+"""What `capsella search` changes of an EM-NET: its size, down to a few milliseconds an image, its routing, training."""
+
+from capsella.papers.forslov2018.recipes import EMNETS
+from capsella.search.defaults import around, with_own
+from capsella.search.space import Choice, Range, Space, register_space
+from capsella.training import Recipe
+
+
+@register_space("images-emnet", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
+def em_networks(recipe: Recipe) -> Space:
+    """The thesis (§10.7) asks for EM networks found by search; of 692 K parameters, 662 K are in two 9×9 kernels."""
+    recipe = recipe.complete()
+    options, routing = recipe.model.options, recipe.model.options["routing"]
+    return Space(
+        {
+            "model.stem_width": with_own(options["stem_width"], 8, 16, 32),
+            "model.front_width": with_own(options["front_width"], 24, 32, 48, 64),
+            "model.caps_width": with_own(options["caps_width"], 16, 32, 48),
+            "model.kernel": with_own(options["kernel"], 5, 7, 9),
+            "model.types": with_own(options["types"], 8, 16, 24, 32),
+            "model.pose_elements": with_own(options["pose_elements"], 9, 16),
+            "model.batch_norm": Choice(False, True),
+            "model.routing.iterations": Range(1, max(3, routing.iterations)),
+            "model.routing.inverse_temperature": around(routing.inverse_temperature, 10.0),
+            "model.routing.beta_a_scale": with_own(routing.beta_a_scale, 500.0, 2500.0),
+            "model.routing.variance_floor": around(routing.variance_floor, 10.0),
+            "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
+            "optimizer.schedule": with_own(recipe.optimizer.schedule, "cosine"),
+            "optimizer.ema": with_own(recipe.optimizer.ema, 0.98, 0.995),
+            "batch_size": with_own(recipe.batch_size, 8, 16, 32),
+            "augment.rotation": with_own(recipe.augment.rotation, 0.0, 180.0),
+            "augment.mixup": with_own(recipe.augment.mixup, 0.0, 0.2),
+            "loss.name": with_own(recipe.loss.name, "margin", "spread", "cross_entropy"),
+        }
+    )

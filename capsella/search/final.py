@@ -1,0 +1,69 @@
+"""The end of a search: the winner as a recipe, trained with every seed on all images but the test's, tested once."""
+
+import statistics
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.files import alone_in, write_json
+from capsella.grid import Grid, Row
+from capsella.search.outcome import Finalist
+from capsella.search.search import Search
+from capsella.training import Recipe
+
+VALIDATION = 0.05
+"""The share of the images that still watches over the final training, and by which its probabilities are calibrated."""
+
+
+@dataclass(frozen=True)
+class FinalTest:
+    """The winner's test. errors: in per cent, of each seed; images: tested."""
+
+    errors: tuple[float, ...]
+    images: int
+    folder: str
+
+    @property
+    def text(self) -> str:
+        """Mean and standard deviation."""
+        spread = f" ± {statistics.stdev(self.errors):.2f}" if len(self.errors) > 1 else ""
+        return f"{statistics.fmean(self.errors):.2f}{spread} %"
+
+
+def winning_recipe(search: Search, winner: Finalist) -> Recipe:
+    """As long as the recipe that was to be bettered, on nearly all images but the test's; nothing is chosen any more.
+
+    Where validation images are drawn from the others, a twentieth is left to them, and the last epoch is kept.
+    """
+    recipe = search.space.recipe_at(search.recipe, winner.point)
+    if recipe.data.validation <= VALIDATION or recipe.data.split_file is not None:
+        return recipe
+    data = replace(recipe.data, validation=VALIDATION)
+    return replace(recipe, data=data, keep="last", patience=None)
+
+
+def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTest | None:
+    """Train and test; what is finished is read. None where another process does it now.
+
+    Raises:
+        CapsellaError: as `train` raises.
+    """
+    recipe, folder = winning_recipe(search, winner), search.folder / "final"
+    try:
+        with alone_in(folder):
+            row = Row(slug=f"candidate-{winner.candidate:04}", recipe_name=search.name, recipe=recipe)
+            seeds = [recipe.seed + seed for seed in range(search.options.seeds)]
+            results = Grid(folder, console, search.machine).results([row], seeds)[row.slug]
+    except CapsellaError as error:
+        if "at work there already" not in str(error):
+            raise
+        console.print("another process trains the winner", soft_wrap=True)
+        return None
+    tested = FinalTest(
+        tuple(one["test"]["error_percent"] for one in results), results[0]["test"]["images"], str(folder)
+    )
+    values: dict[str, Any] = {"candidate": winner.candidate, "test_error_percent": list(tested.errors)}
+    write_json(search.folder / "test.json", {**values, "images": tested.images})
+    return tested

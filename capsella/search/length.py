@@ -1,0 +1,64 @@
+"""How long candidates train: as the recipe, or less where the time does not allow it."""
+
+import math
+from dataclasses import replace
+
+from capsella.errors import require
+from capsella.search.candidate import Images
+from capsella.search.options import TRIALS, SearchOptions
+from capsella.search.schedule import Rules, expected_epochs, rungs_of
+from capsella.training import Machine, Recipe
+from capsella.training.timing import time_steps
+
+SHORTEST = 9
+"""Epochs of a training that is shortened: then its three rungs end after 1, 3 and 9 of them."""
+SHARE = 0.85
+"""Of the time that is planned for; the rest is for what is not training."""
+
+
+def rules_of(recipe: Recipe, options: SearchOptions) -> Rules:
+    """How a study of candidates of this length goes."""
+    error = options.objectives.index("error")
+    return Rules(rungs_of(recipe.epochs), options.finalists, options.seeds, error)
+
+
+def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: Machine) -> Recipe:
+    """The recipe with as many images to learn from as there is time for, all candidates and repetitions counted.
+
+    A step is timed. Warm-up and decay are shortened alike. An epoch is no pass over the images any more where the whole
+    training has fewer than nine.
+
+    Raises:
+        ValueError: `minutes` is too short for a few steps of each.
+    """
+    if options.minutes is None:
+        return recipe
+    seconds = seconds_an_epoch(recipe, images, machine)
+    least = expected_epochs(rules_of(replace(recipe, epochs=SHORTEST), options), options.trials or TRIALS) / SHORTEST
+    epochs = SHARE * 60 * options.minutes / (least * seconds)
+    if epochs >= recipe.epochs:
+        return recipe
+    share = epochs / recipe.epochs
+    optimizer = replace(
+        recipe.optimizer,
+        warmup_steps=round(share * recipe.optimizer.warmup_steps),
+        decay_steps=max(1, round(share * recipe.optimizer.decay_steps)),
+    )
+    recipe = replace(recipe, optimizer=optimizer)
+    if epochs >= SHORTEST:
+        return replace(recipe, epochs=int(epochs))
+    an_epoch = recipe.epoch_images or len(images.train(recipe))
+    few = int(an_epoch * epochs / SHORTEST)
+    needed = math.ceil(options.minutes * 2 * recipe.batch_size / max(1, few))
+    rule = f"be at least {needed} for this recipe on this machine"
+    require(few >= 2 * recipe.batch_size, f"{rule}; fewer --trials, --finalists or --seeds take less",
+            minutes=options.minutes)  # fmt: skip
+    return replace(recipe, epochs=SHORTEST, epoch_images=few)
+
+
+def seconds_an_epoch(recipe: Recipe, images: Images, machine: Machine) -> float:
+    """Of training and validation, from a few steps."""
+    splits = images.of(recipe.data)
+    time = time_steps(recipe, machine, seconds=2.0, splits=splits)
+    steps = math.ceil((recipe.epoch_images or len(splits.train)) / recipe.batch_size)
+    return steps * time.step + len(splits.validation) * time.image

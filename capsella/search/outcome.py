@@ -1,0 +1,149 @@
+"""What a study found: its finalists over all seeds, the front, and whether one of them beats the recipe."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capsella.search.front import front
+from capsella.search.schedule import BASE, Record, Rules, finalists
+from capsella.search.space import Label
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate that was trained to the end. errors: on the validation images, of each seed; costs: the other
+    objectives, by name.
+    """
+
+    candidate: int
+    point: Mapping[str, Label]
+    errors: tuple[float, ...]
+    costs: Mapping[str, float]
+
+    @property
+    def error(self) -> float:
+        """Mean over the seeds."""
+        return statistics.fmean(self.errors)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over the seeds; 0 of one."""
+        return statistics.stdev(self.errors) if len(self.errors) > 1 else 0.0
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "the recipe" if self.candidate == BASE else f"candidate {self.candidate}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study found.
+
+    objectives, rules, records, points: of the study. finalists: the best first, with the errors of the seeds that two
+    of them at least have.
+    """
+
+    objectives: tuple[str, ...]
+    rules: Rules
+    records: Sequence[Record]
+    points: Mapping[int, Mapping[str, Label]]
+    finalists: tuple[Finalist, ...]
+
+    @classmethod
+    def of(
+        cls,
+        objectives: Sequence[str],
+        rules: Rules,
+        records: Sequence[Record],
+        points: Mapping[int, Mapping[str, Label]],
+    ) -> "Outcome":
+        """From the trials of a study, finished or not."""
+        found = [_finalist(number, objectives, rules, records, points) for number in finalists(records, rules)]
+        counts = sorted((len(one.errors) for one in found), reverse=True)
+        common = counts[min(1, len(counts) - 1)] if counts else 0  # seeds that two of them have, to be compared by
+        found = [replace(one, errors=one.errors[:common]) for one in found]
+        found.sort(key=lambda one: (len(one.errors) < common, one.error, *one.costs.values()))
+        return cls(tuple(objectives), rules, records, points, tuple(found))
+
+    @property
+    def whole(self) -> tuple[Finalist, ...]:
+        """The finalists with as many seeds as any has."""
+        most = max((len(one.errors) for one in self.finalists), default=0)
+        return tuple(one for one in self.finalists if len(one.errors) == most)
+
+    @property
+    def winner(self) -> Finalist | None:
+        """The lowest error among those with all seeds; None where no candidate was trained to the end."""
+        return self.finalists[0] if self.finalists else None
+
+    @property
+    def base(self) -> Finalist | None:
+        """The recipe itself."""
+        return next((one for one in self.finalists if one.candidate == BASE), None)
+
+    @property
+    def front(self) -> tuple[Finalist, ...]:
+        """The finalists that no other one is better than in all objectives."""
+        whole = self.whole
+        return tuple(whole[n] for n in front([(one.error, *one.costs.values()) for one in whole]))
+
+    @property
+    def verdict(self) -> str:
+        """Whether the recipe was beaten, by validation images, in a sentence."""
+        best, base = self.winner, self.base
+        if best is None or base is None:
+            return "No candidate was trained to the end yet."
+        if best is base:
+            return f"Nothing beats the recipe: its validation error is {_text(base)}, the lowest of all."
+        gain = base.error - best.error
+        numbers = f"validation error {_text(best)}, the recipe's {_text(base)}"
+        if len(best.errors) < 2 or len(base.errors) < 2:
+            return f"{best.name.capitalize()} is ahead of the recipe with one seed, which may be luck: {numbers}."
+        error = math.hypot(best.spread, base.spread) / math.sqrt(min(len(best.errors), len(base.errors)))
+        if gain <= 2 * error:
+            return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
+        return f"{best.name.capitalize()} beats the recipe: {numbers}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        on_front = {one.candidate for one in self.front}
+        return {
+            "verdict": self.verdict,
+            "objectives": list(self.objectives),
+            "rungs_epochs": list(self.rules.rungs),
+            "finalists": [
+                {
+                    "candidate": one.candidate,
+                    "validation_errors_percent": list(one.errors),
+                    **one.costs,
+                    "on_the_front": one.candidate in on_front,
+                    "changes": dict(one.point),
+                }
+                for one in self.finalists
+            ],
+        }
+
+
+def _text(one: Finalist) -> str:
+    spread = f" ± {one.spread:.2f}" if len(one.errors) > 1 else ""
+    return f"{one.error:.2f}{spread} %"
+
+
+def _finalist(
+    number: int,
+    objectives: Sequence[str],
+    rules: Rules,
+    records: Sequence[Record],
+    points: Mapping[int, Mapping[str, Label]],
+) -> Finalist:
+    mine: dict[int, Record] = {}
+    for record in records:
+        if record.state == "done" and record.job.candidate == number and record.job.rung == rules.top:
+            mine.setdefault(record.job.seed, record)
+    first = mine[0].values
+    costs = {name: value for name, value in zip(objectives, first, strict=True) if name != "error"}
+    errors = tuple(mine[seed].values[rules.error] for seed in sorted(mine))
+    return Finalist(number, points[number], errors, costs)

@@ -1,0 +1,164 @@
+"""The page of a search: one HTML file with the front, the finalists, what the trials cost and what mattered."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from capsella.errors import counted
+from capsella.explain.page import embedded, render_page
+from capsella.files import write_text
+from capsella.grid import duration
+from capsella.search.figures import front_figure, importance_figure, rungs_figure
+from capsella.search.final import FinalTest
+from capsella.search.importance import importances
+from capsella.search.outcome import Finalist, Outcome
+from capsella.search.schedule import done
+from capsella.search.search import Search
+from capsella.training.environment import environment
+
+
+class Section(NamedTuple):
+    """A heading, a text, and a picture in base64, where there is one."""
+
+    name: str
+    title: str
+    text: str
+    picture: str | None = None
+
+
+class Line(NamedTuple):
+    """A finalist as the page shows it. changes: of the recipe's values."""
+
+    finalist: Finalist
+    errors: str
+    costs: list[str]
+    on_front: bool
+    changes: str
+
+
+def write_report(search: Search, outcome: Outcome, tested: FinalTest | None = None) -> Path:
+    """Write report.html into the study's folder; returns its path. `tested`: the winner's test.
+
+    Raises:
+        CapsellaError: no space on the disk.
+    """
+    others = [name for name in outcome.objectives if name != "error"]
+    page = render_page(
+        "capsella.search",
+        "report.html.jinja",
+        title=f"Search: {search.name}",
+        verdict=outcome.verdict,
+        front=_front_text(outcome),
+        tested=_test_text(outcome, tested),
+        heads=others,
+        lines=[_line(search, outcome, one) for one in outcome.finalists],
+        space=[(path, own, search.space.of[path]) for path, own in search.space.labels_of(search.recipe).items()],
+        protocol=_protocol(search),
+        sections=_sections(search, outcome, others),
+        facts=_facts(search, outcome),
+    )
+    path = search.folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def _front_text(outcome: Outcome) -> str:
+    if len(outcome.objectives) == 1:
+        return ""
+    names = ", ".join(one.name for one in outcome.front)
+    return f"On the front, where none is better in all of {', '.join(outcome.objectives)}: {names or 'nobody yet'}."
+
+
+def _test_text(outcome: Outcome, tested: FinalTest | None) -> str:
+    if tested is None or outcome.winner is None:
+        return "The winner is not tested."
+    name = outcome.winner.name.capitalize()
+    return (
+        f"{name}, trained on all images but the test's with {counted(len(tested.errors), 'seed')} and tested once: "
+        f"test error {tested.text} on {counted(tested.images, 'image')}."
+    )
+
+
+def _line(search: Search, outcome: Outcome, one: Finalist) -> Line:
+    own = search.space.labels_of(search.recipe)
+    changed = {path: value for path, value in one.point.items() if value != own[path]}
+    changes = ", ".join(f"{path} {_short(value)}" for path, value in changed.items())
+    errors = f"{one.error:.2f} ± {one.spread:.2f}"
+    costs = [f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in one.costs.values()]
+    return Line(one, errors, costs, one in outcome.front, changes or "none")
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _protocol(search: Search) -> str:
+    rungs, options = search.rules.rungs, search.options
+    ends = " and ".join(map(str, rungs[:-1])) or rungs[-1]
+    refused = "Candidates over a limit were not trained. " if options.limit_ms or options.limit_parameters else ""
+    shorter = ""
+    if search.trained.epochs != search.recipe.epochs or search.trained.epoch_images != search.recipe.epoch_images:
+        images = search.trained.epoch_images
+        shorter = (
+            f"The recipe trains for {search.recipe.epochs} epochs; here it was "
+            f"{rungs[-1]}{'' if images is None else f' of {images:,} images'}, to fit into the time: what is best "
+            "after a short training may not be after a long one. "
+        )
+    return (
+        "The first candidate is the recipe itself. Ten points of the space are drawn at random, the others by TPE from "
+        "the highest rung with enough trials. Every candidate learns from the same images with the same seed. After "
+        f"epoch {ends} one in three goes on from its checkpoint; the learning "
+        "rate's schedule is that of the whole training from the start, so that a paused training computes what an "
+        f"unbroken one does. The best {search.rules.finalists} and the recipe were then trained to the end with "
+        f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
+        "of many is too good by chance. No test image was looked at until the winner was chosen."
+    )
+
+
+def _sections(search: Search, outcome: Outcome, others: list[str]) -> list[Section]:
+    """The figures from top to bottom."""
+    figures, sections = search.folder / "figures", []
+    for name in others if outcome.finalists else []:
+        title = f"Error against {'time' if name == 'ms' else name}"
+        text = (
+            "Finalists with their spread over seeds; grey: candidates that were dropped, with the error where they "
+            "stopped."
+        )
+        picture = embedded(front_figure(outcome, name), figures / f"front-{name}.png")
+        sections.append(Section(f"front-{name}", title, text, picture))
+    if any(record.state == "done" for record in outcome.records):
+        text = "Each line is a candidate. Short trainings mislead where lines cross on the right."
+        sections.append(Section("rungs", "What short trainings foretold", text, _rungs(search, outcome)))
+    found = importances(search, outcome)
+    if found is None:
+        text = "Too few candidates for it, or all with the same error."
+        return [*sections, Section("importance", "Which fields mattered", text)]
+    rung = search.rules.rungs[found.rung]
+    text = (
+        f"fANOVA over {counted(found.trials, 'candidate')} at epoch {rung}: how much of what their errors vary by each "
+        "field explains. With few candidates this is rough."
+    )
+    picture = embedded(importance_figure(found.shares), figures / "importance.png")
+    return [*sections, Section("importance", "Which fields mattered", text, picture)]
+
+
+def _rungs(search: Search, outcome: Outcome) -> str:
+    return embedded(rungs_figure(outcome), search.folder / "figures" / "rungs.png")
+
+
+def _facts(search: Search, outcome: Outcome) -> dict[str, str]:
+    made_with, records = environment(), outcome.records
+    seconds = [sum(r.seconds for r in records if r.job.rung == rung) for rung in range(len(search.rules.rungs))]
+    counts = [len(done(records, rung)) for rung in range(len(search.rules.rungs))]
+    each = "; ".join(
+        f"to epoch {epochs}: {counted(count, 'candidate')}, {duration(time)}"
+        for epochs, count, time in zip(search.rules.rungs, counts, seconds, strict=True)
+    )
+    refused = sum(record.state == "refused" for record in records)
+    lost = sum(record.state == "lost" for record in records)
+    return {
+        "trials": f"{sum(record.state == 'done' for record in records)} finished, {refused} refused or diverged, "
+        f"{lost} lost with a worker and taken up",
+        "cost": f"{duration(sum(seconds))} of training in all; {each}",
+        "machine": f"{made_with['cpu']}, {counted(int(str(made_with['threads'])), 'thread')}; GPU: {made_with['gpu']}",
+        "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
+    }

@@ -1,0 +1,109 @@
+"""Where the next candidate lies: TPE on the highest rung that says enough (BOHB, Falkner, Klein, Hutter 2018)."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from capsella.search.schedule import Record
+from capsella.search.space import Choice, Range, Space
+
+STARTUP = 10
+"""So many candidates are drawn at random first."""
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """A space as Optuna has it."""
+    return {path: _distribution(values) for path, values in space.of.items()}
+
+
+def _distribution(values: Range | Choice) -> BaseDistribution:
+    if isinstance(values, Choice):
+        return optuna.distributions.CategoricalDistribution(values.labels)
+    if values.whole:
+        return optuna.distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
+    return optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
+
+
+@dataclass
+class RungSampler(BaseSampler):
+    """Optuna's TPE, for one objective or several, shown the trials of one rung: the highest that has enough.
+
+    TPE for several objectives is its multi-objective form (Ozaki et al. 2022), which needs tens of trials where a
+    genetic algorithm needs generations. Each trial draws with a seed of its own, so that workers do not draw the same.
+
+    space: to draw from. seed: of the search. records: of a study's trials, as the schedule sees them.
+    """
+
+    space: Space
+    seed: int
+    records: Callable[[Sequence[FrozenTrial]], list[Record]]
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All of it: every candidate has every field."""
+        return distributions(self.space)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """A point for a new candidate; a trial whose point is fixed has no use of it."""
+        if "fixed_params" in trial.system_attrs:
+            return {}
+        shown = optuna.create_study(
+            directions=study.directions, sampler=TPESampler(n_startup_trials=STARTUP, seed=self._seed(trial))
+        )
+        shown.add_trials(self._shown(study, search_space, trial))
+        return shown.ask(search_space).params
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """At random; only for a trial whose fixed point lacks a field."""
+        return RandomSampler(self._seed(trial)).sample_independent(study, trial, param_name, param_distribution)
+
+    def _seed(self, trial: FrozenTrial) -> int:
+        return (self.seed * 100_003 + trial.number) % 2**32
+
+    def _shown(self, study: Study, space: dict[str, BaseDistribution], mine: FrozenTrial) -> list[FrozenTrial]:
+        """The rung's finished trials, what is still at work, and what limits refused, as if its error were 100 %."""
+        trials = [one for one in study.get_trials(deepcopy=False) if one.number != mine.number]
+        trials = [one for one in trials if one.params.keys() == space.keys()]
+        by_number = {one.number: one for one in trials}
+        records, enough = self.records(trials), max(STARTUP, len(space) + 2)
+        rungs = sorted({record.job.rung for record in records}, reverse=True)
+        finished: list[Record] = []
+        for rung in rungs:
+            finished = [r for r in records if r.state == "done" and r.job.rung == rung and r.job.seed == 0]
+            if len(finished) >= enough:
+                break
+        shown = [_told(by_number[record.number], record.values) for record in finished]
+        shown += [_told(one, one.user_attrs["refused_values"]) for one in trials if "refused_values" in one.user_attrs]
+        begun = [by_number[r.number] for r in records if r.state == "running" and r.job.rung == 0]
+        return shown + [_running(one) for one in begun]
+
+
+def _told(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
+    return optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, values=list(values))
+
+
+def _running(trial: FrozenTrial) -> FrozenTrial:
+    return optuna.trial.create_trial(state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions)
+
+
+def directions(objectives: Sequence[str]) -> list[StudyDirection]:
+    """All are to be small."""
+    return [StudyDirection.MINIMIZE] * len(objectives)
+
+
+def hush() -> None:
+    """No log lines of Optuna, and no warnings of what is meant: heartbeats without its own loop, choices as texts."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", module="optuna")
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    warnings.filterwarnings("ignore", message="Heartbeat of storage")

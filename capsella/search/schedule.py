@@ -1,0 +1,180 @@
+"""What a worker does next: asynchronous successive halving (Li et al. 2020, ASHA), as pure functions of what is done.
+
+A candidate is a point of the space. A job trains one candidate to the end of one rung with one seed. Nothing is kept
+beside the list of jobs, so any number of workers decide alike, and a worker may die at any moment.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from capsella.search.front import ranks
+
+FACTOR = 3
+"""One in so many goes on to the next rung, which is as many times as long."""
+BASE = 0
+"""The candidate that is the recipe itself; it goes through all rungs."""
+ATTEMPTS = 3
+"""A job that so many workers died of is given up."""
+State = Literal["waiting", "running", "done", "refused", "lost", "surplus"]
+
+
+class Job(NamedTuple):
+    """One candidate to the end of one rung, both counted from 0; and which of the seeds."""
+
+    candidate: int
+    rung: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """One trial of a study.
+
+    number: in the study. state: waiting for a worker; running; done; refused by a limit or diverged; lost with its
+    worker; or surplus, where a trial of a lower number is for the same. values: of the objectives. loss: of the
+    validation images, where errors are equal. epochs, seconds: that were trained for it.
+    """
+
+    number: int
+    job: Job
+    state: State
+    values: tuple[float, ...] = ()
+    loss: float = 0.0
+    epochs: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a study is to go.
+
+    rungs: epochs at the end of each. finalists, seeds: so many candidates, and the recipe, take all seeds at the end.
+    error: which of the values is the error.
+    """
+
+    rungs: tuple[int, ...]
+    finalists: int
+    seeds: int
+    error: int = 0
+
+    @property
+    def top(self) -> int:
+        """The last rung."""
+        return len(self.rungs) - 1
+
+
+def rungs_of(epochs: int) -> tuple[int, ...]:
+    """Epochs at the end of each rung: a ninth, a third, and all, of which some may be the same.
+
+    >>> rungs_of(30), rungs_of(9), rungs_of(2), rungs_of(1)
+    ((3, 10, 30), (1, 3, 9), (1, 2), (1,))
+    """
+    return tuple(sorted({max(1, round(epochs / FACTOR**k)) for k in range(3)}))
+
+
+def done(records: Iterable[Record], rung: int, seed: int = 0) -> list[Record]:
+    """The finished jobs of a rung, each once."""
+    found: dict[Job, Record] = {}
+    for record in records:
+        if record.state == "done" and record.job.rung == rung and record.job.seed == seed:
+            found.setdefault(record.job, record)
+    return list(found.values())
+
+
+def ranked(records: Sequence[Record], rules: Rules) -> list[Record]:
+    """The best first: by the front that they are on, then by the error, then by the loss."""
+    fronts = ranks([record.values for record in records])
+    keyed = zip(records, fronts, strict=True)
+    best = sorted(keyed, key=lambda pair: (pair[1], pair[0].values[rules.error], pair[0].loss, pair[0].number))
+    return [record for record, _ in best]
+
+
+def taken(records: Iterable[Record]) -> set[Job]:
+    """The jobs that need no more trials: done, at work, or given up."""
+    found, died = set(), dict[Job, int]()
+    for record in records:
+        if record.state == "lost":
+            died[record.job] = died.get(record.job, 0) + 1
+        elif record.state != "surplus":
+            found.add(record.job)
+    return found | {job for job, times in died.items() if times >= ATTEMPTS}
+
+
+def next_job(records: Sequence[Record], rules: Rules, is_closing: bool) -> Job | None:
+    """What is to be done first; None where that is a new candidate or, at the end, nothing.
+
+    What was lost; then promotions, from the last rung but one down; and, when there are no new candidates to come, what
+    `finalists` asks for.
+    """
+    gone = taken(records)
+    for job in sorted({record.job for record in records if record.state == "lost"} - gone):
+        return job
+    for rung in reversed(range(rules.top)):
+        there = done(records, rung)
+        best = ranked(there, rules)[: len(there) // FACTOR]
+        for record in [*(one for one in there if one.job.candidate == BASE), *best]:
+            job = Job(record.job.candidate, rung + 1)
+            if job not in gone:
+                return job
+    return _closing_job(records, rules, gone) if is_closing else None
+
+
+def _closing_job(records: Sequence[Record], rules: Rules, gone: set[Job]) -> Job | None:
+    """Fill the last rung, then repeat its best."""
+    missing = rules.finalists - len({job.candidate for job in gone if job.rung == rules.top and job.candidate != BASE})
+    if missing > 0:
+        for rung in reversed(range(rules.top)):
+            for record in ranked(done(records, rung), rules):
+                job = Job(record.job.candidate, rung + 1)
+                if job not in gone:
+                    return job
+    for seed in range(1, rules.seeds):  # each has its second before any has its third
+        for candidate in finalists(records, rules):
+            job = Job(candidate, rules.top, seed)
+            if job not in gone:
+                return job
+    return None
+
+
+def finalists(records: Sequence[Record], rules: Rules) -> list[int]:
+    """The recipe, and the best candidates of the last rung."""
+    there = done(records, rules.top)
+    others = [record.job.candidate for record in ranked(there, rules) if record.job.candidate != BASE]
+    base = [BASE] if any(record.job.candidate == BASE for record in there) else []
+    return base + others[: rules.finalists]
+
+
+def is_surplus(records: Iterable[Record], mine: Record, trials: int | None) -> bool:
+    """Whether another trial is for the same job, of a lower number, or a candidate is one too many."""
+    records = list(records)
+    lower = [record for record in records if record.number < mine.number]
+    if any(record.job == mine.job and record.state in ("waiting", "running", "done", "refused") for record in lower):
+        return True
+    if trials is None or mine.job.rung > 0 or mine.job.candidate == BASE:
+        return False
+    return len(candidates(lower)) >= trials and mine.job.candidate not in candidates(lower)
+
+
+def candidates(records: Iterable[Record]) -> set[int]:
+    """Those that count: not refused."""
+    records = list(records)
+    refused = {record.job.candidate for record in records if record.state == "refused" and record.job.rung == 0}
+    return {record.job.candidate for record in records if record.state != "surplus"} - refused
+
+
+def epochs_to_close(records: Sequence[Record], rules: Rules) -> int:
+    """How many epochs the end of the search takes: the last rung's finalists with all their seeds, at most."""
+    top, gone = rules.rungs[-1], taken(records)
+    there = sum(job.rung == rules.top for job in gone)
+    return max(0, (rules.finalists + 1) * rules.seeds - there) * top
+
+
+def expected_epochs(rules: Rules, trials: int) -> int:
+    """How many epochs a search of so many candidates takes in all."""
+    before, number, total = 0, trials, 0
+    for epochs in rules.rungs:
+        total += max(number, 1) * (epochs - before)
+        before, number = epochs, number // FACTOR
+    repeats = (rules.finalists + 1) * rules.seeds
+    return total + max(0, repeats - max(1, number * FACTOR)) * rules.rungs[-1]

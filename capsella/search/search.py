@@ -1,0 +1,175 @@
+"""`search`: one worker at a study from beginning to end, and what comes of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from capsella.errors import CapsellaError
+from capsella.files import alone_in, write_json
+from capsella.grid import duration
+from capsella.search.candidate import Images
+from capsella.search.cost import Costs
+from capsella.search.defaults import default_space
+from capsella.search.length import rules_of, shortened
+from capsella.search.options import SearchOptions
+from capsella.search.outcome import Outcome
+from capsella.search.schedule import Rules
+from capsella.search.space import Space
+from capsella.search.study import Study, check_optuna, storage_url
+from capsella.search.worker import Worker
+from capsella.training import Machine, Recipe
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search that this process takes part in.
+
+    recipe: as it was given. trained: the same as candidates are trained, perhaps for fewer epochs.
+    """
+
+    folder: Path
+    name: str
+    recipe: Recipe
+    trained: Recipe
+    space: Space
+    options: SearchOptions
+    rules: Rules
+    study: Study
+    images: Images
+    machine: Machine
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is found so far."""
+        return Outcome.of(self.options.objectives, self.rules, self.study.records(), self.study.points)
+
+
+def open_search(
+    recipe: Recipe,
+    name: str,
+    options: SearchOptions,
+    space: Space | None = None,
+    machine: Machine = Machine(),
+    images: Images | None = None,
+) -> Search:
+    """The study of a recipe: a new one, or the one that is in its folder.
+
+    Args:
+        recipe, name: that is to be bettered.
+        options: how long, for what, within which limits.
+        space: what may be changed; default: the space of the recipe, see `default_space`.
+        machine: where candidates are trained.
+        images: of the search, where they are loaded already.
+
+    Raises:
+        CapsellaError: Optuna is missing; the space does not fit the recipe; a study of something else is in the folder.
+        ValueError: too few minutes.
+    """
+    check_optuna()
+    if recipe.stop_at_error is not None and recipe.stop_on == "test":
+        raise CapsellaError("a search never looks at test images: set --stop-on validation")
+    space = space or default_space(recipe, name)
+    space = space.only(options.tune) if options.tune else space
+    space.check(recipe)
+    folder, images = folder_of(name, options), images or Images()
+    images.of(recipe.data)  # before a folder is made: what is wrong with them shows at once
+    folder.mkdir(parents=True, exist_ok=True)
+    study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
+    trained = _agreed(study, recipe, options, space, images, machine, folder)
+    rules = rules_of(trained, options)
+    return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)
+
+
+def folder_of(name: str, options: SearchOptions) -> Path:
+    """Of the study."""
+    return options.out or Path("runs", f"search-{name}")
+
+
+def _agreed(
+    study: Study, recipe: Recipe, options: SearchOptions, space: Space, images: Images, machine: Machine, folder: Path
+) -> Recipe:
+    """The recipe as all workers train it: the first one says for how many epochs."""
+    with _in_turn(folder):
+        length = study.settings.get("length")
+        if length is None:
+            trained = shortened(recipe, options, images, machine)
+            length = {name: getattr(trained, name) for name in ("epochs", "epoch_images")}
+            length["optimizer"] = {name: getattr(trained.optimizer, name) for name in ("warmup_steps", "decay_steps")}
+        trained = replace(
+            recipe,
+            epochs=length["epochs"],
+            epoch_images=length["epoch_images"],
+            optimizer=replace(recipe.optimizer, **length["optimizer"]),
+        )
+        study.agree(
+            {
+                "recipe": recipe.complete().to_dict(),
+                "space": space.to_dict(),
+                "objectives": options.objectives,
+                "limit_ms": options.limit_ms,
+                "limit_parameters": options.limit_parameters,
+                "finalists": options.finalists,
+                "seeds": options.seeds,
+                "length": length,
+            }
+        )
+        study.begin(space.labels_of(trained))
+    return trained
+
+
+class _in_turn:  # noqa: N801  a context manager
+    """Wait until no other process begins a study in this folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / ".beginning"
+
+    def __enter__(self) -> None:
+        while True:
+            self._alone = alone_in(self._folder)
+            try:
+                self._alone.__enter__()
+                return
+            except CapsellaError:
+                time.sleep(0.2)
+
+    def __exit__(self, *error: Any) -> None:
+        self._alone.__exit__(*error)
+
+
+def work(search: Search, console: Console | None = None) -> Outcome:
+    """Take jobs until there are none or the time is up; then write outcome.json.
+
+    Raises:
+        CapsellaError: as `Worker.run` raises.
+    """
+    console = console or Console(quiet=True)
+    began, options = time.monotonic(), search.options
+    with console.status("beginning") as status:
+        worker = Worker(
+            study=search.study,
+            folder=search.folder,
+            name=search.name,
+            recipe=search.trained,
+            space=search.space,
+            rules=search.rules,
+            options=options,
+            images=search.images,
+            costs=Costs(options, search.images),
+            machine=search.machine,
+            say=_sayer(console),
+            begin=status.update,
+            deadline=None if options.minutes is None else began + 60 * options.minutes,
+        )
+        worker.run()
+    outcome = search.outcome
+    write_json(search.folder / "outcome.json", outcome.to_dict())
+    console.print(f"{worker.jobs} trainings by this process in {duration(time.monotonic() - began)}", soft_wrap=True)
+    return outcome
+
+
+def _sayer(console: Console) -> Callable[[str], object]:
+    return lambda line: console.print(line, markup=False, soft_wrap=True)

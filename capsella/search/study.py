@@ -1,0 +1,233 @@
+"""A study: Optuna's trials in a database that any number of processes share, as the schedule's jobs."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import CapsellaError
+from capsella.search.schedule import BASE, Job, Record, State
+from capsella.search.space import Label, Space
+
+HEARTBEAT, GRACE = 5, 30
+"""Seconds between a worker's signs of life, and without one until its trial is taken up by another."""
+WAIT_FOR_LOCK = 60
+"""Seconds that a process waits while others write to the file."""
+_ELSE = "call it as before, or choose another folder with --out"
+
+
+def check_optuna() -> None:
+    """Raises:
+    CapsellaError: Optuna is not installed; says how to get it.
+    """
+    if find_spec("optuna") is None:
+        raise CapsellaError("a search needs Optuna: pip install 'capsella[search]'")
+
+
+@dataclass
+class Study:
+    """The trials that all workers share.
+
+    storage, trials: Optuna's storage and study. space: that candidates are drawn from. points, costs: of each
+    candidate, by the trials that were read last.
+    """
+
+    storage: Any
+    trials: Any
+    space: Space
+    points: dict[int, dict[str, Label]] = field(default_factory=dict)
+    costs: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls, url: str, name: str, space: Space, objectives: Sequence[str], seed: int = 0, grace: int = GRACE
+    ) -> "Study":
+        """The study of this name in a database, made where it is not there.
+
+        Args:
+            url: of the database, as sqlite:///study.db.
+            name: of the study.
+            space: to draw from.
+            objectives: what is to be small.
+            seed: of the draws.
+            grace: seconds without a sign of life after which a worker counts as dead.
+
+        Raises:
+            CapsellaError: Optuna is not installed, the database cannot be opened, or the study has other objectives.
+        """
+        check_optuna()
+        import optuna
+
+        from capsella.search.sampler import RungSampler, directions, hush
+
+        hush()
+        connect = {"connect_args": {"timeout": WAIT_FOR_LOCK}} if url.startswith("sqlite") else {}
+        sampler = RungSampler(space, seed, records_of)
+        try:
+            storage = optuna.storages.RDBStorage(
+                url, engine_kwargs=connect, heartbeat_interval=min(HEARTBEAT, grace), grace_period=grace
+            )
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                sampler=sampler,
+                directions=directions(objectives),
+                load_if_exists=True,
+            )
+        except Exception as error:  # each database has errors of its own
+            raise CapsellaError(f"the study cannot be opened at {url}: {error}") from error
+        if len(study.directions) != len(objectives):
+            raise CapsellaError(f"the study {name!r} was begun with other objectives; {_ELSE}")
+        return cls(storage, study, space)
+
+    def agree(self, settings: Mapping[str, Any]) -> None:
+        """Keep the settings, or compare them with those that are kept.
+
+        Raises:
+            CapsellaError: the study was begun with others.
+        """
+        kept = self.settings
+        if not kept:
+            self.trials.set_user_attr("settings", dict(settings))
+            return
+        changed = [name for name, value in json.loads(json.dumps(settings)).items() if kept.get(name) != value]
+        if changed:
+            name = self.trials.study_name
+            raise CapsellaError(f"the study {name!r} was begun with another {' and another '.join(changed)}; {_ELSE}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all workers agree on; empty in a study that has not begun."""
+        found: dict[str, Any] = self.trials.user_attrs.get("settings", {})
+        return found
+
+    def begin(self, base: Mapping[str, Label]) -> None:
+        """The recipe itself is the first candidate; where two workers ask for it at once, the second is surplus."""
+        if not self.trials.get_trials(deepcopy=False):
+            self.trials.enqueue_trial(dict(base), user_attrs={"candidate": BASE, "rung": 0, "seed": 0})
+
+    def records(self) -> list[Record]:
+        """All trials, with those whose worker died counted as lost."""
+        import optuna
+
+        optuna.storages.fail_stale_trials(self.trials)
+        trials = self.trials.get_trials(deepcopy=False)
+        for trial in trials:
+            candidate = trial.user_attrs.get("candidate", trial.number)
+            if trial.params.keys() == self.space.of.keys():
+                self.points.setdefault(candidate, dict(trial.params))
+            if "parameters" in trial.user_attrs:
+                names = ("parameters", "ms")
+                found = {name: trial.user_attrs[name] for name in names if name in trial.user_attrs}
+                self.costs.setdefault(candidate, found)
+        return records_of(trials)
+
+    def ask(self, job: Job | None) -> "Claim":
+        """A trial for this worker: a waiting one where there is one, else for this job, or for a new candidate."""
+        from capsella.search.sampler import distributions
+
+        if job is not None:
+            attributes = job._asdict()
+            self.trials.enqueue_trial(dict(self.points[job.candidate]), user_attrs=attributes)
+        trial = self.trials.ask(distributions(self.space))
+        found = trial.user_attrs
+        mine = Job(found.get("candidate", trial.number), found.get("rung", 0), found.get("seed", 0))
+        for name, value in mine._asdict().items():
+            if name not in found:
+                trial.set_user_attr(name, value)
+        return Claim(self, trial, mine, dict(trial.params))
+
+
+@dataclass
+class Claim:
+    """A trial that this worker has to itself."""
+
+    study: Study
+    trial: Any
+    job: Job
+    point: dict[str, Label]
+
+    @property
+    def number(self) -> int:
+        """Of the trial."""
+        return int(self.trial.number)
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Signs of life while the trial is worked at."""
+        import optuna
+
+        over, storage, trial = threading.Event(), self.study.storage, self.trial._trial_id
+
+        def beat() -> None:
+            while True:
+                with contextlib.suppress(optuna.exceptions.StorageInternalError):  # busy: the next one will do
+                    storage.record_heartbeat(trial)
+                if over.wait(storage.heartbeat_interval):
+                    return
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def finish(self, values: Sequence[float], **facts: Any) -> None:
+        """The objectives are known; facts are kept beside them."""
+        self._end("COMPLETE", list(values), facts)
+
+    def refuse(self, why: str, **facts: Any) -> None:
+        """The candidate goes no further."""
+        self._end("PRUNED", None, {"refused": why, **facts})
+
+    def leave(self) -> None:
+        """Another trial is for the same."""
+        self._end("PRUNED", None, {"surplus": True})
+
+    def lose(self) -> None:
+        """The worker stops before the end: another may take it up."""
+        self._end("FAIL", None, {})
+
+    def _end(self, state: str, values: list[float] | None, facts: Mapping[str, Any]) -> None:
+        """A trial that was taken for dead meanwhile stays so; whoever takes it up finds the work done."""
+        import optuna
+
+        try:
+            for name, value in facts.items():
+                self.trial.set_user_attr(name, value)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return
+        self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
+
+
+def records_of(trials: Sequence[Any]) -> list[Record]:
+    """Optuna's trials as the schedule sees them; one whose worker died before it had drawn a point never was."""
+    return [_record(trial) for trial in trials if not (trial.state.name == "FAIL" and not trial.params)]
+
+
+def _record(trial: Any) -> Record:
+    facts = trial.user_attrs
+    states: dict[str, State] = {
+        "WAITING": "waiting", "RUNNING": "running", "COMPLETE": "done", "FAIL": "lost", "PRUNED": "refused",
+    }  # fmt: skip
+    return Record(
+        number=trial.number,
+        job=Job(facts.get("candidate", trial.number), facts.get("rung", 0), facts.get("seed", 0)),
+        state="surplus" if facts.get("surplus") else states[trial.state.name],
+        values=tuple(trial.values or ()),
+        loss=facts.get("loss", 0.0),
+        epochs=facts.get("epochs", 0),
+        seconds=facts.get("seconds", 0.0),
+    )
+
+
+def storage_url(storage: str | None, folder: Path) -> str:
+    """Of the study's database: the one that is named, or study.db in its folder."""
+    return storage or f"sqlite:///{folder / 'study.db'}"

@@ -1,0 +1,184 @@
+"""A worker: one process that takes jobs from a study until there are none, or its time is up."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from capsella.errors import CapsellaError
+from capsella.search.candidate import Images, Trained, candidate_folder, train_to, with_seed
+from capsella.search.cost import Costs, TooCostlyError
+from capsella.search.options import SearchOptions
+from capsella.search.schedule import (
+    Job,
+    Record,
+    Rules,
+    candidates,
+    done,
+    epochs_to_close,
+    expected_epochs,
+    is_surplus,
+    next_job,
+    ranked,
+)
+from capsella.search.space import Space
+from capsella.search.study import Claim, Study
+from capsella.training import Machine, Recipe, TrainingDivergedError
+
+POLL = 2.0
+"""Seconds between looks at a study in which others are at work and nothing is to be done."""
+MOST_FOR_THE_END = 0.5
+"""Of the time: the rest is for new candidates and their promotions, however slow the machine turns out to be."""
+MOST_REFUSED = 50
+"""So many candidates refused for each that may be trained: then nothing will keep within the limits."""
+
+
+@dataclass
+class Worker:
+    """Works at one study.
+
+    folder: of the candidates' runs. recipe: that candidates depart from. rules, options: of the search. say: called
+    with a line for every job. deadline: by `time.monotonic`.
+    """
+
+    study: Study
+    folder: Path
+    name: str
+    recipe: Recipe
+    space: Space
+    rules: Rules
+    options: SearchOptions
+    images: Images
+    costs: Costs
+    machine: Machine
+    say: Callable[[str], object]
+    begin: Callable[[str], object]
+    deadline: float | None = None
+    jobs: int = field(default=0, init=False)
+
+    def run(self) -> list[Record]:
+        """Work until nothing is left, or the time is up; returns the study's trials.
+
+        Raises:
+            CapsellaError: a training cannot go on, for a reason that is not the candidate's.
+        """
+        while True:
+            records = self.study.records()
+            job, is_new = self._choose(records)
+            if job is None and not is_new:
+                if self._out_of_time() or not any(record.state in ("waiting", "running") for record in records):
+                    return records
+                time.sleep(POLL)
+                continue
+            self._work(self.study.ask(job))
+
+    def _choose(self, records: Sequence[Record]) -> tuple[Job | None, bool]:
+        """The next job, or that a new candidate is due; neither where there is nothing to do."""
+        if self._out_of_time():
+            return None, False
+        if any(record.state == "waiting" for record in records):
+            return None, True  # which asking takes first
+        self._check_refused(records)
+        closing = not self._has_room(records)
+        job = next_job(records, self.rules, closing)
+        if job is not None and self._takes_too_long(job, records):
+            return None, False
+        return job, job is None and not closing
+
+    def _has_room(self, records: Sequence[Record]) -> bool:
+        """Whether there are to be new candidates: by their number, and by the time that the end of the search takes."""
+        trials = self.options.all_trials
+        if trials is not None and len(candidates(records)) >= trials:
+            return False
+        left = self._seconds_left()
+        if left is None or self.options.minutes is None:
+            return True
+        closing = epochs_to_close(records, self.rules) * seconds_an_epoch(records)
+        return min(closing, MOST_FOR_THE_END * 60 * self.options.minutes) < left
+
+    def _takes_too_long(self, job: Job, records: Sequence[Record]) -> bool:
+        left = self._seconds_left()
+        before = self.rules.rungs[job.rung - 1] if job.rung and not job.seed else 0
+        epochs = self.rules.rungs[job.rung] - before
+        return left is not None and epochs * seconds_an_epoch(records) > left
+
+    def _work(self, claim: Claim) -> None:
+        """One job, and what came of it."""
+        mine = Record(claim.number, claim.job, "running")
+        if is_surplus(self.study.records(), mine, self.options.all_trials):
+            claim.leave()
+            return
+        rung = self.rules.rungs[claim.job.rung]
+        seed = f", seed {claim.job.seed}" if claim.job.seed else ""
+        self.begin(f"candidate {claim.job.candidate}{seed}: to epoch {rung}")
+        try:
+            with claim.alive():
+                self._train(claim)
+        except (TooCostlyError, TrainingDivergedError, ValueError, MemoryError, torch.OutOfMemoryError) as error:
+            values = getattr(error, "values", None)
+            claim.refuse(f"{error or type(error).__name__}", **({"refused_values": values} if values else {}))
+            self.say(f"candidate {claim.job.candidate} refused: {error or type(error).__name__}")
+        except BaseException:
+            claim.lose()
+            raise
+        self.jobs += 1
+
+    def _train(self, claim: Claim) -> None:
+        recipe = with_seed(self.space.recipe_at(self.recipe, claim.point), claim.job.seed)
+        cost = self.study.costs.get(claim.job.candidate) or self.costs.of(recipe, claim.job.candidate)
+        folder, epochs = candidate_folder(self.folder, claim.job), self.rules.rungs[claim.job.rung]
+        trained = train_to(recipe, folder, epochs, self.images, self.machine, f"{self.name}-{claim.job.candidate}")
+        numbers = {"error": trained.error, **cost}
+        values = [numbers[objective] for objective in self.options.objectives]
+        facts = {"loss": trained.loss, "epochs": trained.epochs, "seconds": trained.seconds, **numbers}
+        claim.finish(values, **facts)
+        self._tell(claim.job, trained)
+
+    def _tell(self, job: Job, trained: Trained) -> None:
+        """A line for this job: what it came to, the best so far, and the time left."""
+        records = self.study.records()
+        at = f"{self.rules.rungs[job.rung]}/{self.rules.rungs[-1]}"
+        line = f"candidate {job.candidate:<3} epoch {at:<7} error {trained.error:6.2f} %"
+        last = max((record.job.rung for record in records if record.state == "done"), default=0)
+        best = ranked(done(records, last), self.rules)[0]
+        there = self.rules.rungs[last]
+        line += f"  best {best.values[self.rules.error]:.2f} % ({best.job.candidate}, {there})"
+        self.say(f"{line}{self._left(records)}")
+
+    def _left(self, records: Sequence[Record]) -> str:
+        from capsella.grid import duration
+
+        left = self.estimate(records)
+        return "" if left is None else f"  {duration(left)} left"
+
+    def estimate(self, records: Sequence[Record]) -> float | None:
+        """Seconds until the search is over, with the workers of now; None where nothing is known."""
+        trials, deadline = self.options.all_trials, self._seconds_left()
+        if trials is None:
+            return deadline
+        spent = sum(record.epochs for record in records)
+        workers = max(1, sum(record.state == "running" for record in records))
+        left = max(0, expected_epochs(self.rules, trials) - spent) * seconds_an_epoch(records) / workers
+        return left if deadline is None else min(left, deadline)
+
+    def _seconds_left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def _out_of_time(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def _check_refused(self, records: Sequence[Record]) -> None:
+        refused = sum(record.state == "refused" and record.job.rung == 0 for record in records)
+        if refused >= MOST_REFUSED * max(1, len(candidates(records))):
+            raise CapsellaError(
+                f"{refused} candidates were refused, and {len(candidates(records))} trained: too little of the space "
+                "keeps within the limits"
+            )
+
+
+def seconds_an_epoch(records: Sequence[Record]) -> float:
+    """In the mean over what was trained; 0 where nothing was."""
+    epochs = sum(record.epochs for record in records)
+    return sum(record.seconds for record in records) / epochs if epochs else 0.0

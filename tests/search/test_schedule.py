@@ -1,0 +1,117 @@
+"""What a worker does next, from what is done alone."""
+
+import random
+
+import pytest
+
+from capsella.search.front import front, is_better
+from capsella.search.schedule import (
+    ATTEMPTS,
+    Job,
+    Record,
+    Rules,
+    candidates,
+    done,
+    finalists,
+    is_surplus,
+    next_job,
+    ranked,
+    taken,
+)
+
+RULES = Rules(rungs=(1, 3, 9), finalists=2, seeds=2)
+
+
+def record(number, candidate, rung=0, seed=0, error=50.0, state="done", **more):
+    return Record(number, Job(candidate, rung, seed), state, (error,) if state == "done" else (), **more)
+
+
+def test_one_in_three_goes_on():
+    there = [record(0, 0, error=90.0), record(1, 1, error=5.0)]
+    assert next_job(there[1:], RULES, False) is None
+    assert next_job(there, RULES, False) == Job(0, 1)  # the recipe always does
+    three = [*there, record(2, 2, error=7.0), record(3, 0, 1, error=80.0, state="running")]
+    assert next_job(three, RULES, False) == Job(1, 1)
+    assert next_job([*three, record(4, 1, 1, state="running")], RULES, False) is None
+
+
+def test_later_rungs_come_first():
+    records = [record(n, n, error=float(n)) for n in range(3)]
+    records += [record(3, 0, 1, error=3.0), record(4, 1, 1, error=1.0), record(5, 2, 1, error=2.0)]
+    records += [record(6, 0, 2, error=3.0, state="running")]
+    assert next_job(records, RULES, False) == Job(1, 2)
+
+
+def test_what_is_lost_is_taken_up_and_given_up_at_last():
+    lost = [record(number, 1, state="lost") for number in range(1, ATTEMPTS + 1)]
+    assert next_job(lost[:-1], RULES, False) == Job(1, 0)
+    assert next_job([*lost[:-1], record(9, 1, state="running")], RULES, False) is None
+    assert next_job(lost, RULES, False) is None
+    assert taken(lost) == {Job(1, 0)}
+
+
+def test_what_is_refused_goes_no_further():
+    records = [record(n, n, error=9.0) for n in (1, 2)] + [record(3, 3, state="refused")]
+    assert next_job(records, RULES, False) is None
+    assert candidates(records) == {1, 2}
+
+
+def test_the_lowest_number_has_the_job():
+    first, second = record(4, 1, 1, state="running"), record(5, 1, 1, state="running")
+    assert is_surplus([first, second], second, None)
+    assert not is_surplus([first, second], first, None)
+    assert not is_surplus([record(4, 1, 1, state="lost"), second], second, None)
+    new = record(6, 6, state="running")
+    assert is_surplus([record(0, 0), record(1, 1), new], new, 2)
+    assert not is_surplus([record(0, 0), record(1, 1, state="refused"), new], new, 2)
+
+
+def test_equal_errors_are_ranked_by_loss():
+    records = [record(0, 0, error=5.0, loss=2.0), record(1, 1, error=5.0, loss=1.0), record(2, 2, error=4.0, loss=9.0)]
+    assert [one.job.candidate for one in ranked(records, RULES)] == [2, 1, 0]
+
+
+def test_with_two_objectives_the_front_comes_first():
+    values = {0: (5.0, 9.0), 1: (9.0, 1.0), 2: (6.0, 9.5)}
+    records = [Record(n, Job(n, 0), "done", value) for n, value in values.items()]
+    assert [one.job.candidate for one in ranked(records, RULES)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_is_right(seed):
+    random.seed(seed)
+    points = [(random.randint(0, 6), random.randint(0, 6), random.randint(0, 6)) for _ in range(30)]
+    on = set(front(points))
+    for n, point in enumerate(points):
+        assert (n in on) == (not any(is_better(other, point) for other in points))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_that_die_at_any_time_come_to_the_end(seed, workers):
+    """Jobs last for random times, and some workers die; in the end each job is done once, and nothing is left."""
+    random.seed(seed)
+    trials, errors, records = 9, {}, []
+    at_work: list[int] = []
+    for _ in range(2000):
+        while len(at_work) < workers:
+            closing = len(candidates(records)) >= trials
+            job = next_job(records, RULES, closing)
+            if job is None and closing:
+                break
+            job = job or Job(len(records), 0)
+            records.append(record(len(records), *job, state="running"))
+            at_work.append(len(records) - 1)
+        if not at_work:
+            break
+        number = at_work.pop(random.randrange(len(at_work)))
+        job, dies = records[number].job, random.random() < 0.1
+        error = errors.setdefault(job.candidate, random.uniform(1, 90)) + job.seed
+        records[number] = record(number, *job, error=error, state="lost" if dies else "done")
+    jobs = [one.job for one in records if one.state == "done"]
+    assert not at_work
+    assert len(jobs) == len(set(jobs))
+    assert len(candidates(records)) == trials
+    for candidate in finalists(records, RULES):
+        assert {Job(candidate, RULES.top, seed) for seed in range(RULES.seeds)} <= taken(records)
+    assert len(done(records, RULES.top)) >= 2

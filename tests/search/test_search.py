@@ -1,0 +1,193 @@
+"""A search in one process: what is trained, refused, found, and never looked at."""
+
+import dataclasses
+import html
+import json
+import re
+
+import pytest
+
+from capsella.errors import CapsellaError
+from capsella.search import work
+from capsella.search.candidate import Images, SealedError, candidate_folder, sealed
+from capsella.search.final import FinalTest, train_winner, winning_recipe
+from capsella.search.report import write_report
+from capsella.search.schedule import BASE, Job, done
+from capsella.training import RunFolder, read_recipe, save_recipe, train
+from capsella.training.checkpoint import read_progress
+from tests.papers.tiny import QUIET
+from tests.search.made import RECIPE, SPACE, opened, read
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    search = opened(tmp_path_factory.mktemp("study"))
+    return search, work(search)
+
+
+def test_every_candidate_is_trained_once_to_each_rung(searched):
+    search, outcome = searched
+    assert search.rules.rungs == (1, 3, 9)
+    jobs = [record.job for record in outcome.records if record.state == "done"]
+    assert len(set(jobs)) == len(jobs)
+    assert len(done(outcome.records, 0)) == 6
+    assert {record.state for record in outcome.records} == {"done"}
+
+
+def test_a_promotion_goes_on_from_the_checkpoint(searched):
+    search, outcome = searched
+    for record in outcome.records:
+        before = search.rules.rungs[record.job.rung - 1] if record.job.rung and not record.job.seed else 0
+        assert record.epochs == search.rules.rungs[record.job.rung] - before
+    progress = read_progress(candidate_folder(search.folder, Job(BASE, 2)) / "last.ckpt")
+    assert (progress.epoch, progress.step) == (9, 9)
+
+
+def test_in_rungs_or_in_one_go_a_training_computes_the_same(searched, tmp_path):
+    search, outcome = searched
+    (base,) = [one for one in done(outcome.records, search.rules.top) if one.job.candidate == BASE]
+    train(RECIPE, tmp_path / "whole", console=QUIET, splits=search.images.of(RECIPE.data))
+    best = RunFolder(tmp_path / "whole").read("summary")["best"]
+    assert (best["validation_error"], best["validation_loss"]) == (base.values[0], base.loss)
+
+
+def test_the_recipe_and_the_best_are_repeated_with_every_seed(searched):
+    search, outcome = searched
+    assert len(outcome.finalists) == 3
+    assert {len(one.errors) for one in outcome.finalists} == {2}
+    assert outcome.base is not None
+    assert outcome.base.point == SPACE.labels_of(RECIPE)
+    assert outcome.winner.error == min(one.error for one in outcome.finalists)
+    written = json.loads((search.folder / "outcome.json").read_text())
+    assert written["verdict"] == outcome.verdict
+    assert [one["candidate"] for one in written["finalists"]] == [one.candidate for one in outcome.finalists]
+
+
+def test_a_finished_study_has_nothing_to_do(searched):
+    search, outcome = searched
+    again = work(opened(search.folder))
+    assert [record.number for record in again.records] == [record.number for record in outcome.records]
+
+
+def test_a_study_of_something_else_is_not_mixed_in(searched):
+    search, _ = searched
+    with pytest.raises(CapsellaError, match="begun with another limit_parameters"):
+        opened(search.folder, limit_parameters=10**6)
+    with pytest.raises(CapsellaError, match="begun with other objectives"):
+        opened(search.folder, objectives=("error", "parameters"))
+
+
+def test_test_images_are_never_touched(tmp_path):
+    splits = sealed(read(RECIPE.data))
+    with pytest.raises(SealedError):
+        len(splits.test)
+    with pytest.raises(SealedError):
+        _ = splits.test.images
+    with pytest.raises(SealedError):
+        splits.named()["test"].counts()
+    assert isinstance(opened(tmp_path).images.of(RECIPE.data), type(splits))
+    with pytest.raises(SealedError):
+        len(Images(read).of(RECIPE.data).test)
+
+
+def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path, monkeypatch):
+    looks = dataclasses.replace(RECIPE, stop_at_error=1.0, stop_on="test")
+    monkeypatch.setattr("tests.search.made.RECIPE", looks)
+    with pytest.raises(CapsellaError, match="never looks at test images"):
+        opened(tmp_path)
+
+
+def test_limits_refuse_before_training(tmp_path, monkeypatch):
+    trained = []
+
+    def fake(recipe, folder, *others):
+        trained.append((recipe.model.options["pose_elements"], folder.name))
+        return Trained(50.0 - 1000 * recipe.optimizer.learning_rate, 1.0, 1, 0.01)
+
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", fake)
+    outcome = work(opened(tmp_path, limit_parameters=50_000, objectives=("error", "parameters")))
+    sizes = {pose for pose, folder in trained if not folder.startswith("0000")}
+    assert sizes == {9}  # with 16 there are 67,154
+    assert any(record.state == "refused" for record in outcome.records)
+    assert len({record.job.candidate for record in outcome.records if record.state == "done"}) == 6
+    assert len({one.candidate for one in outcome.front}) <= 2
+
+
+def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda *_: Trained(50.0, 1.0, 1, 0.01))
+    monkeypatch.setattr(worker, "MOST_REFUSED", 3)
+    with pytest.raises(CapsellaError, match="too little of the space keeps within the limits"):
+        work(opened(tmp_path, limit_parameters=10))
+
+
+def test_the_page_holds_what_it_promises(searched):
+    search, outcome = searched
+    page = write_report(search, outcome, FinalTest((4.0, 6.0), 100, "final")).read_text()
+    assert outcome.verdict in html.unescape(page)
+    for name in ("finalists", "rungs", "importance", "protocol", "cost"):
+        assert f'<h2 id="{name}">' in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "test error 5.00 ± 1.41 % on 100 images" in page
+    assert "fANOVA over 6 candidates at epoch 1" in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert all(path in page for path in SPACE.of)
+
+
+def test_the_front_is_drawn(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    search = opened(tmp_path, objectives=("error", "parameters"))
+    outcome = work(search)
+    page = write_report(search, outcome).read_text()
+    assert '<h2 id="front-parameters">' in page
+    assert "On the front, where none is better in all of error, parameters" in page
+    whole = [(one.error, one.costs["parameters"]) for one in outcome.finalists]
+    on_front = [(one.error, one.costs["parameters"]) for one in outcome.front]
+    assert on_front
+    assert all(any(o[0] <= w[0] and o[1] <= w[1] for o in on_front) for w in whole)
+
+
+def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    search = opened(tmp_path, trials=2, finalists=1)
+    outcome = work(search)
+    recipe = winning_recipe(search, outcome.winner)
+    save_recipe(recipe, tmp_path / "mine.json")
+    assert read_recipe(tmp_path / "mine.json") == recipe.complete()
+    tested = train_winner(search, outcome.winner, QUIET)
+    assert len(tested.errors) == 2
+    assert json.loads((tmp_path / "test.json").read_text())["test_error_percent"] == list(tested.errors)
+    assert train_winner(search, outcome.winner, QUIET) == tested
+
+
+def test_a_file_that_is_no_recipe(tmp_path):
+    for text in ("", "[]", '{"recipe": 3}', '{"recipe": {"model": 3}}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(CapsellaError, match=r"bad\.json"):
+            read_recipe(tmp_path / "bad.json")
+    with pytest.raises(CapsellaError, match=r"gone\.json"):
+        read_recipe(tmp_path / "gone.json")
+
+
+def test_time_is_measured_and_limits_refuse_by_it(tmp_path, monkeypatch):
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    monkeypatch.setattr("capsella.search.latency.BACKENDS", ("packed",))
+    outcome = work(opened(tmp_path, trials=2, finalists=1, seeds=1, objectives=("error", "ms")))
+    assert all(0 < one.costs["ms"] < 1000 for one in outcome.finalists)
+    monkeypatch.setattr(worker, "MOST_REFUSED", 1)
+    with pytest.raises(CapsellaError, match="keeps within the limits"):
+        work(opened(tmp_path / "fast", limit_ms=1e-3))

@@ -1,0 +1,84 @@
+"""Several processes at one study: they share the work, and one that is killed loses little."""
+
+import collections
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from capsella.search.schedule import done
+from tests.search import made
+
+ROOT = Path(made.__file__).parents[2]
+
+
+@pytest.fixture
+def worker(tmp_path):
+    processes = []
+
+    def start(waits=0.0):
+        command = [sys.executable, "-m", "tests.search.made", str(tmp_path), str(waits)]
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def wait_until(is_so, seconds=240):
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.05)
+
+
+def trained(folder):
+    """Process, run, epoch, and epochs trained for it, of every job."""
+    path = folder / "trained.txt"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_two_processes_share_the_work(tmp_path, worker):
+    two = [worker(0.5), worker(0.5)]
+    wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
+    (tmp_path / "go").touch()
+    assert [process.wait(240) for process in two] == [0, 0]
+    jobs = trained(tmp_path)
+    assert collections.Counter((run, epoch) for _, run, epoch, _ in jobs).most_common(1)[0][1] == 1
+    by_process = collections.Counter(process for process, *_ in jobs)
+    assert len(by_process) == 2
+    assert min(by_process.values()) >= len(jobs) // 4
+    assert sum(int(epochs) for *_, epochs in jobs) == len(jobs_of_all(tmp_path)) * 9 + early(tmp_path)
+
+
+def jobs_of_all(folder):
+    """The runs that were trained to the end."""
+    return {run for _, run, epoch, _ in trained(folder) if epoch == "9"}
+
+
+def early(folder):
+    """Epochs of the runs that were not."""
+    last = {run: int(epoch) for _, run, epoch, _ in sorted(trained(folder), key=lambda job: int(job[2]))}
+    return sum(epoch for epoch in last.values() if epoch < 9)
+
+
+def test_a_killed_workers_trial_is_taken_up(tmp_path, worker):
+    first = worker(1000.0)  # hangs after its first rung, which its checkpoint has
+    (tmp_path / "go").touch()
+    wait_until(lambda: trained(tmp_path))
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert worker().wait(240) == 0
+    jobs = trained(tmp_path)
+    again = [job for job in jobs[1:] if job[1:3] == jobs[0][1:3]]
+    assert [job[3] for job in again] == ["0"]  # taken up, with nothing to train anew
+    records = made.opened(tmp_path).study.records()
+    assert [record.state for record in records].count("lost") == 1
+    assert len(done(records, 0)) == 6
