@@ -76,7 +76,7 @@ class Dynamic {
       });
     }
     input_gradients(terms, gradients);
-    bias_gradient(terms, gradients.bias);
+    if (gradients.bias) bias_gradient(terms, gradients.bias);
   }
 
  private:

@@ -38,26 +38,41 @@ struct EMOptions {
   bool bfloat16_votes;  // poses and weight are bfloat16 numbers, and are multiplied as such
 };
 
-// poses [b h w c_in p], activations [b h w c_in], weight [(k) c_in c_out q e], vote_offset [h w d] or null,
-// start [i c_out] (couplings of the first iteration over the types at one site) or null for even ones.
-struct EMInputs {
-  const float *poses, *activations, *weight, *vote_offset, *beta_u, *beta_a, *start;
+struct VariationalOptions {
+  int iterations;
+  bool proportions;
+  float concentration, mean_weight, precision, degrees;
 };
 
-// means, variances [n t d padded]; log_activations, log_data [n t padded]; log_normalisers [t - 1, b h w c_in], only
-// where parents compete everywhere. Variances are before their floor; a parent's data is sum_i R_ij a_i.
-struct EMKept {
-  float *means, *variances, *log_activations, *log_data, *log_normalisers;
+struct HeinsenOptions {
+  int iterations;
+  float epsilon;
 };
 
-struct EMGradients {
-  float *poses, *activations, *weight, *beta_u, *beta_a;
+// Of all routings that fit a mixture of Gaussians. poses [b h w c_in p], activations [b h w c_in], weight
+// [(k) c_in c_out q e]; parameters [k c_out], what a routing learns beside (see its formulas); vote_offset [h w d] or
+// null; bias of the votes [i c_out d] or null; start [i c_out] (couplings of the first iteration over the types at one
+// site) or null for even ones.
+struct MixtureInputs {
+  const float *poses, *activations, *weight, *parameters, *vote_offset, *bias, *start;
 };
 
-using EMForward = void(const Conv&, const EMOptions&, const EMInputs&, EMKept, float* poses, float* activations,
-                       int threads);
-using EMBackward = void(const Conv&, const EMOptions&, const EMInputs&, EMKept, const float* grad_poses,
-                        const float* grad_activations, EMGradients, int threads);
+// means, variances of the votes [n t d padded]; log_odds, log_data [n t padded]; log_normalisers [t - 1, b h w c_in],
+// only where parents compete everywhere. A parent's data is sum_i R_ij a_i.
+struct MixtureKept {
+  float *means, *variances, *log_odds, *log_data, *log_normalisers;
+};
+
+struct MixtureGradients {
+  float *poses, *activations, *weight, *parameters, *bias;  // bias null where the votes have none
+};
+
+template <class Options>
+using MixtureForward = void(const Conv&, const Options&, const MixtureInputs&, MixtureKept, float* poses,
+                            float* log_odds, int threads);
+template <class Options>
+using MixtureBackward = void(const Conv&, const Options&, const MixtureInputs&, MixtureKept, const float* grad_poses,
+                             const float* grad_log_odds, MixtureGradients, int threads);
 
 struct DynamicOptions {
   int iterations;
@@ -70,6 +85,7 @@ struct DynamicInputs {
   const float *poses, *weight, *vote_offset, *bias;
 };
 
+// bias is null where the votes have none.
 struct DynamicGradients {
   float *poses, *weight, *bias;
 };
@@ -82,8 +98,12 @@ using DynamicBackward = void(const Conv&, const DynamicOptions&, const DynamicIn
 
 struct Kernels {
   const char* name;
-  EMForward* em_forward;
-  EMBackward* em_backward;
+  MixtureForward<EMOptions>* em_forward;
+  MixtureBackward<EMOptions>* em_backward;
+  MixtureForward<VariationalOptions>* variational_forward;
+  MixtureBackward<VariationalOptions>* variational_backward;
+  MixtureForward<HeinsenOptions>* heinsen_forward;
+  MixtureBackward<HeinsenOptions>* heinsen_backward;
   DynamicForward* dynamic_forward;
   DynamicBackward* dynamic_backward;
 };

@@ -82,47 +82,46 @@ auto checked(const char* name, const std::optional<Array>& array, int64_t size) 
 }
 
 // The arrays of the structs in kernels.h, as Python holds them; `of` checks their sizes.
-struct EMInputArrays {
-  Input poses, activations, weight;
-  std::optional<Input> vote_offset;
-  Input beta_u, beta_a;
-  std::optional<Input> start;
+struct MixtureInputArrays {
+  Input poses, activations, weight, parameters;
+  std::optional<Input> vote_offset, bias, start;
 
-  EMInputs of(const Conv& conv) const {
+  MixtureInputs of(const Conv& conv, int64_t rows) const {
     return {checked("poses", poses, conv.grid_children() * conv.p()),
             checked("activations", activations, conv.grid_children()),
             checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
+            checked("parameters", parameters, rows * conv.c_out),
             checked("vote_offset", vote_offset, conv.positions() * conv.d()),
-            checked("beta_u", beta_u, conv.c_out),
-            checked("beta_a", beta_a, conv.c_out),
+            checked("bias", bias, conv.children() * conv.c_out * conv.d()),
             checked("start", start, conv.children() * conv.c_out)};
   }
 };
 
-struct EMKeptArrays {
-  Output means, variances, log_activations, log_data, log_normalisers;
+struct MixtureKeptArrays {
+  Output means, variances, log_odds, log_data, log_normalisers;
 
-  EMKept of(const Conv& conv, const EMOptions& options) const {
-    const int64_t parents = conv.windows() * options.iterations * conv.padded();
-    const bool normalised = options.compete_everywhere && conv.sites() > 1;
+  MixtureKept of(const Conv& conv, int iterations, bool normalised) const {
+    const int64_t parents = conv.windows() * iterations * conv.padded();
     return {checked("means", means, parents * conv.d()), checked("variances", variances, parents * conv.d()),
-            checked("log_activations", log_activations, parents), checked("log_data", log_data, parents),
-            checked("log_normalisers", log_normalisers,
-                    normalised ? (options.iterations - 1) * conv.grid_children() : 0)};
+            checked("log_odds", log_odds, parents), checked("log_data", log_data, parents),
+            checked("log_normalisers", log_normalisers, normalised ? (iterations - 1) * conv.grid_children() : 0)};
   }
 };
 
-struct EMGradientArrays {
-  Output poses, activations, weight, beta_u, beta_a;
+struct MixtureGradientArrays {
+  Output poses, activations, weight, parameters;
+  std::optional<Output> bias;
 
-  EMGradients of(const Conv& conv) const {
+  MixtureGradients of(const Conv& conv, int64_t rows) const {
     return {checked("gradient of poses", poses, conv.grid_children() * conv.p()),
             checked("gradient of activations", activations, conv.grid_children()),
             checked("gradient of weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
-            checked("gradient of beta_u", beta_u, conv.c_out), checked("gradient of beta_a", beta_a, conv.c_out)};
+            checked("gradient of parameters", parameters, rows * conv.c_out),
+            checked("gradient of bias", bias, conv.children() * conv.c_out * conv.d())};
   }
 };
 
+// How many rows of parameters each routing has, and where its parents compete.
 struct EMOptionValues {
   std::vector<float> inverse_temperatures, sharpness;
   float variance_floor, cost_scale;
@@ -134,6 +133,20 @@ struct EMOptionValues {
     return {int(inverse_temperatures.size()), inverse_temperatures.data(), sharpness.data(), variance_floor,
             cost_scale, standardise, compete_everywhere, bfloat16_votes};
   }
+  static int64_t rows(const Conv&) { return 2; }
+  bool normalised(const Conv& conv) const { return compete_everywhere && conv.sites() > 1; }
+};
+
+struct VariationalOptionValues : VariationalOptions {
+  VariationalOptions value() const { return *this; }
+  static int64_t rows(const Conv&) { return 1; }
+  static bool normalised(const Conv&) { return false; }
+};
+
+struct HeinsenOptionValues : HeinsenOptions {
+  HeinsenOptions value() const { return *this; }
+  static int64_t rows(const Conv& conv) { return 2 * conv.children(); }
+  static bool normalised(const Conv&) { return false; }
 };
 
 struct DynamicInputArrays {
@@ -150,7 +163,8 @@ struct DynamicInputArrays {
 };
 
 struct DynamicGradientArrays {
-  Output poses, weight, bias;
+  Output poses, weight;
+  std::optional<Output> bias;
 
   DynamicGradients of(const Conv& conv) const {
     return {checked("gradient of poses", poses, conv.grid_children() * conv.p()),
@@ -167,48 +181,67 @@ void bind_struct(nb::module_& m, const char* name, Names... names) {
       names...);
 }
 
-void bind_em(nb::module_& m) {
+// NAME_forward and NAME_backward, which `forward` and `backward` find among the kernels in use.
+template <class OptionValues, class Options>
+void bind_mixture(nb::module_& m, const std::string& name, MixtureForward<Options>* Kernels::*forward,
+                  MixtureBackward<Options>* Kernels::*backward) {
+  m.def((name + "_forward").c_str(),
+        [forward](const Conv& conv, const OptionValues& options, const MixtureInputArrays& inputs,
+                  const MixtureKeptArrays& kept, Output poses, Output log_odds, int threads) {
+          const Options values = options.value();
+          const MixtureInputs in = inputs.of(conv, options.rows(conv));
+          const MixtureKept keep = kept.of(conv, values.iterations, options.normalised(conv));
+          float* out_poses = checked("poses", poses, conv.parents() * conv.d());
+          float* out_log_odds = checked("log_odds", log_odds, conv.parents());
+          nb::gil_scoped_release release;
+          (chosen->*forward)(conv, values, in, keep, out_poses, out_log_odds, threads);
+        },
+        "conv"_a, "options"_a, "inputs"_a, "kept"_a, "poses"_a, "log_odds"_a, "threads"_a);
+  m.def((name + "_backward").c_str(),
+        [backward](const Conv& conv, const OptionValues& options, const MixtureInputArrays& inputs,
+                   const MixtureKeptArrays& kept, Input grad_poses, Input grad_log_odds,
+                   const MixtureGradientArrays& gradients, int threads) {
+          const Options values = options.value();
+          const MixtureInputs in = inputs.of(conv, options.rows(conv));
+          const MixtureKept keep = kept.of(conv, values.iterations, options.normalised(conv));
+          const MixtureGradients out = gradients.of(conv, options.rows(conv));
+          if (in.bias && !out.bias) throw std::invalid_argument("gradient of bias: must be there, as a bias is");
+          const float* of_poses = checked("grad_poses", grad_poses, conv.parents() * conv.d());
+          const float* of_log_odds = checked("grad_log_odds", grad_log_odds, conv.parents());
+          nb::gil_scoped_release release;
+          (chosen->*backward)(conv, values, in, keep, of_poses, of_log_odds, out, threads);
+        },
+        "conv"_a, "options"_a, "inputs"_a, "kept"_a, "grad_poses"_a, "grad_log_odds"_a, "gradients"_a, "threads"_a);
+}
+
+void bind_mixtures(nb::module_& m) {
   using Array = std::optional<Input>;
-  bind_struct<EMInputArrays, Input, Input, Input, Array, Input, Input, Array>(
-      m, "EMInputs", "poses"_a, "activations"_a, "weight"_a, "vote_offset"_a.none(), "beta_u"_a, "beta_a"_a,
-      "start"_a.none());
-  bind_struct<EMKeptArrays, Output, Output, Output, Output, Output>(
-      m, "EMKept", "means"_a, "variances"_a, "log_activations"_a, "log_data"_a, "log_normalisers"_a);
-  bind_struct<EMGradientArrays, Output, Output, Output, Output, Output>(m, "EMGradients", "poses"_a, "activations"_a,
-                                                                        "weight"_a, "beta_u"_a, "beta_a"_a);
+  bind_struct<MixtureInputArrays, Input, Input, Input, Input, Array, Array, Array>(
+      m, "MixtureInputs", "poses"_a, "activations"_a, "weight"_a, "parameters"_a, "vote_offset"_a.none(),
+      "bias"_a.none(), "start"_a.none());
+  bind_struct<MixtureKeptArrays, Output, Output, Output, Output, Output>(
+      m, "MixtureKept", "means"_a, "variances"_a, "log_odds"_a, "log_data"_a, "log_normalisers"_a);
+  bind_struct<MixtureGradientArrays, Output, Output, Output, Output, std::optional<Output>>(
+      m, "MixtureGradients", "poses"_a, "activations"_a, "weight"_a, "parameters"_a, "bias"_a.none() = nb::none());
   bind_struct<EMOptionValues, std::vector<float>, std::vector<float>, float, float, bool, bool, bool>(
       m, "EMOptions", "inverse_temperatures"_a, "sharpness"_a, "variance_floor"_a, "cost_scale"_a,
       "standardise"_a, "compete_everywhere"_a, "bfloat16_votes"_a);
-  m.def("em_forward",
-        [](const Conv& conv, const EMOptionValues& options, const EMInputArrays& inputs, const EMKeptArrays& kept,
-           Output poses, Output activations, int threads) {
-          const EMInputs in = inputs.of(conv);
-          const EMKept keep = kept.of(conv, options.value());
-          float* out_poses = checked("poses", poses, conv.parents() * conv.d());
-          float* out_activations = checked("activations", activations, conv.parents());
-          nb::gil_scoped_release release;
-          chosen->em_forward(conv, options.value(), in, keep, out_poses, out_activations, threads);
-        },
-        "conv"_a, "options"_a, "inputs"_a, "kept"_a, "poses"_a, "activations"_a, "threads"_a);
-  m.def("em_backward",
-        [](const Conv& conv, const EMOptionValues& options, const EMInputArrays& inputs, const EMKeptArrays& kept,
-           Input grad_poses, Input grad_activations, const EMGradientArrays& gradients, int threads) {
-          const EMInputs in = inputs.of(conv);
-          const EMKept keep = kept.of(conv, options.value());
-          const EMGradients out = gradients.of(conv);
-          const float* of_poses = checked("grad_poses", grad_poses, conv.parents() * conv.d());
-          const float* of_activations = checked("grad_activations", grad_activations, conv.parents());
-          nb::gil_scoped_release release;
-          chosen->em_backward(conv, options.value(), in, keep, of_poses, of_activations, out, threads);
-        },
-        "conv"_a, "options"_a, "inputs"_a, "kept"_a, "grad_poses"_a, "grad_activations"_a, "gradients"_a, "threads"_a);
+  bind_struct<VariationalOptionValues, int, bool, float, float, float, float>(
+      m, "VariationalOptions", "iterations"_a, "proportions"_a, "concentration"_a, "mean_weight"_a, "precision"_a,
+      "degrees"_a);
+  bind_struct<HeinsenOptionValues, int, float>(m, "HeinsenOptions", "iterations"_a, "epsilon"_a);
+  bind_mixture<EMOptionValues>(m, "em", &Kernels::em_forward, &Kernels::em_backward);
+  bind_mixture<VariationalOptionValues>(m, "variational", &Kernels::variational_forward,
+                                        &Kernels::variational_backward);
+  bind_mixture<HeinsenOptionValues>(m, "heinsen", &Kernels::heinsen_forward, &Kernels::heinsen_backward);
 }
 
 void bind_dynamic(nb::module_& m) {
   using Array = std::optional<Input>;
   bind_struct<DynamicInputArrays, Input, Input, Array, Array>(m, "DynamicInputs", "poses"_a, "weight"_a,
                                                               "vote_offset"_a.none(), "bias"_a.none());
-  bind_struct<DynamicGradientArrays, Output, Output, Output>(m, "DynamicGradients", "poses"_a, "weight"_a, "bias"_a);
+  bind_struct<DynamicGradientArrays, Output, Output, std::optional<Output>>(m, "DynamicGradients", "poses"_a,
+                                                                            "weight"_a, "bias"_a.none() = nb::none());
   bind_struct<DynamicOptions, int, bool>(m, "DynamicOptions", "iterations"_a, "leaky"_a);
   m.def("dynamic_forward",
         [](const Conv& conv, const DynamicOptions& options, const DynamicInputArrays& inputs, Output sums, Output poses,
@@ -246,6 +279,6 @@ NB_MODULE(kernels, m) {
   bind_struct<Conv, I, I, I, I, I, I, I, I, I, I, I, I, I, I, bool>(
       m, "Conv", "batch"_a, "height"_a, "width"_a, "c_in"_a, "rows"_a, "columns"_a, "c_out"_a, "kernel_height"_a,
       "kernel_width"_a, "stride_height"_a, "stride_width"_a, "r"_a, "q"_a, "e"_a, "tied"_a);
-  bind_em(m);
+  bind_mixtures(m);
   bind_dynamic(m);
 }

@@ -13,18 +13,18 @@ namespace capsella::CAPSELLA_ISA {
 
 constexpr int64_t MOST_POSE_ELEMENTS = 256;
 
-// weight [weights c_out q e] -> packed [blocks weights (q e)] of vectors, a block holding L parents; zeros beyond.
+// values [rows c_out elements] -> packed [blocks rows elements] of vectors, a block holding L parents; zeros beyond.
 template <int L>
-void pack_weight(const Conv& conv, const float* weight, Vec<L>* packed, int64_t blocks, int threads) {
-  const int64_t elements = conv.q * conv.e, weights = conv.weights();
+void pack_parents(const float* values, int64_t rows, int64_t c_out, int64_t elements, Vec<L>* packed, int64_t blocks,
+                  int threads) {
 #pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1)
   for (int64_t block = 0; block < blocks; ++block)
-    for (int64_t w = 0; w < weights; ++w) {
-      Vec<L>* out = packed + (block * weights + w) * elements;
-      for (int64_t qe = 0; qe < elements; ++qe) out[qe] = Vec<L>{};
-      for (int64_t l = 0; l < L && block * L + l < conv.c_out; ++l) {
-        const float* in = weight + (w * conv.c_out + block * L + l) * elements;
-        for (int64_t qe = 0; qe < elements; ++qe) out[qe][l] = in[qe];
+    for (int64_t row = 0; row < rows; ++row) {
+      Vec<L>* out = packed + (block * rows + row) * elements;
+      for (int64_t k = 0; k < elements; ++k) out[k] = Vec<L>{};
+      for (int64_t l = 0; l < L && block * L + l < c_out; ++l) {
+        const float* in = values + (row * c_out + block * L + l) * elements;
+        for (int64_t k = 0; k < elements; ++k) out[k][l] = in[k];
       }
     }
 }
@@ -42,20 +42,20 @@ void pack_pairs(const Vec<L>* packed, Pairs<L>* pairs, int64_t n, int64_t Q, int
   }
 }
 
-// The sum of `copies` packed weights, `stride` vectors apart, in their order -> weight [weights c_out q e].
+// The sum of `copies` of what is so packed, one behind the other, in their order -> values [rows c_out elements].
 template <int L>
-void unpack_weight_sum(const Conv& conv, const Vec<L>* packed, int64_t copies, float* weight, int64_t blocks,
-                       int threads) {
-  const int64_t elements = conv.q * conv.e, weights = conv.weights(), stride = blocks * weights * elements;
+void unpack_sum(const Vec<L>* packed, int64_t copies, int64_t rows, int64_t c_out, int64_t elements, float* values,
+                int64_t blocks, int threads) {
+  const int64_t stride = blocks * rows * elements;
 #pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1)
   for (int64_t block = 0; block < blocks; ++block)
-    for (int64_t w = 0; w < weights; ++w)
-      for (int64_t qe = 0; qe < elements; ++qe) {
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t k = 0; k < elements; ++k) {
         Vec<L> sum{};
         for (int64_t copy = 0; copy < copies; ++copy)
-          sum += packed[copy * stride + (block * weights + w) * elements + qe];
-        for (int64_t l = 0; l < L && block * L + l < conv.c_out; ++l)
-          weight[(w * conv.c_out + block * L + l) * elements + qe] = sum[l];
+          sum += packed[copy * stride + (block * rows + row) * elements + k];
+        for (int64_t l = 0; l < L && block * L + l < c_out; ++l)
+          values[(row * c_out + block * L + l) * elements + k] = sum[l];
       }
 }
 

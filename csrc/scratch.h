@@ -24,6 +24,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T* get() { return data_; }
+  const T* get() const { return data_; }
   T& operator[](int64_t k) { return data_[k]; }
   const T& operator[](int64_t k) const { return data_[k]; }
 

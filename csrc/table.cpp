@@ -6,12 +6,18 @@
 
 namespace capsella::CAPSELLA_ISA {
 
-EMForward em_forward;
-EMBackward em_backward;
+MixtureForward<EMOptions> em_forward;
+MixtureBackward<EMOptions> em_backward;
+MixtureForward<VariationalOptions> variational_forward;
+MixtureBackward<VariationalOptions> variational_backward;
+MixtureForward<HeinsenOptions> heinsen_forward;
+MixtureBackward<HeinsenOptions> heinsen_backward;
 DynamicForward dynamic_forward;
 DynamicBackward dynamic_backward;
 
-const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward, em_backward, dynamic_forward,
-                         dynamic_backward};
+const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward,       em_backward,
+                         variational_forward,         variational_backward,
+                         heinsen_forward,             heinsen_backward,
+                         dynamic_forward,             dynamic_backward};
 
 }  // namespace capsella::CAPSELLA_ISA

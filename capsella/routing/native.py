@@ -16,49 +16,51 @@ from capsella.routing.convolution import ConvSizes
 
 def register_kernel(
     name: str,
-    classes: str,
+    options: Any,
+    inputs: Any,
+    gradients: Any,
     call: type[Any],
     schema: str,
     empty_result: Callable[[Any], Mapping[str, Tensor]],
     kept: Sequence[str],
     asking: Sequence[str],
+    second: str = "activations",
     keep: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Any:
     """The kernels NAME_forward and NAME_backward as one operator with gradients, `capsella::NAME_capsule_conv`.
 
-    It returns the parents' poses and activations, and what the backward pass starts from.
+    It returns the parents' poses and a second tensor, their activations or log-odds, and what the backward pass starts
+    from.
 
     Args:
-        name, classes: of the kernels, and what their classes in csrc/module.cpp begin with, as in "em" and "EM".
+        name: of the kernels, as in "em".
+        options, inputs, gradients: their classes of csrc/module.cpp.
         call, schema: the operator's arguments.
-        empty_result: for a `call` the tensors to fill: poses, activations, and by name what is `kept`.
-        asking: names of the tensors of a call that have gradients; the kernels fill that of a bias [c_out d] also where
-            there is none.
+        empty_result: for a `call` the tensors to fill: poses, the second one, and by name what is `kept`.
+        asking: names of the tensors of a call that have gradients, where they are not None.
+        second: the kernels' name of the second tensor.
         keep: what is kept, as the kernels' arguments.
     """
-    options, inputs, gradients = (getattr(kernels, classes + part) for part in ("Options", "Inputs", "Gradients"))
     tensors = call._fields.index("sizes")
 
     def empty_gradients(*values: Any) -> dict[str, Tensor]:
-        given = call(*values)
-        sizes, new = ConvSizes._make(given.sizes), given.poses.new_empty
-        like = {part: getattr(given, part) for part in asking}
-        return {part: new((sizes.c_out, sizes.d) if x is None else x.shape) for part, x in like.items()}
+        given = {part: x for part, x in call(*values)._asdict().items() if part in asking and x is not None}
+        return {part: x.new_empty(x.shape) for part, x in given.items()}
 
     def forward(*values: Any) -> tuple[Tensor, ...]:
         filled = dict(empty_result(call(*values)))
-        poses_and_activations = {part: filled.pop(part) for part in ("poses", "activations")}
+        results = {part: filled.pop(part) for part in ("poses", second)}
         run = getattr(kernels, f"{name}_forward")
         threads = torch.get_num_threads()
-        run(*_arguments(call(*values), options, inputs), **keep(filled), **poses_and_activations, threads=threads)
-        return *poses_and_activations.values(), *filled.values()
+        run(*_arguments(call(*values), options, inputs), **keep(filled), **results, threads=threads)
+        return *results.values(), *filled.values()
 
-    def backward(grad_poses: Tensor, grad_activations: Tensor, given: list[Tensor], *values: Any) -> list[Tensor]:
+    def backward(grad_poses: Tensor, grad_second: Tensor, given: list[Tensor], *values: Any) -> list[Tensor]:
         filled = empty_gradients(*values)
         getattr(kernels, f"{name}_backward")(
             *_arguments(call(*values), options, inputs),
             **keep(_arrays(**dict(zip(kept, given, strict=True)))),
-            **_arrays(grad_poses=grad_poses, grad_activations=grad_activations),
+            **_arrays(**{"grad_poses": grad_poses, f"grad_{second}": grad_second}),
             gradients=gradients(**filled),
             threads=torch.get_num_threads(),
         )
@@ -73,7 +75,7 @@ def register_kernel(
     )
     backward_operator = _operator(
         f"{name}_capsule_conv_backward",
-        f"(Tensor grad_poses, Tensor grad_activations, Tensor[] kept, {schema}) -> Tensor[]",
+        f"(Tensor grad_poses, Tensor grad_{second}, Tensor[] kept, {schema}) -> Tensor[]",
         backward,
         lambda *values: list(empty_gradients(*values[3:]).values()),
     )
@@ -82,10 +84,11 @@ def register_kernel(
         ctx.save_for_backward(*inputs[:tensors], *output[2:])
         ctx.numbers = inputs[tensors:]
 
-    def differentiate(ctx: Any, grad_poses: Tensor, grad_activations: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def differentiate(ctx: Any, grad_poses: Tensor, grad_second: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         given, values = list(ctx.saved_tensors[tensors:]), (*ctx.saved_tensors[:tensors], *ctx.numbers)
-        found = backward_operator(grad_poses, grad_activations, given, *values)
-        named = dict(zip(asking, found, strict=True))
+        found = backward_operator(grad_poses, grad_second, given, *values)
+        asked = [part for part, x in zip(call._fields, values, strict=True) if part in asking and x is not None]
+        named = dict(zip(asked, found, strict=True))
         return tuple(None if x is None else named.get(part) for part, x in zip(call._fields, values, strict=True))
 
     torch.library.register_autograd(f"capsella::{name}_capsule_conv", differentiate, setup_context=save)

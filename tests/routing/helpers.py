@@ -38,6 +38,23 @@ class Layer(NamedTuple):
         return tensors
 
 
+# Every path of the kernels that fit a mixture of Gaussians.
+LAYERS = {
+    "4×4 poses": Layer(2, (5, 6), Geometry((3, 3), (2, 1), matrix=True), (3, 16), (5, 16)),
+    "more types than lanes": Layer(1, (4, 4), Geometry((3, 3), matrix=True), (2, 16), (33, 16)),
+    "3×3 poses": Layer(2, (4, 4), Geometry((3, 2), matrix=True), (2, 9), (17, 9)),
+    "2×2 poses": Layer(2, (4, 3), Geometry((2, 2), (2, 1), matrix=True), (5, 4), (3, 4)),
+    "16-D vectors": Layer(2, (3, 3), Geometry((2, 2)), (2, 16), (6, 16)),
+    "5-D to 7-D": Layer(2, (3, 4), Geometry((2, 3)), (3, 5), (9, 7)),
+    "tied": Layer(3, (4, 4), Geometry((4, 4), tied=True, matrix=True), (4, 16), (5, 16)),
+    "tied windows": Layer(2, (4, 4), Geometry((3, 3), tied=True, matrix=True), (3, 16), (5, 16)),
+    "one child a window": Layer(1, (4, 5), Geometry((1, 1), (1, 2), matrix=True), (1, 16), (3, 16)),
+    "gaps between windows": Layer(2, (7, 5), Geometry((1, 2), (3, 3), matrix=True), (2, 9), (4, 9)),
+    "one type": Layer(2, (4, 4), Geometry((2, 2), matrix=True), (1, 16), (1, 16)),
+    "many images": Layer(40, (2, 2), Geometry((1, 1), matrix=True), (2, 4), (3, 4)),
+    "no image": Layer(0, (4, 4), Geometry((3, 3), matrix=True), (2, 16), (3, 16)),
+}
+
 CONV = ("poses", "activations", "weight", "vote_offset")
 
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from capsella._native import kernels
 from capsella.routing.convolution import CapsuleConv, ConvSizes
 from capsella.routing.native import register_kernel
 from capsella.types import Capsules
@@ -42,5 +43,13 @@ def _empty_result(call: Call) -> dict[str, Tensor]:
 
 
 _dynamic_capsule_conv = register_kernel(
-    "dynamic", "Dynamic", Call, CALL, _empty_result, kept=("sums",), asking=("poses", "weight", "bias")
+    "dynamic",
+    kernels.DynamicOptions,
+    kernels.DynamicInputs,
+    kernels.DynamicGradients,
+    Call,
+    CALL,
+    _empty_result,
+    kept=("sums",),
+    asking=("poses", "weight", "bias"),
 )

@@ -21,7 +21,6 @@ from capsella.types import Capsules, ScoredCapsules
 BACKENDS = {"eager": em_routing_eager, "reference": em_routing_reference}
 SLOWER = "EM routing runs in PyTorch, 10 to 20 times slower"
 """What a layer without kernels is told; the times are in docs/reference/speed.md."""
-NO_LOG_ODDS = "its kernels give activations without their log-odds, which batch normalisation of the parents needs"
 
 
 @check_names("argument of em_routing")
@@ -128,6 +127,10 @@ class EMRouting(EMSettings, LogisticRouting):
 
     def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """Route every window of the grid; `competition` says whether windows compete for the children they share."""
+        return self.score_conv(conv, **parameters).capsules()
+
+    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
+        """As `capsule_conv`, with log-odds."""
         conv, betas = self._checked(conv, parameters)
         backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER)
         if backend == "native":
@@ -135,12 +138,6 @@ class EMRouting(EMSettings, LogisticRouting):
 
             everywhere, rounded = self.competition == "all", self.votes == "bfloat16"
             return em_capsule_conv_native(conv, *betas, self, everywhere, rounded)
-        return self._score_conv(conv, betas, backend).capsules()
-
-    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
-        """As `capsule_conv`, with log-odds: in PyTorch or Triton, since the C++ kernels give activations alone."""
-        conv, betas = self._checked(conv, parameters)
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER, NO_LOG_ODDS)
         return self._score_conv(conv, betas, backend)
 
     def _checked(self, conv: CapsuleConv, parameters: dict[str, Tensor]) -> tuple[CapsuleConv, tuple[Tensor, Tensor]]:

@@ -7,14 +7,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import Backend, choose_backend
+from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.heinsen.eager import heinsen_routing_eager
 from capsella.routing.heinsen.reference import heinsen_routing_reference
 from capsella.routing.heinsen.settings import HeinsenSettings
+from capsella.types import ScoredCapsules
 
 BACKENDS = {"eager": heinsen_routing_eager, "reference": heinsen_routing_reference}
+SLOWER = "Heinsen routing runs in PyTorch, 10 to 20 times slower"
 
 
 @check_names("argument of heinsen_routing")
@@ -71,7 +74,7 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
     bias: bool = True
     """Learn B, which is added to the votes, from zero."""
     backend: Backend = "auto"
-    """Which implementation runs: reference or eager."""
+    """Which implementation runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """β_use and β_ign [i j], and B [i j d] where asked for; i = 1 where they are shared."""
@@ -83,6 +86,21 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
         """`heinsen_routing`, with scores."""
         betas = parameters["beta_use"], parameters["beta_ignore"]
         return _score(votes, activations, *betas, parameters.get("bias"), self, self.backend)
+
+    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
+        """See `LogisticRouting`."""
+        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), conv, SLOWER)
+        betas, bias = (parameters["beta_use"], parameters["beta_ignore"]), parameters.get("bias")
+        if backend != "native":
+            scored = _score(*capsule_votes(conv), *betas, bias, self, backend)
+            return conv.scored_parents(scored.poses, scored.log_odds)
+        from capsella.routing.heinsen.native import heinsen_capsule_conv_native
+
+        sizes = conv.sizes
+        _check_parameters(*betas, bias, (sizes.i, sizes.c_out, sizes.d))
+        beta_use, beta_ignore = (beta.expand(sizes.i, -1) for beta in betas)
+        every = None if bias is None else bias.expand(sizes.i, -1, -1)
+        return heinsen_capsule_conv_native(conv, beta_use, beta_ignore, every, self)
 
 
 def _score(
@@ -98,13 +116,20 @@ def _score(
     check_votes(votes)
     _, i, j, d = votes.shape
     check_shape("activations", activations, tuple(votes.shape[:2]), "[b i]")
-    check_shape("beta_use", beta_use, (1 if len(beta_use) == 1 else i, j), "[i j]")
-    check_shape("beta_ignore", beta_ignore, (1 if len(beta_ignore) == 1 else i, j), "[i j]")
+    _check_parameters(beta_use, beta_ignore, bias, (i, j, d))
     if bias is not None:
-        check_shape("bias", bias, (1 if len(bias) == 1 else i, j, d), "[i j d]")
         votes = votes + bias
     run = BACKENDS[choose_backend(backend, BACKENDS, auto="eager")]
     dtype = torch.promote_types(votes.dtype, torch.float32)
     with torch.autocast(votes.device.type, enabled=False):
         beta_use, beta_ignore = (beta.to(dtype).expand(i, j) for beta in (beta_use, beta_ignore))
         return run(votes.to(dtype), activations.to(dtype), beta_use, beta_ignore, settings)
+
+
+def _check_parameters(beta_use: Tensor, beta_ignore: Tensor, bias: Tensor | None, sizes: tuple[int, int, int]) -> None:
+    """For i children and j parents of d pose elements; one row serves all children."""
+    i, j, d = sizes
+    check_shape("beta_use", beta_use, (1 if len(beta_use) == 1 else i, j), "[i j]")
+    check_shape("beta_ignore", beta_ignore, (1 if len(beta_ignore) == 1 else i, j), "[i j]")
+    if bias is not None:
+        check_shape("bias", bias, (1 if len(bias) == 1 else i, j, d), "[i j d]")

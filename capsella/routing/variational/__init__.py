@@ -7,14 +7,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import Backend, choose_backend
+from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.variational.eager import variational_routing_eager
 from capsella.routing.variational.reference import variational_routing_reference
 from capsella.routing.variational.settings import VariationalSettings
+from capsella.types import ScoredCapsules
 
 BACKENDS = {"eager": variational_routing_eager, "reference": variational_routing_reference}
+SLOWER = "Variational Bayes routing runs in PyTorch, 10 to 20 times slower"
 
 
 @check_names("argument of variational_routing")
@@ -75,7 +78,7 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
     """Learn β, one number a parent type, from zero. Batch normalisation takes any such number away again: a layer with
     it needs none."""
     backend: Backend = "auto"
-    """Which implementation runs: reference or eager."""
+    """Which implementation runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """A bias [j] where asked for."""
@@ -84,6 +87,18 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
     def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
         """`variational_routing`, with log-odds."""
         return _score(votes, activations, parameters.get("bias"), self, self.backend)
+
+    def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
+        """See `LogisticRouting`."""
+        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), conv, SLOWER)
+        if backend != "native":
+            scored = _score(*capsule_votes(conv), parameters.get("bias"), self, backend)
+            return conv.scored_parents(scored.poses, scored.log_odds)
+        from capsella.routing.variational.native import variational_capsule_conv_native
+
+        bias = parameters.get("bias", conv.weight.new_zeros(conv.sizes.c_out))
+        check_shape("bias", bias, (conv.sizes.c_out,), "[j]")
+        return variational_capsule_conv_native(conv, bias, self)
 
 
 def _score(

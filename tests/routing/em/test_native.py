@@ -11,26 +11,12 @@ from torch.utils.data import DataLoader, Dataset
 from capsella import _native
 from capsella.layers import CapsuleConv2d
 from capsella.routing import CapsuleConv, EMRouting, Geometry, record
+from capsella.routing.mixture import first_arguments
 from capsella.types import Capsules
-from tests.routing.helpers import CONV, Layer, asking, error, gradients, route, same_bits
+from tests.routing.helpers import CONV, LAYERS, Layer, asking, error, gradients, route, same_bits
 
 pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
 
-LAYERS = {
-    "4×4 poses": Layer(2, (5, 6), Geometry((3, 3), (2, 1), matrix=True), (3, 16), (5, 16)),
-    "more types than lanes": Layer(1, (4, 4), Geometry((3, 3), matrix=True), (2, 16), (33, 16)),
-    "3×3 poses": Layer(2, (4, 4), Geometry((3, 2), matrix=True), (2, 9), (17, 9)),
-    "2×2 poses": Layer(2, (4, 3), Geometry((2, 2), (2, 1), matrix=True), (5, 4), (3, 4)),
-    "16-D vectors": Layer(2, (3, 3), Geometry((2, 2)), (2, 16), (6, 16)),
-    "5-D to 7-D": Layer(2, (3, 4), Geometry((2, 3)), (3, 5), (9, 7)),
-    "tied": Layer(3, (4, 4), Geometry((4, 4), tied=True, matrix=True), (4, 16), (5, 16)),
-    "tied windows": Layer(2, (4, 4), Geometry((3, 3), tied=True, matrix=True), (3, 16), (5, 16)),
-    "one child a window": Layer(1, (4, 5), Geometry((1, 1), (1, 2), matrix=True), (1, 16), (3, 16)),
-    "gaps between windows": Layer(2, (7, 5), Geometry((1, 2), (3, 3), matrix=True), (2, 9), (4, 9)),
-    "one type": Layer(2, (4, 4), Geometry((2, 2), matrix=True), (1, 16), (1, 16)),
-    "many images": Layer(40, (2, 2), Geometry((1, 1), matrix=True), (2, 4), (3, 4)),
-    "no image": Layer(0, (4, 4), Geometry((3, 3), matrix=True), (2, 16), (3, 16)),
-}
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "one iteration": {"iterations": 1},
@@ -160,11 +146,9 @@ def test_the_operator_keeps_torch_s_contract() -> None:
 
     for name, everywhere in (("4×4 poses", True), ("tied", False)):
         tensors = asking(inputs(name), torch.float32, without=["vote_offset"])
-        of_conv = {key: tensors[key] for key in CONV}
+        conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=LAYERS[name].geometry)
         call = Call(
-            **tensors,
-            start=None,
-            sizes=list(CapsuleConv(**of_conv, geometry=LAYERS[name].geometry).sizes),
+            **first_arguments(conv, torch.stack([tensors["beta_u"], tensors["beta_a"]])),
             inverse_temperatures=[0.1, 0.2],
             sharpness=[0.5, 1.0],
             variance_floor=1e-4,

@@ -1,14 +1,14 @@
 // What a window's children bring: poses, activations, votes, and the couplings they start from.
 #pragma once
 
-#include "em_window.h"
+#include "mixture_window.h"
 
 namespace capsella::CAPSELLA_ISA {
 
 // Windows that compete for a child at this position.
 template <class W>
 float competitors(const W& w, int64_t y, int64_t x) {
-  if (!w.options.compete_everywhere) return 1;
+  if (!W::Formulas::everywhere(w.conv, w.options)) return 1;
   int64_t row, row_end, column, column_end;
   windows_of(y, w.conv.kernel_height, w.conv.stride_height, w.conv.rows, row, row_end);
   windows_of(x, w.conv.kernel_width, w.conv.stride_width, w.conv.columns, column, column_end);
@@ -62,6 +62,9 @@ template <bool Paired, class W>
     vote_once<W::weight_capacity>(w, &w.poses[i * w.R() * w.Q()], w.weight_of(block, i), out);
   if (w.inputs.vote_offset)
     for (int64_t d = 0; d < w.D(); ++d) out[d] += w.offsets[i / w.conv.c_in * w.D() + d];
+  if constexpr (W::Formulas::biased)
+    if (w.packed.bias)
+      for (int64_t d = 0; d < w.D(); ++d) out[d] += w.packed.bias[(block * w.children + i) * w.D() + d];
 }
 
 template <bool Paired, class W>
@@ -73,7 +76,7 @@ void vote_all(W& w) {
 // The votes of all children for all parents.
 template <class W>
 void vote(W& w) {
-  w.pairs ? vote_all<true>(w) : vote_all<false>(w);
+  w.packed.pairs ? vote_all<true>(w) : vote_all<false>(w);
 }
 
 // body(first, count) for the children of a window in groups.
@@ -97,7 +100,7 @@ void take_children(W& w, int64_t n) {
   w.n = n;
   w.window = Window(w.conv, n);
   const int64_t P = w.R() * w.Q();
-  float even = 0;  // data of a parent if every child were active and undecided
+  w.even_data = 0;
   for (int64_t k = 0, i = 0; k < w.slots; ++k, i += w.conv.c_in) {
     const int64_t position = w.window.position(w.conv, k);
     std::memcpy(&w.poses[i * P], w.inputs.poses + position * w.conv.c_in * P, w.conv.c_in * P * sizeof(float));
@@ -105,17 +108,16 @@ void take_children(W& w, int64_t n) {
     const int64_t y = position / w.conv.width % w.conv.height, x = position % w.conv.width;
     const float count = competitors(w, y, x);
     w.log_counts[k] = std::log(count);
-    even += float(w.conv.c_in) / (count * float(w.conv.c_out));
+    w.even_data += float(w.conv.c_in) / (count * float(w.conv.c_out));
     if (w.inputs.vote_offset)
       std::memcpy(&w.offsets[k * w.D()], w.inputs.vote_offset + (y * w.conv.width + x) * w.D(), w.D() * sizeof(float));
   }
-  if (w.pairs) pair_poses(w);
+  if (w.packed.pairs) pair_poses(w);
   for (int64_t i = 0; i < w.children; ++i) {
     w.log_active[i] = std::max(w.active[i], LEAST_ACTIVATION);
     w.inverse_active[i] = 1.0f / w.log_active[i];
   }
   log_in_place<W::lanes>(w.log_active.get(), w.children);
-  w.data_scale = w.options.cost_scale == 0 ? 1.0f : w.options.cost_scale / even;
 }
 
 // ln R_ij of a group <- ln 1/|parents of i|, or the given start.
@@ -124,7 +126,7 @@ void start_couplings(W& w, int64_t first, int64_t count) {
   for (int64_t block = 0; block < w.blocks; ++block)
     for (int64_t g = 0; g < count; ++g)
       w.couplings[block * GROUP + g] =
-          w.log_start[block * w.children + first + g] - w.log_counts[(first + g) / w.conv.c_in];
+          w.packed.log_start[block * w.children + first + g] - w.log_counts[(first + g) / w.conv.c_in];
 }
 
 }  // namespace capsella::CAPSELLA_ISA

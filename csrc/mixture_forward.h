@@ -1,12 +1,9 @@
 // The M-step and the E-step of one window.
 #pragma once
 
-#include "em_costs.h"
-#include "em_votes.h"
+#include "mixture_votes.h"
 
 namespace capsella::CAPSELLA_ISA {
-
-constexpr float LOG_2PI = 1.8378770664093453f;
 
 template <class W>
 void clear_sums(W& w) {
@@ -14,6 +11,7 @@ void clear_sums(W& w) {
   for (int64_t block = 0; block < w.blocks; ++block) {
     w.most[block] = splat<W::lanes>(Max::neutral);
     w.total[block] = V{};
+    if constexpr (W::Formulas::linear) w.linear[block] = V{};
   }
   for (int64_t k = 0; k < w.blocks * w.D(); ++k) w.mean[k] = w.square[k] = V{};
 }
@@ -21,6 +19,7 @@ void clear_sums(W& w) {
 // Add a group to the weighted sums over the children of a block of parents. The weights are r_ij = R_ij a_i, all divided
 // by the largest so far, of which `most` is the logarithm; `total` is their sum, `mean` that of the votes, and `square`
 // the weighted sum of squared differences from it. Groups are joined as in Chan, Golub, LeVeque 1983: nothing cancels.
+// `linear` is the weighted sum of the formulas' own number of each child, where they have one.
 template <class W>
 void add_children(W& w, int64_t block, int64_t first, int64_t count) {
   using V = VecOf<W>;
@@ -40,6 +39,11 @@ void add_children(W& w, int64_t block, int64_t first, int64_t count) {
   const V inverse = sum > V{} ? 1.0f / sum : V{}, share = sum / total, shrink = vexp<L>(w.most[block] - most);
   w.most[block] = most;
   w.total[block] = total;
+  if constexpr (W::Formulas::linear) {
+    V use = w.linear[block] * shrink;
+    for (int64_t g = 0; g < count; ++g) use += r[g] * w.parameter(first + g, block);
+    w.linear[block] = use;
+  }
   for_parts(w, [&](auto part, int64_t from) {
     const V* votes = w.votes_at(block, first) + from;
     V mean[part.capacity], square[part.capacity];
@@ -60,7 +64,34 @@ void add_children(W& w, int64_t block, int64_t first, int64_t count) {
   });
 }
 
-// The end of an M-step: means, variances, data and log-activations of iteration t into what is kept.
+// Of a block of parents after iteration t, from what is kept: means, and by the formulas centres, precisions and the sum
+// of log-variances.
+template <class W>
+void describe_parents(W& w, int t, int64_t block) {
+  const int64_t at = t * w.blocks + block;
+  for (int64_t d = 0; d < w.D(); ++d) w.means[at * w.D() + d] = *w.mean_at(t, block, d);
+  W::Formulas::describe(w, t, block);
+}
+
+template <class W>
+void describe_parents(W& w, int t) {
+  for (int64_t block = 0; block < w.blocks; ++block) describe_parents(w, t, block);
+}
+
+// The data of iteration t: sum_i R_ij a_i.
+template <class W>
+VecOf<W> data_of(const W& w, int t, int64_t block) {
+  return vexp<W::lanes>(*w.log_data_at(t, block));
+}
+
+// ln logistic(z).
+template <int L>
+Vec<L> log_logistic(Vec<L> z) {
+  const auto negative = z < Vec<L>{};
+  return (negative ? z : Vec<L>{}) - vlog1p<L>(vexp<L>(negative ? z : -z));
+}
+
+// The end of an M-step: means, variances, data and log-odds of iteration t into what is kept.
 template <class W>
 void finish_m_step(W& w, int t) {
   using V = VecOf<W>;
@@ -73,8 +104,7 @@ void finish_m_step(W& w, int t) {
     *w.log_data_at(t, block) = w.most[block] + vlog<W::lanes>(w.total[block]);
   }
   describe_parents(w, t);
-  for (int64_t block = 0; block < w.blocks; ++block) cost_of(w, t, block);
-  logistic(w, t);
+  W::Formulas::score(w, t);
 }
 
 // M-step of iteration t. couplings(first, count) must set w.couplings of that group.
@@ -88,21 +118,21 @@ void m_step(W& w, int t, Couplings couplings) {
   finish_m_step(w, t);
 }
 
-// The logits of a group in the E-step after iteration t: ln a_j + tau_t ln N(V_ij; mu_j, sigma^2_j), into w.couplings.
+// The logits of a group in the E-step after iteration t, into w.couplings: each parent's constant less half the distance
+// of its centre, by its precisions.
 template <class W>
 void e_step(W& w, int t, int64_t first, int64_t count) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
-  const float half = 0.5f * w.options.sharpness[t];
   for (int64_t block = 0; block < w.blocks; ++block) {
     const int64_t at = t * w.blocks + block;
-    V constant = *w.log_activation_at(t, block) - half * (w.log_sizes[at] + splat<L>(LOG_2PI * w.D()));
-    constant = (float(block * L) + w.lane_numbers() < splat<L>(w.conv.c_out)) ? constant : splat<L>(NEVER);
-    const V *mu = &w.means[at * w.D()], *precision = &w.precisions[at * w.D()];
+    const auto real = float(block * L) + w.lane_numbers() < splat<L>(w.conv.c_out);
+    const V constant = real ? w.constants[at] : splat<L>(NEVER);
+    const V *mu = w.centres() + at * w.D(), *precision = &w.precisions[at * w.D()];
     for (int64_t g = 0; g < count; ++g) w.couplings[block * GROUP + g] = constant;
     for_parts(w, [&](auto part, int64_t from) {
       V m[part.capacity], p[part.capacity];
-      part.each([&](int64_t d) { m[d] = mu[from + d]; p[d] = -half * precision[from + d]; });
+      part.each([&](int64_t d) { m[d] = mu[from + d]; p[d] = -0.5f * precision[from + d]; });
       for (int64_t g = 0; g < count; ++g) {
         const V* votes = w.votes_at(block, first + g) + from;
         V sums[2] = {w.couplings[block * GROUP + g], V{}};
@@ -116,12 +146,11 @@ void e_step(W& w, int t, int64_t first, int64_t count) {
   }
 }
 
-// ln sum_j exp(logits_ij) of a group over the types at this site: out [g].
+// Of a group over the types at this site: the largest logit [g], and out = ln sum_j exp(logits_ij - largest) [g].
 template <class W>
-void log_sum_exp(W& w, int64_t count, float* out) {
+void log_sum_exp(W& w, int64_t count, float* largest, float* out) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
-  float largest[GROUP];
   for (int64_t g = 0; g < count; ++g) {
     V most = w.couplings[g];
     for (int64_t block = 1; block < w.blocks; ++block) most = vmax<L>(most, w.couplings[block * GROUP + g]);
@@ -135,7 +164,6 @@ void log_sum_exp(W& w, int64_t count, float* out) {
   }
   reduce_rows<Add, L>(w.per_child.get(), count, out);
   log_in_place<L>(out, count);
-  for (int64_t g = 0; g < count; ++g) out[g] += largest[g];
 }
 
 // The logits of a group to log-couplings, by the logarithm of each child's sum [g].
@@ -145,6 +173,14 @@ void normalise(W& w, int64_t count, const float* log_sums) {
     for (int64_t g = 0; g < count; ++g) w.couplings[block * GROUP + g] -= log_sums[g];
 }
 
+// Take from the log-couplings of a group what the formulas do after the normalisation of iteration t - 1.
+template <class W>
+void scale(W& w, int t, int64_t count) {
+  if constexpr (W::Formulas::scales)
+    for (int64_t block = 0; block < w.blocks; ++block)
+      for (int64_t g = 0; g < count; ++g) w.couplings[block * GROUP + g] -= w.log_scales[(t - 1) * w.blocks + block];
+}
+
 // The log-couplings of a group in iteration t: over the types at this site, or over all parents of the child, by the
 // logarithms of their sums [i].
 template <class W>
@@ -152,22 +188,25 @@ void couple(W& w, int t, int64_t first, int64_t count, const float* log_normalis
   if (t == 0) return start_couplings(w, first, count);
   e_step(w, t - 1, first, count);
   if (log_normalisers) return normalise(w, count, log_normalisers + first);
-  float log_sums[GROUP];
-  log_sum_exp(w, count, log_sums);
+  // One after the other: logits may be hundreds, and their sum would round couplings that are nearly 1.
+  float largest[GROUP], log_sums[GROUP];
+  log_sum_exp(w, count, largest, log_sums);
+  normalise(w, count, largest);
   normalise(w, count, log_sums);
+  scale(w, t, count);
 }
 
-// The parents at this site: poses [c_out d], activations [c_out].
+// The parents at this site: poses [c_out d], log-odds [c_out].
 template <class W>
-void write_parents(const W& w, float* poses, float* activations) {
+void write_parents(const W& w, float* poses, float* log_odds) {
   constexpr int L = W::lanes;
   const int t = w.options.iterations - 1;
   for (int64_t block = 0; block < w.blocks; ++block) {
-    const VecOf<W> a = vexp<L>(*w.log_activation_at(t, block));
+    const VecOf<W>*centre = w.centres() + (t * w.blocks + block) * w.D(), z = *w.log_odds_at(t, block);
     for (int64_t l = 0; l < L && block * L + l < w.conv.c_out; ++l) {
-      activations[w.n * w.conv.c_out + block * L + l] = a[l];
+      log_odds[w.n * w.conv.c_out + block * L + l] = z[l];
       float* pose = poses + (w.n * w.conv.c_out + block * L + l) * w.D();
-      for (int64_t d = 0; d < w.D(); ++d) pose[d] = (*w.mean_at(t, block, d))[l];
+      for (int64_t d = 0; d < w.D(); ++d) pose[d] = centre[d][l];
     }
   }
 }

@@ -1,7 +1,7 @@
 // One iteration of one window, backward.
 #pragma once
 
-#include "em_forward.h"
+#include "mixture_forward.h"
 
 namespace capsella::CAPSELLA_ISA {
 
@@ -33,7 +33,8 @@ template <class W>
 void clear_pulls(W& w, int t, Carried<W::lanes>& carried) {
   using V = VecOf<W>;
   for (int64_t block = 0; block < w.blocks; ++block) {
-    w.grad_log_activation[block] = V{};
+    w.grad_constant[block] = V{};
+    if constexpr (W::Formulas::scales) w.grad_log_scale[block] = V{};
     for (int64_t d = 0; d < w.D(); ++d) {
       carried.grad_means[(t * w.blocks + block) * w.D() + d] = V{};
       carried.grad_variances[(t * w.blocks + block) * w.D() + d] = V{};
@@ -42,17 +43,18 @@ void clear_pulls(W& w, int t, Carried<W::lanes>& carried) {
 }
 
 // Add the pulls e_ij of a group to sum_i e, and to sum_i e x and sum_i e x^2 in place of the gradients of this
-// iteration's means and variances, which pulled_gradients makes of them. x = V - mu.
+// iteration's means and variances, which pulled_gradients makes of them. x = V - m, the distance from the centre.
 template <class W>
 void add_pulls(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried) {
   using V = VecOf<W>;
   for (int64_t block = 0; block < w.blocks; ++block) {
     const int64_t at = t * w.blocks + block;
     const V* pull = carried.pulls + at * w.children + first;
-    for (int64_t g = 0; g < count; ++g) w.grad_log_activation[block] += pull[g];
+    for (int64_t g = 0; g < count; ++g) w.grad_constant[block] += pull[g];
     for_parts(w, [&](auto part, int64_t from) {
-      const V *mu = &w.means[at * w.D() + from], *votes = w.votes_at(block, first) + from;
-      V *grad_mean = carried.grad_means + at * w.D() + from, *grad_variance = carried.grad_variances + at * w.D() + from;
+      const V *mu = w.centres() + at * w.D() + from, *votes = w.votes_at(block, first) + from;
+      V* grad_mean = carried.grad_means + at * w.D() + from;
+      V* grad_variance = carried.grad_variances + at * w.D() + from;
       V e_x[part.capacity], e_xx[part.capacity], m[part.capacity];
       part.each([&](int64_t d) { e_x[d] = grad_mean[d]; e_xx[d] = grad_variance[d]; m[d] = mu[d]; });
       for (int64_t g = 0; g < count; ++g)
@@ -66,24 +68,23 @@ void add_pulls(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& car
   }
 }
 
-// From sums over the children's pulls to the gradients of iteration t's means and variances.
+// From sums over the children's pulls to the gradients of iteration t's centres and precisions.
 template <class W>
-void pulled_gradients(const W& w, int t, int64_t block, Carried<W::lanes>& carried) {
+void pulled_gradients(W& w, int t, int64_t block, Carried<W::lanes>& carried) {
   using V = VecOf<W>;
   const int64_t at = t * w.blocks + block;
-  const float scale = w.options.sharpness[t];
   V *grad_mean = carried.grad_means + at * w.D(), *grad_variance = carried.grad_variances + at * w.D();
   for (int64_t d = 0; d < w.D(); ++d) {
-    const V precision = w.precisions[at * w.D() + d], scaled = scale * precision;
-    grad_mean[d] *= scaled;
-    grad_variance[d] = 0.5f * scaled * (grad_variance[d] * precision - w.grad_log_activation[block]);
+    grad_mean[d] *= w.precisions[at * w.D() + d];
+    grad_variance[d] *= -0.5f;
   }
+  w.grad_log_odds[block] = V{};
 }
 
-// The gradients of the last iteration's means, variances and ln a, from those of the outputs.
+// The gradients of the last iteration's centres and log-odds, which are the outputs.
 template <class W>
 void output_gradients(W& w, int64_t block, Carried<W::lanes>& carried, const float* grad_poses,
-                      const float* grad_activations) {
+                      const float* grad_log_odds) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
   const int t = w.options.iterations - 1;
@@ -93,38 +94,28 @@ void output_gradients(W& w, int64_t block, Carried<W::lanes>& carried, const flo
   for (int64_t d = 0; d < w.D(); ++d) grad_mean[d] = grad_variance[d] = V{};
   for (int64_t l = 0; l < L && block * L + l < w.conv.c_out; ++l) {
     const int64_t parent = w.n * w.conv.c_out + block * L + l;
-    grad[l] = grad_activations[parent];
+    grad[l] = grad_log_odds[parent];
     for (int64_t d = 0; d < w.D(); ++d) grad_mean[d][l] = grad_poses[parent * w.D() + d];
   }
-  w.grad_log_activation[block] = grad * vexp<L>(*w.log_activation_at(t, block));
+  w.grad_log_odds[block] = grad;
+  w.grad_constant[block] = V{};
+  if constexpr (W::Formulas::scales) w.grad_log_scale[block] = V{};
 }
 
-// The gradients of iteration t's means, variances and costs, from those of the outputs after the last iteration, and
-// else from the pulls; adds to those of the betas.
+// The gradients of iteration t's means, variances and data, from those of the outputs after the last iteration, and else
+// from the pulls; adds to those of the parameters [blocks k].
 template <class W>
-void parent_gradients(W& w, int t, Carried<W::lanes>& carried, const float* grad_poses, const float* grad_activations,
-                      VecOf<W>* grad_beta_u, VecOf<W>* grad_beta_a) {
-  using V = VecOf<W>;
-  constexpr int L = W::lanes;
+void parent_gradients(W& w, int t, Carried<W::lanes>& carried, const float* grad_poses, const float* grad_log_odds,
+                      VecOf<W>* grad_parameters) {
   for (int64_t block = 0; block < w.blocks; ++block) {
-    w.expected[block] = V{};
+    w.expected[block] = VecOf<W>{};
     if (t == w.options.iterations - 1)
-      output_gradients(w, block, carried, grad_poses, grad_activations);
+      output_gradients(w, block, carried, grad_poses, grad_log_odds);
     else
       pulled_gradients(w, t, block, carried);
-    cost_of(w, t, block);
   }
-  cost_gradients(w, t, grad_beta_a);
-  for (int64_t block = 0; block < w.blocks; ++block) {
-    const V amount = data_of(w, t, block) * w.data_scale;
-    grad_beta_u[block] += w.grad_cost[block] * amount * float(w.D());
-    V* grad_variance = carried.grad_variances + (t * w.blocks + block) * w.D();
-    for (int64_t d = 0; d < w.D(); ++d) {
-      const V variance = *w.variance_at(t, block, d), precision = w.precisions[(t * w.blocks + block) * w.D() + d];
-      const V grad = grad_variance[d] + 0.5f * w.grad_cost[block] * amount * precision;
-      grad_variance[d] = variance >= splat<L>(w.options.variance_floor) ? grad : V{};
-    }
-  }
+  const int64_t at = t * w.blocks * w.D();
+  W::Formulas::gradients(w, t, carried.grad_means + at, carried.grad_variances + at, grad_parameters);
 }
 
 // The gradients of the shares s_ij of a group, from those of the means and variances of iteration t, into w.grad_shares.
@@ -172,19 +163,24 @@ void take_shares(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& c
 }
 
 // Of a group in iteration t: from the shares and the data to ln R, which becomes the pull of t - 1, and to a. out [g]:
-// the sums of the pulls over the types at this site.
+// the sums of the pulls over the types at this site. Where the log-odds have a number for each child, adds to those of
+// the parameters.
 template <class W>
-void coupling_gradients(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried, float* out) {
+void coupling_gradients(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried, float* out,
+                        [[maybe_unused]] VecOf<W>* grad_parameters) {
   using V = VecOf<W>;
   constexpr int L = W::lanes;
   V of_activation[GROUP], pulls[GROUP];
   for (int64_t g = 0; g < count; ++g) of_activation[g] = pulls[g] = V{};
   for (int64_t block = 0; block < w.blocks; ++block) {
     const int64_t at = t * w.blocks + block;
-    const V grad_data = w.grad_cost[block] * w.gain[block] * w.data_scale;
     for (int64_t g = 0; g < count; ++g) {
       const int64_t i = first + g;
       const V share = carried.shares[at * w.children + i];
+      V grad_data = w.grad_data[block];
+      if constexpr (W::Formulas::linear)
+        grad_data += W::Formulas::child_gradients(w, block, i, carried.couplings[block * w.children + i],
+                                                  of_activation[g], grad_parameters);
       const V coupled = grad_data * carried.couplings[block * w.children + i];
       const V grad_share = share * (w.grad_shares[block * w.children + i] - w.expected[block]);
       of_activation[g] += w.active[i] >= LEAST_ACTIVATION ? coupled + grad_share * w.inverse_active[i] : coupled;
@@ -205,12 +201,20 @@ void coupling_gradients(W& w, int t, int64_t first, int64_t count, Carried<W::la
 // of the logits.
 // sums [g]: the pulls' sums over all parents of each child.
 template <class W>
-void pull_through_softmax(const W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried,
+void pull_through_softmax(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried,
                           const float* sums) {
   for (int64_t block = 0; block < w.blocks; ++block) {
     auto* pull = carried.pulls + (t * w.blocks + block) * w.children + first;
     const auto* couplings = carried.couplings + block * w.children + first;
-    for (int64_t g = 0; g < count; ++g) pull[g] -= couplings[g] * sums[g];
+    if constexpr (W::Formulas::scales) {  // the couplings are the softmax over what was taken from it
+      const auto scale = vexp<W::lanes>(w.log_scales[t * w.blocks + block]);
+      for (int64_t g = 0; g < count; ++g) {
+        w.grad_log_scale[block] -= pull[g];
+        pull[g] -= couplings[g] * scale * sums[g];
+      }
+    } else {
+      for (int64_t g = 0; g < count; ++g) pull[g] -= couplings[g] * sums[g];
+    }
   }
 }
 

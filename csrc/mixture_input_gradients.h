@@ -1,12 +1,12 @@
 // From the gradients of all iterations of one window to those of its children and of the weight.
 #pragma once
 
-#include "em_backward.h"
+#include "mixture_backward.h"
 
 namespace capsella::CAPSELLA_ISA {
 
 // Gradient of the vote V [d] of child i for the parents of a block, from its share s and its pull e in every iteration:
-// g [d] = sum_t s (grad mu + 2 grad sigma^2 (V - mu)) - e (V - mu) / sigma^2.
+// g [d] = sum_t s (grad mu + 2 grad sigma^2 (V - mu)) - e P (V - m), m the centre and P its precisions.
 template <class W>
 [[gnu::always_inline]] inline void vote_gradient(const W& w, int64_t i, int64_t block, const VecOf<W>* votes,
                                                  const Carried<W::lanes>& carried, VecOf<W>* g) {
@@ -17,9 +17,13 @@ template <class W>
     for (int t = 0; t < w.options.iterations; ++t) {
       const int64_t at = t * w.blocks + block, first = at * w.D() + from;
       const V s = carried.shares[at * w.children + i], s2 = s + s;
-      const V pull = t == w.options.iterations - 1 ? V{} : w.options.sharpness[t] * carried.pulls[at * w.children + i];
+      const V pull = t == w.options.iterations - 1 ? V{} : carried.pulls[at * w.children + i];
       const V *grad_mean = carried.grad_means + first, *grad_variance = carried.grad_variances + first;
       const V *mu = &w.means[first], *precision = &w.precisions[first];
+      if constexpr (W::Formulas::shrinks) {
+        const V* centre = &w.shrunk[first];
+        part.each([&](int64_t d) { sum[d] -= pull * precision[d] * (mu[d] - centre[d]); });
+      }
       part.each([&](int64_t d) {
         sum[d] += s * grad_mean[d] + (s2 * grad_variance[d] - pull * precision[d]) * (vote[d] - mu[d]);
       });
@@ -48,18 +52,22 @@ template <class W>
 }
 
 // From all iterations' gradients of a window to those of its children's poses, added to grad_poses [i p], and of the
-// weight, added to grad_weight [blocks weights q e]: what a block of parents gives.
+// weight, added to grad_weight [blocks weights q e], and of the votes' bias, to grad_bias [blocks i d]: what a block of
+// parents gives.
 template <bool Paired, class W>
 void input_gradients(const W& w, int64_t block, const Carried<W::lanes>& carried, VecOf<W>* grad_weight,
-                     float* grad_poses) {
+                     [[maybe_unused]] VecOf<W>* grad_bias, float* grad_poses) {
   using V = VecOf<W>;
   const int64_t P = w.R() * w.Q();
   for (int64_t i = 0; i < w.children; ++i) {
     V votes[W::capacity], grad[W::capacity], grad_pose[W::pose_capacity];
     vote_of<Paired>(w, block, i, votes);
     vote_gradient(w, i, block, votes, carried, grad);
+    if constexpr (W::Formulas::biased)
+      if (w.packed.bias)
+        for (int64_t d = 0; d < w.D(); ++d) grad_bias[(block * w.children + i) * w.D() + d] += grad[d];
     const V* weight = w.weight_of(block, i);
-    product_gradients(w, &w.poses[i * P], weight, grad, grad_weight + (weight - w.weight), grad_pose);
+    product_gradients(w, &w.poses[i * P], weight, grad, grad_weight + (weight - w.packed.weight), grad_pose);
     float sums[W::pose_capacity];
     reduce_rows<Add, W::lanes>(grad_pose, P, sums);
     for (int64_t p = 0; p < P; ++p) grad_poses[i * P + p] += sums[p];

@@ -1,6 +1,6 @@
-// EM routing of one window: its children, and their votes, which fill a tile of a few hundred kilobytes that stays in
-// the second cache of a core. A sweep takes the children in groups, whose votes stay in the first cache while the E-step
-// of one iteration and the sums of the M-step of the next are made of them.
+// Routing by a mixture of Gaussians, one window: its children, and their votes, which fill a tile of a few hundred
+// kilobytes that stays in the second cache of a core. A sweep takes the children in groups, whose votes stay in the first
+// cache while the E-step of one iteration and the sums of the M-step of the next are made of them.
 //
 // Vectors run over the parent types, so every sum over children or pose elements is a plain vertical one. For blocks of
 // L parents: votes V [blocks i d], couplings of a group [blocks g]. Letters as in capsella/routing/README.md, g a child's
@@ -18,10 +18,22 @@ constexpr float LEAST_ACTIVATION = 1e-12f;  // as in eager.py
 constexpr float NEVER = -1e30f;             // the logarithm of a coupling to a parent that is only padding
 constexpr int64_t GROUP = 16;               // most children of a group
 
-// A window under work, one after the other on one thread. FixedR, FixedQ, FixedE: the pose's factors where they are
-// known at compile time, else 0.
-template <int L, int FixedR, int FixedQ, int FixedE>
-struct EMWindow {
+// What all windows take of the inputs, with parents in the lanes.
+template <int L>
+struct Packed {
+  const Vec<L>* weight;      // [blocks weights q e]
+  const Pairs<L>* pairs;     // of the weight [blocks weights halves e], or null
+  const Vec<L>* log_start;   // [blocks i]
+  const Vec<L>* parameters;  // [blocks k]
+  const Vec<L>* bias;        // [blocks i d], or null
+};
+
+// A window under work, one after the other on one thread. Formulas: those of a routing (em.h, variational.h, heinsen.h).
+// FixedR, FixedQ, FixedE: the pose's factors where they are known at compile time, else 0.
+template <class TheFormulas, int L, int FixedR, int FixedQ, int FixedE>
+struct MixtureWindow {
+  using Formulas = TheFormulas;
+  using Options = typename Formulas::Options;
   using V = Vec<L>;
   static constexpr int lanes = L;
   static constexpr bool fixed = FixedR != 0;
@@ -31,16 +43,21 @@ struct EMWindow {
   static constexpr int64_t weight_capacity = fixed ? FixedQ * FixedE : MOST_POSE_ELEMENTS * MOST_POSE_ELEMENTS;
   static constexpr int64_t pairs_capacity = (FixedQ + 1) / 2 * FixedE;  // where fixed
 
-  EMWindow(const Conv& conv, const EMOptions& options, const EMInputs& inputs, const EMKept& kept, const V* weight,
-           const Pairs<L>* pairs, const V* log_start)
-      : conv(conv), options(options), inputs(inputs), kept(kept), weight(weight), pairs(pairs), log_start(log_start),
-        children(conv.children()), slots(conv.slots()), blocks((conv.c_out + L - 1) / L), window(conv, 0),
+  MixtureWindow(const Conv& conv, const Options& options, const MixtureInputs& inputs, const MixtureKept& kept,
+                const Packed<L>& packed)
+      : conv(conv), options(options), inputs(inputs), kept(kept), packed(packed),
+        children(conv.children()), slots(conv.slots()), blocks((conv.c_out + L - 1) / L),
+        rows(Formulas::parameters(conv)), window(conv, 0),
         votes(blocks * children * D()), couplings(blocks * GROUP), per_child(GROUP), most(blocks), total(blocks),
-        mean(blocks * D()), square(blocks * D()), means(options.iterations * blocks * D()),
-        precisions(options.iterations * blocks * D()), log_sizes(options.iterations * blocks), cost(blocks),
-        gain(blocks), grad_log_activation(blocks), grad_cost(blocks), expected(blocks), grad_shares(blocks * children),
-        pose_pairs(pairs ? children * R() * halves() : 0), poses(children * conv.p()), offsets(inputs.vote_offset ? slots * D() : 0), log_active(children),
-        active(children), inverse_active(children), log_counts(slots), of_children(children) {}
+        mean(blocks * D()), square(blocks * D()), linear(Formulas::linear ? blocks : 0),
+        means(options.iterations * blocks * D()), shrunk(Formulas::shrinks ? options.iterations * blocks * D() : 0),
+        precisions(options.iterations * blocks * D()), log_sizes(options.iterations * blocks),
+        constants(options.iterations * blocks), log_scales(Formulas::scales ? options.iterations * blocks : 0),
+        work(options.iterations * blocks), grad_constant(blocks), grad_log_scale(Formulas::scales ? blocks : 0),
+        grad_log_odds(blocks), grad_data(blocks), expected(blocks), grad_shares(blocks * children),
+        pose_pairs(packed.pairs ? children * R() * halves() : 0), poses(children * conv.p()),
+        offsets(inputs.vote_offset ? slots * D() : 0), log_active(children), active(children),
+        inverse_active(children), log_counts(slots), of_children(children) {}
 
   int64_t R() const { return fixed ? FixedR : conv.r; }
   int64_t Q() const { return fixed ? FixedQ : conv.q; }
@@ -51,13 +68,18 @@ struct EMWindow {
   // What forward keeps of a block of parents in iteration t.
   V* mean_at(int t, int64_t block, int64_t d) const { return at(kept.means, t, block, d); }
   V* variance_at(int t, int64_t block, int64_t d) const { return at(kept.variances, t, block, d); }
-  V* log_activation_at(int t, int64_t block) const { return at(kept.log_activations, t, block); }
+  V* log_odds_at(int t, int64_t block) const { return at(kept.log_odds, t, block); }
   V* log_data_at(int t, int64_t block) const { return at(kept.log_data, t, block); }
-  V floored(V variance) const { return vmax<L>(variance, splat<L>(options.variance_floor)); }
-  const V* weight_of(int64_t block, int64_t i) const { return weight + weight_number(block, i) * Q() * E(); }
+  // What is learned beside the weight: row k of `MixtureInputs::parameters`.
+  const V& parameter(int64_t k, int64_t block) const { return packed.parameters[row(k, block)]; }
+  int64_t row(int64_t k, int64_t block) const { return block * rows + k; }
+  const V* weight_of(int64_t block, int64_t i) const { return packed.weight + weight_number(block, i) * Q() * E(); }
   const Pairs<L>* pairs_of(int64_t block, int64_t i) const {
-    return pairs + weight_number(block, i) * halves() * E();
+    return packed.pairs + weight_number(block, i) * halves() * E();
   }
+  // The centres of the parents' Gaussians [t blocks d].
+  V* centres() { return Formulas::shrinks ? shrunk.get() : means.get(); }
+  const V* centres() const { return Formulas::shrinks ? shrunk.get() : means.get(); }
   // Of child i and those after it, for a block of parents: [i d].
   V* votes_at(int64_t block, int64_t i) { return &votes[(block * children + i) * D()]; }
   const V* votes_at(int64_t block, int64_t i) const { return &votes[(block * children + i) * D()]; }
@@ -68,21 +90,23 @@ struct EMWindow {
   }
 
   const Conv& conv;
-  const EMOptions& options;
-  const EMInputs& inputs;
-  const EMKept& kept;
-  const V* weight;        // [blocks weights q e]
-  const Pairs<L>* pairs;  // of the weight [blocks weights halves e], or null: see EMOptions::bfloat16_votes
-  const V* log_start;     // [blocks i]
-  int64_t children, slots, blocks, n = 0;
-  float data_scale = 1.0f;
+  const Options& options;
+  const MixtureInputs& inputs;
+  const MixtureKept& kept;
+  const Packed<L>& packed;
+  int64_t children, slots, blocks, rows, n = 0;  // rows: of parameters
+  float even_data = 0;  // of a parent, if every child were active and undecided
   Window window;
-  Scratch<V> votes;                         // [blocks i d]
-  Scratch<V> couplings, per_child;          // of a group: logarithms [blocks g], [g]
-  Scratch<V> most, total, mean, square;     // of the children so far: see add_children
-  Scratch<V> means, precisions, log_sizes;  // of iterations: see describe_parents
-  Scratch<V> cost, gain, grad_log_activation, grad_cost, expected, grad_shares;
-  Scratch<uint32_t> pose_pairs;             // [i r halves]
+  Scratch<V> votes;                              // [blocks i d]
+  Scratch<V> couplings, per_child;               // of a group: logarithms [blocks g], [g]
+  Scratch<V> most, total, mean, square, linear;  // of the children so far: see add_children
+  // Of iteration t, what describe() and the formulas say of the parents: means of the votes [t blocks d], shrunk ones
+  // where centres of Gaussians are not the means, precisions [t blocks d], sums of log-variances [t blocks], constants
+  // of the logits [t blocks], and what is taken from the log-couplings once they are normalised [t blocks].
+  Scratch<V> means, shrunk, precisions, log_sizes, constants, log_scales;
+  typename Formulas::template Work<V> work;      // [t blocks]
+  Scratch<V> grad_constant, grad_log_scale, grad_log_odds, grad_data, expected, grad_shares;
+  Scratch<uint32_t> pose_pairs;                  // [i r halves]
   Scratch<float> poses, offsets, log_active, active, inverse_active, log_counts, of_children;
 
  private:

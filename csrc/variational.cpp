@@ -1,0 +1,18 @@
+#include "variational.h"
+
+#include "mixture.h"
+
+namespace capsella::CAPSELLA_ISA {
+
+void variational_forward(const Conv& conv, const VariationalOptions& options, const MixtureInputs& inputs,
+                         MixtureKept kept, float* poses, float* log_odds, int threads) {
+  Passes<Variational>::forward(conv, options, inputs, kept, poses, log_odds, threads);
+}
+
+void variational_backward(const Conv& conv, const VariationalOptions& options, const MixtureInputs& inputs,
+                          MixtureKept kept, const float* grad_poses, const float* grad_log_odds,
+                          MixtureGradients gradients, int threads) {
+  Passes<Variational>::backward(conv, options, inputs, kept, grad_poses, grad_log_odds, gradients, threads);
+}
+
+}  // namespace capsella::CAPSELLA_ISA
