@@ -140,13 +140,13 @@ def _print_outcome(outcome: Outcome) -> None:
         table.add_column(head, justify="right")
     front = outcome.front
     for one in outcome.finalists:
-        costs = [f"{one.costs[name]:,.4g}" for name in others]
+        costs = one.cost_texts
         error = f"{one.error:.2f} ± {one.spread:.2f}"
         table.add_row(
             Text(one.name), str(len(one.errors)), error, *costs, *(["yes" if one in front else ""] if others else [])
         )
     screen.show(table)
-    print(outcome.verdict)
+    print(" ".join([outcome.verdict, outcome.front_verdict]).strip())
 
 
 def _finish(search: Search, outcome: Outcome, console: Console) -> None:

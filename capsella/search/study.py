@@ -93,6 +93,7 @@ class Study:
         """
         kept = self.settings
         if not kept:
+            self.trials.set_metric_names(list(settings["objectives"]))
             self.trials.set_user_attr("settings", dict(settings))
             return
         changed = [name for name, value in json.loads(json.dumps(settings)).items() if kept.get(name) != value]

@@ -11,8 +11,9 @@ from capsella.errors import CapsellaError
 from capsella.search import work
 from capsella.search.candidate import Images, SealedError, candidate_folder, sealed
 from capsella.search.final import FinalTest, train_winner, winning_recipe
+from capsella.search.outcome import Outcome
 from capsella.search.report import write_report
-from capsella.search.schedule import BASE, Job, done
+from capsella.search.schedule import BASE, Job, Record, Rules, done
 from capsella.training import RunFolder, read_recipe, save_recipe, train
 from tests.papers.tiny import QUIET
 from tests.search.made import RECIPE, SPACE, opened, read
@@ -152,6 +153,22 @@ def test_the_front_is_drawn(tmp_path, monkeypatch):
     on_front = [(one.error, one.costs["parameters"]) for one in outcome.front]
     assert on_front
     assert all(any(o[0] <= w[0] and o[1] <= w[1] for o in on_front) for w in whole)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ((4.0, 10.0), "Nowhere worse than the recipe in error, parameters, and somewhere better: candidate 1."),
+        ((4.0, 11.0), "None is better than the recipe without being worse in one of error, parameters."),
+        ((5.0, 10.0), "None is better than the recipe without being worse in one of error, parameters."),
+    ],
+)
+def test_whether_the_front_beats_the_recipe_is_said(other, text):
+    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
+    records = [Record(0, Job(0, 0), "done", (5.0, 10.0)), Record(1, Job(1, 0), "done", other)]
+    assert Outcome.of(("error", "parameters"), rules, records, points).front_verdict == text
+    one = [Record(r.number, r.job, "done", r.values[:1]) for r in records]
+    assert Outcome.of(("error",), rules, one, points).front_verdict == ""
 
 
 def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
