@@ -86,9 +86,13 @@ def run(arguments: list[str]) -> None:
         search = open_search(command.recipe, name, command.search, space, command.machine)
     _print_plan(search, console)
     print(f"study   {search.folder}")
-    outcome = work(search, console)
-    _print_outcome(outcome)
-    _finish(search, outcome, console)
+    try:
+        outcome = work(search, console)
+        _print_outcome(outcome)
+        _finish(search, outcome, console)
+    except KeyboardInterrupt:
+        print("The study is kept. The same command goes on.")
+        raise
 
 
 def read_space(path: Path) -> Space:
@@ -141,9 +145,12 @@ def _print_outcome(outcome: Outcome) -> None:
     front = outcome.front
     for one in outcome.finalists:
         costs = one.cost_texts
-        error = f"{one.error:.2f} ± {one.spread:.2f}"
         table.add_row(
-            Text(one.name), str(len(one.errors)), error, *costs, *(["yes" if one in front else ""] if others else [])
+            Text(one.name),
+            str(len(one.errors)),
+            one.error_text,
+            *costs,
+            *(["yes" if one in front else ""] if others else []),
         )
     screen.show(table)
     print(" ".join([outcome.verdict, outcome.front_verdict]).strip())
@@ -163,8 +170,7 @@ def _finish(search: Search, outcome: Outcome, console: Console) -> None:
     if options.final:
         seeds, time = counted(options.seeds, "seed"), duration(final_seconds(search, outcome))
         console.print(
-            f"Training {winner.name} with {seeds} on all images but the test's: about {time}. Ctrl-C leaves it; the "
-            "same command goes on.",
+            f"Training {winner.name} with {seeds} on all images but the test's: about {time}. Ctrl-C leaves that out.",
             soft_wrap=True,
         )
         tested = train_winner(search, winner, console)

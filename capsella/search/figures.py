@@ -1,8 +1,9 @@
 """The figures of a search: the front, what the trials cost, and which fields mattered."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from matplotlib.axis import Axis
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
@@ -38,21 +39,20 @@ def front_figure(outcome: Outcome, objective: str) -> Figure:
             axes.annotate(name, (at, one.error), xytext=(6, 6), textcoords="offset points", fontsize=9)
     axes.set(xlabel=AXES[objective], ylabel=AXES["error"])
     axes.margins(x=0.1)
-    _scale(axes.xaxis, [*(v[column] for v in early), *(at for at, _ in points)])
-    _scale(axes.yaxis, [*(v[error] for v in early), *(one for _, one in points)])
-    axes.legend(fontsize=8)
+    _scale(axes, "x", [*(v[column] for v in early), *(at for at, _ in points)])
+    _scale(axes, "y", [*(v[error] for v in early), *(one for _, one in points)])
+    axes.legend(fontsize=8, loc="upper center")
     axes.grid(alpha=0.25)
     return figure
 
 
-def _scale(axis: Axis, values: Sequence[float]) -> None:
-    """Logarithmic where numbers differ tenfold, below 1 not; with ticks that are read without exponents."""
-    low, high = min(values), max(values)
+def _scale(axes: Axes, name: Literal["x", "y"], values: Sequence[float]) -> None:
+    """Logarithmic where numbers differ tenfold, but linear below 1; with ticks that are read without exponents."""
+    axis, low, high = axes.xaxis if name == "x" else axes.yaxis, min(values), max(values)
     if high <= 10 * low:
-        axis.set_major_locator(MaxNLocator(7))
+        axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     else:
-        scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
-        scale("symlog", linthresh=1.0)
+        (axes.set_xscale if name == "x" else axes.set_yscale)("symlog", linthresh=1.0)
         ticks = [digit * 10**power for power in range(10) for digit in (1, 2, 5) if low <= digit * 10**power <= high]
         axis.set_major_locator(FixedLocator([0, *ticks] if low < 1 else ticks))
         axis.set_minor_locator(NullLocator())
@@ -74,7 +74,7 @@ def rungs_figure(outcome: Outcome) -> Figure:
         label = "the recipe" if candidate == BASE else None
         axes.plot(*zip(*sorted(points), strict=True), "o-", color=colour, alpha=alpha, markersize=4, label=label)
     axes.set(xlabel="epochs", ylabel=AXES["error"], xscale="log")
-    _scale(axes.yaxis, [error for points in lines.values() for _, error in points])
+    _scale(axes, "y", [error for points in lines.values() for _, error in points])
     axes.set_xticks(outcome.rules.rungs, [str(epochs) for epochs in outcome.rules.rungs])
     axes.minorticks_off()
     axes.legend(fontsize=8)

@@ -33,6 +33,11 @@ class Finalist:
         return statistics.stdev(self.errors) if len(self.errors) > 1 else 0.0
 
     @property
+    def error_text(self) -> str:
+        """The mean error for people, with its spread where there are several seeds."""
+        return f"{self.error:.2f} ± {self.spread:.2f}" if len(self.errors) > 1 else f"{self.error:.2f}"
+
+    @property
     def cost_texts(self) -> list[str]:
         """The other objectives for people."""
         return [f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in self.costs.values()]
@@ -102,9 +107,9 @@ class Outcome:
         if best is None or base is None:
             return "No candidate was trained to the end yet."
         if best is base:
-            return f"Nothing beats the recipe: its validation error is {_text(base)}, the lowest of all."
+            return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
         gain = base.error - best.error
-        numbers = f"validation error {_text(best)}, the recipe's {_text(base)}"
+        numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
         if len(best.errors) < 2 or len(base.errors) < 2:
             return f"{best.name.capitalize()} is ahead of the recipe with one seed, which may be luck: {numbers}."
         error = math.hypot(best.spread, base.spread) / math.sqrt(min(len(best.errors), len(base.errors)))
@@ -143,11 +148,6 @@ class Outcome:
                 for one in self.finalists
             ],
         }
-
-
-def _text(one: Finalist) -> str:
-    spread = f" ± {one.spread:.2f}" if len(one.errors) > 1 else ""
-    return f"{one.error:.2f}{spread} %"
 
 
 def _finalist(

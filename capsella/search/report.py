@@ -84,8 +84,7 @@ def _line(search: Search, outcome: Outcome, one: Finalist) -> Line:
     own = search.space.labels_of(search.recipe)
     changed = {path: value for path, value in one.point.items() if value != own[path]}
     changes = ", ".join(f"{path} {_short(value)}" for path, value in changed.items())
-    errors = f"{one.error:.2f} ± {one.spread:.2f}"
-    return Line(one, errors, one.cost_texts, one in outcome.front, changes or "none")
+    return Line(one, one.error_text, one.cost_texts, one in outcome.front, changes or "none")
 
 
 def _short(value: object) -> str:

@@ -90,11 +90,18 @@ def test_test_images_are_never_touched(tmp_path):
         len(Images(read).of(RECIPE.data).test)
 
 
-def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path, monkeypatch):
+def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path):
     looks = dataclasses.replace(RECIPE, stop_at_error=1.0, stop_on="test")
-    monkeypatch.setattr("tests.search.made.RECIPE", looks)
     with pytest.raises(CapsellaError, match="never looks at test images"):
-        opened(tmp_path)
+        opened(tmp_path, looks)
+
+
+def test_too_few_minutes_leave_no_study_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 6000.0)
+    rule = "here for 6 candidates and 2 finalists with 2 seeds"
+    with pytest.raises(ValueError, match=rule):
+        opened(tmp_path / "study", minutes=1.0)
+    assert not (tmp_path / "study").exists()
 
 
 def test_limits_refuse_before_training(tmp_path, monkeypatch):
