@@ -47,14 +47,17 @@ def front_figure(outcome: Outcome, objective: str) -> Figure:
 
 
 def _scale(axes: Axes, name: Literal["x", "y"], values: Sequence[float]) -> None:
-    """Logarithmic where numbers differ tenfold, but linear below 1; with ticks that are read without exponents."""
+    """Logarithmic where numbers differ tenfold, linear below 1 where one is 0; ticks have no exponents."""
     axis, low, high = axes.xaxis if name == "x" else axes.yaxis, min(values), max(values)
     if high <= 10 * low:
         axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     else:
-        (axes.set_xscale if name == "x" else axes.set_yscale)("symlog", linthresh=1.0)
-        ticks = [digit * 10**power for power in range(10) for digit in (1, 2, 5) if low <= digit * 10**power <= high]
-        axis.set_major_locator(FixedLocator([0, *ticks] if low < 1 else ticks))
+        least, zero = (low, []) if low > 0 else (1.0, [0.0])
+        set_scale = axes.set_xscale if name == "x" else axes.set_yscale
+        set_scale(**({"value": "symlog", "linthresh": 1.0} if zero else {"value": "log"}))
+        digits = (1, 2, 5) if high <= 200 * least else (1,)
+        ticks = [digit * 10.0**power for power in range(-6, 12) for digit in digits]
+        axis.set_major_locator(FixedLocator([*zero, *(one for one in ticks if least <= one <= high)]))
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 

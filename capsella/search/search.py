@@ -80,8 +80,8 @@ def open_search(
     begun = options.storage is not None or (folder / "study.db").exists()
     short = None if begun else shortened(recipe, options, images, machine)
     folder.mkdir(parents=True, exist_ok=True)
-    study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
-    with _in_turn(folder):
+    with _in_turn(folder):  # who makes a database must be alone with it
+        study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
         trained = _agreed(study, recipe, options, space, lambda: short or shortened(recipe, options, images, machine))
     rules = rules_of(trained, options)
     return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)

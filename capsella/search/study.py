@@ -70,7 +70,7 @@ class Study:
         sampler = RungSampler(space, seed, records_of)
         try:
             storage = optuna.storages.RDBStorage(
-                url, engine_kwargs=connect, heartbeat_interval=min(HEARTBEAT, grace), grace_period=grace
+                url, engine_kwargs=connect, heartbeat_interval=max(1, min(HEARTBEAT, grace // 3)), grace_period=grace
             )
             study = optuna.create_study(
                 storage=storage,

@@ -60,8 +60,7 @@ if __name__ == "__main__":  # a worker in a process of its own
     folder, words = Path(sys.argv[1]), json.loads(sys.argv[2])
     from capsella.search import study, worker
 
-    study.GRACE = 3
-    study.Study.open.__func__.__defaults__ = (0, 3)
+    study.Study.open.__func__.__defaults__ = (0, 8)  # seconds of grace
     train_to = worker.train_to
     if "dies" in words:
         die_at(*words["dies"])
