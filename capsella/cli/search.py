@@ -17,7 +17,7 @@ from capsella.cli.train import chosen_recipe
 from capsella.errors import CapsellaError, counted
 from capsella.grid import duration
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
-from capsella.search.final import train_winner, winning_recipe
+from capsella.search.final import final_seconds, train_winner, winning_recipe
 from capsella.search.length import seconds_an_epoch
 from capsella.search.options import TRIALS
 from capsella.search.report import write_report
@@ -49,6 +49,8 @@ with the same --out (and --storage). Interrupted, it goes on when called again.
 All flags, those of the recipe too: capsella search RECIPE --help
 """
 
+BEGINNING = "reading the images, timing a few steps"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchCommand:
@@ -76,14 +78,21 @@ def run(arguments: list[str]) -> None:
     if command.dry_run:
         with tempfile.TemporaryDirectory() as folder:
             options = replace(command.search, out=Path(folder, name), storage=None)
-            _print_plan(open_search(command.recipe, name, options, space, command.machine), console)
+            with console.status(BEGINNING):
+                search = open_search(command.recipe, name, options, space, command.machine)
+            _print_plan(search, console)
         return
-    search = open_search(command.recipe, name, command.search, space, command.machine)
+    with console.status(BEGINNING):
+        search = open_search(command.recipe, name, command.search, space, command.machine)
     _print_plan(search, console)
     print(f"study   {search.folder}")
-    outcome = work(search, console)
-    _print_outcome(outcome)
-    _finish(search, outcome, console)
+    try:
+        outcome = work(search, console)
+        _print_outcome(outcome)
+        _finish(search, outcome, console)
+    except KeyboardInterrupt:
+        print("The study is kept. The same command goes on.")
+        raise
 
 
 def read_space(path: Path) -> Space:
@@ -122,7 +131,8 @@ def _print_plan(search: Search, console: Console) -> None:
             soft_wrap=True,
         )
     if options.minutes is None:
-        seconds = seconds_an_epoch(search.trained, search.images, search.machine)
+        with console.status(BEGINNING):
+            seconds = seconds_an_epoch(search.trained, search.images, search.machine)
         whole = expected_epochs(search.rules, options.all_trials or TRIALS) * seconds
         print(f"Estimated: {duration(whole)} for one process, from a few steps of the recipe here.")
 
@@ -134,26 +144,37 @@ def _print_outcome(outcome: Outcome) -> None:
         table.add_column(head, justify="right")
     front = outcome.front
     for one in outcome.finalists:
-        costs = [f"{one.costs[name]:,.4g}" for name in others]
-        error = f"{one.error:.2f} ± {one.spread:.2f}"
+        costs = one.cost_texts
         table.add_row(
-            Text(one.name), str(len(one.errors)), error, *costs, *(["yes" if one in front else ""] if others else [])
+            Text(one.name),
+            str(len(one.errors)),
+            one.error_text,
+            *costs,
+            *(["yes" if one in front else ""] if others else []),
         )
     screen.show(table)
-    print(outcome.verdict)
+    print(" ".join([outcome.verdict, outcome.front_verdict]).strip())
 
 
 def _finish(search: Search, outcome: Outcome, console: Console) -> None:
-    """The winner's recipe, its test, and the page."""
-    winner, options, tested = outcome.winner, search.options, None
+    """The page, the winner's recipe, its test, and the page with it."""
+    winner, options = outcome.winner, search.options
+    print(f"report  {write_report(search, outcome)}")
     if winner is None:
-        print(f"report  {write_report(search, outcome)}\ncall the command again, and it goes on")
+        print("call the command again, and it goes on")
         return
-    if options.save_recipe is not None:
-        save_recipe(winning_recipe(search, winner), options.save_recipe)
-        print(f"recipe  {options.save_recipe}")
+    path = search.folder / "winner.json"
+    for one in (path, *([] if options.save_recipe is None else [options.save_recipe])):
+        save_recipe(winning_recipe(search, winner), one)
+        print(f"recipe  {one}")
     if options.final:
+        seeds, time = counted(options.seeds, "seed"), duration(final_seconds(search, outcome))
+        console.print(
+            f"Training {winner.name} with {seeds} on all images but the test's: about {time}. Ctrl-C leaves that out.",
+            soft_wrap=True,
+        )
         tested = train_winner(search, winner, console)
         if tested is not None:
             print(f"test error of {winner.name}: {tested.text} on {counted(tested.images, 'image')}, {tested.folder}")
-    print(f"report  {write_report(search, outcome, tested)}")
+            write_report(search, outcome, tested)
+    print(f"next    capsella train {path}")

@@ -9,7 +9,7 @@ from rich.console import Console
 from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.grid import Grid, Row
-from capsella.search.outcome import Finalist
+from capsella.search.outcome import Finalist, Outcome
 from capsella.search.search import Search
 from capsella.training import Recipe
 
@@ -42,6 +42,15 @@ def winning_recipe(search: Search, winner: Finalist) -> Recipe:
         return recipe
     data = replace(recipe.data, validation=VALIDATION)
     return replace(recipe, data=data, keep="last", patience=None)
+
+
+def final_seconds(search: Search, outcome: Outcome) -> float:
+    """How long the final training takes with every seed, from how long the search's trainings took."""
+    images = search.trained.epoch_images or len(search.images.train(search.trained))
+    trained = sum(record.epochs for record in outcome.records) * images
+    an_image = sum(record.seconds for record in outcome.records) / max(1, trained)
+    whole = search.recipe.epoch_images or len(search.images.train(search.recipe))
+    return an_image * whole * search.recipe.epochs * search.options.seeds
 
 
 def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTest | None:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from capsella.errors import require
+from capsella.errors import counted, require
 from capsella.search.candidate import Images
 from capsella.search.options import TRIALS, SearchOptions
 from capsella.search.schedule import Rules, expected_epochs, rungs_of
@@ -50,8 +50,9 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
     an_epoch = recipe.epoch_images or len(images.train(recipe))
     few = int(an_epoch * epochs / SHORTEST)
     needed = math.ceil(options.minutes * 2 * recipe.batch_size / max(1, few))
-    rule = f"be at least {needed} for this recipe on this machine"
-    require(few >= 2 * recipe.batch_size, f"{rule}; fewer --trials, --finalists or --seeds take less",
+    number, seeds = counted(options.trials or TRIALS, "candidate"), counted(options.seeds, "seed")
+    rule = f"be at least {needed} here for {number} and {counted(options.finalists, 'finalist')} with {seeds}"
+    require(few >= 2 * recipe.batch_size, f"{rule}; fewer take less: --trials, --finalists, --seeds",
             minutes=options.minutes)  # fmt: skip
     return replace(recipe, epochs=SHORTEST, epoch_images=few)
 

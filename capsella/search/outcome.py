@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsella.search.front import front
+from capsella.search.front import front, is_better
 from capsella.search.schedule import BASE, Record, Rules, finalists
 from capsella.search.space import Label
 
@@ -31,6 +31,16 @@ class Finalist:
     def spread(self) -> float:
         """Standard deviation over the seeds; 0 of one."""
         return statistics.stdev(self.errors) if len(self.errors) > 1 else 0.0
+
+    @property
+    def error_text(self) -> str:
+        """The mean error for people, with its spread where there are several seeds."""
+        return f"{self.error:.2f} ± {self.spread:.2f}" if len(self.errors) > 1 else f"{self.error:.2f}"
+
+    @property
+    def cost_texts(self) -> list[str]:
+        """The other objectives for people."""
+        return [f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in self.costs.values()]
 
     @property
     def name(self) -> str:
@@ -97,9 +107,9 @@ class Outcome:
         if best is None or base is None:
             return "No candidate was trained to the end yet."
         if best is base:
-            return f"Nothing beats the recipe: its validation error is {_text(base)}, the lowest of all."
+            return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
         gain = base.error - best.error
-        numbers = f"validation error {_text(best)}, the recipe's {_text(base)}"
+        numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
         if len(best.errors) < 2 or len(base.errors) < 2:
             return f"{best.name.capitalize()} is ahead of the recipe with one seed, which may be luck: {numbers}."
         error = math.hypot(best.spread, base.spread) / math.sqrt(min(len(best.errors), len(base.errors)))
@@ -107,11 +117,24 @@ class Outcome:
             return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
         return f"{best.name.capitalize()} beats the recipe: {numbers}."
 
+    @property
+    def front_verdict(self) -> str:
+        """Whether the front beats the recipe in all objectives, in a sentence; empty of one objective."""
+        base, whole = self.base, self.whole
+        if len(self.objectives) == 1 or base not in whole or base is None:
+            return ""
+        own, names = (base.error, *base.costs.values()), ", ".join(self.objectives)
+        better = [one.name for one in whole if is_better((one.error, *one.costs.values()), own)]
+        if better:
+            return f"Nowhere worse than the recipe in {names}, and somewhere better: {', '.join(better)}."
+        return f"None is better than the recipe without being worse in one of {names}."
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         on_front = {one.candidate for one in self.front}
         return {
             "verdict": self.verdict,
+            "front_verdict": self.front_verdict,
             "objectives": list(self.objectives),
             "rungs_epochs": list(self.rules.rungs),
             "finalists": [
@@ -125,11 +148,6 @@ class Outcome:
                 for one in self.finalists
             ],
         }
-
-
-def _text(one: Finalist) -> str:
-    spread = f" ± {one.spread:.2f}" if len(one.errors) > 1 else ""
-    return f"{one.error:.2f}{spread} %"
 
 
 def _finalist(

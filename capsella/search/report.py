@@ -65,7 +65,9 @@ def _front_text(outcome: Outcome) -> str:
     if len(outcome.objectives) == 1:
         return ""
     names = ", ".join(one.name for one in outcome.front)
-    return f"On the front, where none is better in all of {', '.join(outcome.objectives)}: {names or 'nobody yet'}."
+    objectives = ", ".join(outcome.objectives)
+    text = f"On the front, where none is better in all of {objectives}: {names or 'nobody yet'}."
+    return f"{outcome.front_verdict} {text}".strip()
 
 
 def _test_text(outcome: Outcome, tested: FinalTest | None) -> str:
@@ -82,9 +84,7 @@ def _line(search: Search, outcome: Outcome, one: Finalist) -> Line:
     own = search.space.labels_of(search.recipe)
     changed = {path: value for path, value in one.point.items() if value != own[path]}
     changes = ", ".join(f"{path} {_short(value)}" for path, value in changed.items())
-    errors = f"{one.error:.2f} ± {one.spread:.2f}"
-    costs = [f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in one.costs.values()]
-    return Line(one, errors, costs, one in outcome.front, changes or "none")
+    return Line(one, one.error_text, one.cost_texts, one in outcome.front, changes or "none")
 
 
 def _short(value: object) -> str:

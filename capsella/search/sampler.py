@@ -56,7 +56,7 @@ class RungSampler(BaseSampler):
         if "fixed_params" in trial.system_attrs:
             return {}
         shown = optuna.create_study(
-            directions=study.directions, sampler=TPESampler(n_startup_trials=STARTUP, seed=self._seed(trial))
+            directions=study.directions, sampler=TPESampler(n_startup_trials=STARTUP, seed=self._seed(study, trial))
         )
         shown.add_trials(self._shown(study, search_space, trial))
         return shown.ask(search_space).params
@@ -65,10 +65,13 @@ class RungSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """At random; only for a trial whose fixed point lacks a field."""
-        return RandomSampler(self._seed(trial)).sample_independent(study, trial, param_name, param_distribution)
+        return RandomSampler(self._seed(study, trial)).sample_independent(study, trial, param_name, param_distribution)
 
-    def _seed(self, trial: FrozenTrial) -> int:
-        return (self.seed * 100_003 + trial.number) % 2**32
+    def _seed(self, study: Study, trial: FrozenTrial) -> int:
+        """By how many candidates were drawn before, so that a trial that is taken up again changes no later draw."""
+        before = [one for one in study.get_trials(deepcopy=False) if one.number < trial.number]
+        drawn = sum(one.user_attrs.get("candidate", one.number) == one.number for one in before)
+        return (self.seed * 100_003 + drawn) % 2**32
 
     def _shown(self, study: Study, space: dict[str, BaseDistribution], mine: FrozenTrial) -> list[FrozenTrial]:
         """The rung's finished trials, what is still at work, and what limits refused, as if its error were 100 %."""

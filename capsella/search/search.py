@@ -76,10 +76,13 @@ def open_search(
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)
     folder, images = folder_of(name, options), images or Images()
-    images.of(recipe.data)  # before a folder is made: what is wrong with them shows at once
+    images.of(recipe.data)  # before a folder is made: what is wrong shows at once, and leaves no study behind
+    begun = options.storage is not None or (folder / "study.db").exists()
+    short = None if begun else shortened(recipe, options, images, machine)
     folder.mkdir(parents=True, exist_ok=True)
-    study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
-    trained = _agreed(study, recipe, options, space, images, machine, folder)
+    with _in_turn(folder):  # who makes a database must be alone with it
+        study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
+        trained = _agreed(study, recipe, options, space, lambda: short or shortened(recipe, options, images, machine))
     rules = rules_of(trained, options)
     return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)
 
@@ -90,34 +93,33 @@ def folder_of(name: str, options: SearchOptions) -> Path:
 
 
 def _agreed(
-    study: Study, recipe: Recipe, options: SearchOptions, space: Space, images: Images, machine: Machine, folder: Path
+    study: Study, recipe: Recipe, options: SearchOptions, space: Space, shorten: Callable[[], Recipe]
 ) -> Recipe:
     """The recipe as all workers train it: the first one says for how many epochs."""
-    with _in_turn(folder):
-        length = study.settings.get("length")
-        if length is None:
-            trained = shortened(recipe, options, images, machine)
-            length = {name: getattr(trained, name) for name in ("epochs", "epoch_images")}
-            length["optimizer"] = {name: getattr(trained.optimizer, name) for name in ("warmup_steps", "decay_steps")}
-        trained = replace(
-            recipe,
-            epochs=length["epochs"],
-            epoch_images=length["epoch_images"],
-            optimizer=replace(recipe.optimizer, **length["optimizer"]),
-        )
-        study.agree(
-            {
-                "recipe": recipe.complete().to_dict(),
-                "space": space.to_dict(),
-                "objectives": options.objectives,
-                "limit_ms": options.limit_ms,
-                "limit_parameters": options.limit_parameters,
-                "finalists": options.finalists,
-                "seeds": options.seeds,
-                "length": length,
-            }
-        )
-        study.begin(space.labels_of(trained))
+    length = study.settings.get("length")
+    if length is None:
+        trained = shorten()
+        length = {name: getattr(trained, name) for name in ("epochs", "epoch_images")}
+        length["optimizer"] = {name: getattr(trained.optimizer, name) for name in ("warmup_steps", "decay_steps")}
+    trained = replace(
+        recipe,
+        epochs=length["epochs"],
+        epoch_images=length["epoch_images"],
+        optimizer=replace(recipe.optimizer, **length["optimizer"]),
+    )
+    study.agree(
+        {
+            "recipe": recipe.complete().to_dict(),
+            "space": space.to_dict(),
+            "objectives": options.objectives,
+            "limit_ms": options.limit_ms,
+            "limit_parameters": options.limit_parameters,
+            "finalists": options.finalists,
+            "seeds": options.seeds,
+            "length": length,
+        }
+    )
+    study.begin(space.labels_of(trained))
     return trained
 
 

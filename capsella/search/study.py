@@ -70,7 +70,7 @@ class Study:
         sampler = RungSampler(space, seed, records_of)
         try:
             storage = optuna.storages.RDBStorage(
-                url, engine_kwargs=connect, heartbeat_interval=min(HEARTBEAT, grace), grace_period=grace
+                url, engine_kwargs=connect, heartbeat_interval=max(1, min(HEARTBEAT, grace // 3)), grace_period=grace
             )
             study = optuna.create_study(
                 storage=storage,
@@ -93,6 +93,7 @@ class Study:
         """
         kept = self.settings
         if not kept:
+            self.trials.set_metric_names(list(settings["objectives"]))
             self.trials.set_user_attr("settings", dict(settings))
             return
         changed = [name for name, value in json.loads(json.dumps(settings)).items() if kept.get(name) != value]

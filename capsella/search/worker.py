@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
+from capsella.grid import duration
 from capsella.search.candidate import Images, Trained, candidate_folder, train_to, with_seed
 from capsella.search.cost import Costs, TooCostlyError
 from capsella.search.options import SearchOptions
@@ -25,6 +27,7 @@ from capsella.search.schedule import (
 )
 from capsella.search.space import Space
 from capsella.search.study import Claim, Study
+from capsella.search.tidy import tidy
 from capsella.training import Machine, Recipe, TrainingDivergedError
 
 POLL = 2.0
@@ -57,6 +60,7 @@ class Worker:
     begin: Callable[[str], object]
     deadline: float | None = None
     jobs: int = field(default=0, init=False)
+    _has_told: bool = field(default=False, init=False)
 
     def run(self) -> list[Record]:
         """Work until nothing is left, or the time is up; returns the study's trials.
@@ -68,11 +72,19 @@ class Worker:
             records = self.study.records()
             job, is_new = self._choose(records)
             if job is None and not is_new:
-                if self._out_of_time() or not any(record.state in ("waiting", "running") for record in records):
+                busy = sum(record.state in ("waiting", "running") for record in records)
+                if self._out_of_time() or not busy:
+                    self._tidy(is_over=not busy and next_job(records, self.rules, is_closing=True) is None)
                     return records
+                self.begin(f"waiting for {counted(busy, 'training')} of other processes")
                 time.sleep(POLL)
                 continue
             self._work(self.study.ask(job))
+            self._tidy()
+
+    def _tidy(self, is_over: bool = False) -> None:
+        folder_of = partial(candidate_folder, self.folder)
+        tidy(folder_of, self.study.records, self.rules, self.options.all_trials, is_over)
 
     def _choose(self, records: Sequence[Record]) -> tuple[Job | None, bool]:
         """The next job, or that a new candidate is due; neither where there is nothing to do."""
@@ -137,21 +149,24 @@ class Worker:
         self._tell(claim.job, trained)
 
     def _tell(self, job: Job, trained: Trained) -> None:
-        """A line for this job: what it came to, the best so far, and the time left."""
-        records = self.study.records()
-        at = f"{self.rules.rungs[job.rung]}/{self.rules.rungs[-1]}"
-        line = f"candidate {job.candidate:<3} epoch {at:<7} error {trained.error:6.2f} %"
+        """A line for this job: what it came to, the best so far, the candidates so far, and the time left."""
+        records, rungs, trials = self.study.records(), self.rules.rungs, self.options.all_trials
         last = max((record.job.rung for record in records if record.state == "done"), default=0)
         best = ranked(done(records, last), self.rules)[0]
-        there = self.rules.rungs[last]
-        line += f"  best {best.values[self.rules.error]:.2f} % ({best.job.candidate}, {there})"
-        self.say(f"{line}{self._left(records)}")
-
-    def _left(self, records: Sequence[Record]) -> str:
-        from capsella.grid import duration
-
         left = self.estimate(records)
-        return "" if left is None else f"  {duration(left)} left"
+        begun = len(candidates(records))
+        cells = (
+            f"{job.candidate}{f', seed {job.seed}' if job.seed else ''}",
+            f"{rungs[job.rung]}/{rungs[-1]}",
+            f"{trained.error:.2f}",
+            f"{best.values[self.rules.error]:.2f} by {best.job.candidate}, epoch {rungs[last]}",
+            f"{begun}" if trials is None else f"{begun}/{trials}",
+            "" if left is None else duration(left),
+        )
+        if not self._has_told:
+            self.say(_line("candidate", "epoch", "error %", "best so far", "begun", "time left"))
+            self._has_told = True
+        self.say(_line(*cells))
 
     def estimate(self, records: Sequence[Record]) -> float | None:
         """Seconds until the search is over, with the workers of now; None where nothing is known."""
@@ -176,6 +191,10 @@ class Worker:
                 f"{refused} candidates were refused, and {len(candidates(records))} trained: too little of the space "
                 "keeps within the limits"
             )
+
+
+def _line(candidate: str, epoch: str, error: str, best: str, begun: str, left: str) -> str:
+    return f"{candidate:<12} {epoch:>7} {error:>8}   {best:<24} {begun:>6}   {left}".rstrip()
 
 
 def seconds_an_epoch(records: Sequence[Record]) -> float:

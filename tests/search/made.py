@@ -1,7 +1,9 @@
 """A search so small that it takes seconds: a few digits, a small network, nine steps."""
 
 import dataclasses
+import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from capsella.data import DataOptions, load_data
 from capsella.losses import LossOptions
 from capsella.search import Choice, Images, Range, Search, SearchOptions, Space, open_search, work
 from capsella.training import ModelOptions, Recipe
+from capsella.training.loop import Trainer
 
 RECIPE = Recipe(
     model=ModelOptions("hinton2018_matrix_capsnet_small"),
@@ -35,27 +38,42 @@ def read(options: DataOptions):
     return dataclasses.replace(splits, validation=few)
 
 
-def opened(folder: Path, **changes) -> Search:
-    return open_search(RECIPE, "tiny", dataclasses.replace(OPTIONS, out=folder, **changes), SPACE, images=Images(read))
+def opened(folder: Path, recipe: Recipe = RECIPE, **changes) -> Search:
+    options = dataclasses.replace(OPTIONS, out=folder, **changes)
+    return open_search(recipe, "tiny", options, SPACE, images=Images(read))
 
 
-if __name__ == "__main__":  # a worker in a process of its own: its folder, and seconds that each job waits at its end
-    folder, waits = Path(sys.argv[1]), float(sys.argv[2])
+def die_at(name: str, epoch: int, batch: int) -> None:
+    """Let this process be killed in the middle of an epoch of a run."""
+    step = Trainer._train_step
+
+    def deadly(self, chosen):
+        if (self.files.path.name, self.progress.epoch + 1, self.progress.batch + 1) == (name, epoch, batch):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, chosen)
+
+    Trainer._train_step = deadly
+
+
+if __name__ == "__main__":  # a worker in a process of its own
+    # its folder, and as JSON: seconds that each job waits at its end, batch size, options, where it is killed
+    folder, words = Path(sys.argv[1]), json.loads(sys.argv[2])
     from capsella.search import study, worker
 
-    study.GRACE = 3
-    study.Study.open.__func__.__defaults__ = (0, 3)
+    study.Study.open.__func__.__defaults__ = (0, 8)  # seconds of grace
     train_to = worker.train_to
+    if "dies" in words:
+        die_at(*words["dies"])
 
     def slow(recipe, run, epochs, *others):
         found = train_to(recipe, run, epochs, *others)
         with open(folder / "trained.txt", "a") as log:
             log.write(f"{os.getpid()} {run.name} {epochs} {found.epochs}\n")
-        time.sleep(waits)
+        time.sleep(words.get("waits", 0.0))
         return found
 
     worker.train_to, worker.POLL = slow, 0.2
-    search = opened(folder)
+    search = opened(folder, dataclasses.replace(RECIPE, batch_size=words.get("batch", 20)), **words.get("options", {}))
     (folder / f"{os.getpid()}.ready").touch()
     while not (folder / "go").exists():
         time.sleep(0.05)

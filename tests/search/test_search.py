@@ -11,10 +11,10 @@ from capsella.errors import CapsellaError
 from capsella.search import work
 from capsella.search.candidate import Images, SealedError, candidate_folder, sealed
 from capsella.search.final import FinalTest, train_winner, winning_recipe
+from capsella.search.outcome import Outcome
 from capsella.search.report import write_report
-from capsella.search.schedule import BASE, Job, done
+from capsella.search.schedule import BASE, Job, Record, Rules, done
 from capsella.training import RunFolder, read_recipe, save_recipe, train
-from capsella.training.checkpoint import read_progress
 from tests.papers.tiny import QUIET
 from tests.search.made import RECIPE, SPACE, opened, read
 
@@ -39,8 +39,8 @@ def test_a_promotion_goes_on_from_the_checkpoint(searched):
     for record in outcome.records:
         before = search.rules.rungs[record.job.rung - 1] if record.job.rung and not record.job.seed else 0
         assert record.epochs == search.rules.rungs[record.job.rung] - before
-    progress = read_progress(candidate_folder(search.folder, Job(BASE, 2)) / "last.ckpt")
-    assert (progress.epoch, progress.step) == (9, 9)
+    rows = (candidate_folder(search.folder, Job(BASE, 2)) / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in rows[1:]] == [[str(epoch), str(epoch)] for epoch in range(1, 10)]
 
 
 def test_in_rungs_or_in_one_go_a_training_computes_the_same(searched, tmp_path):
@@ -90,11 +90,18 @@ def test_test_images_are_never_touched(tmp_path):
         len(Images(read).of(RECIPE.data).test)
 
 
-def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path, monkeypatch):
+def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path):
     looks = dataclasses.replace(RECIPE, stop_at_error=1.0, stop_on="test")
-    monkeypatch.setattr("tests.search.made.RECIPE", looks)
     with pytest.raises(CapsellaError, match="never looks at test images"):
-        opened(tmp_path)
+        opened(tmp_path, looks)
+
+
+def test_too_few_minutes_leave_no_study_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 6000.0)
+    rule = "here for 6 candidates and 2 finalists with 2 seeds"
+    with pytest.raises(ValueError, match=rule):
+        opened(tmp_path / "study", minutes=1.0)
+    assert not (tmp_path / "study").exists()
 
 
 def test_limits_refuse_before_training(tmp_path, monkeypatch):
@@ -153,6 +160,22 @@ def test_the_front_is_drawn(tmp_path, monkeypatch):
     on_front = [(one.error, one.costs["parameters"]) for one in outcome.front]
     assert on_front
     assert all(any(o[0] <= w[0] and o[1] <= w[1] for o in on_front) for w in whole)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ((4.0, 10.0), "Nowhere worse than the recipe in error, parameters, and somewhere better: candidate 1."),
+        ((4.0, 11.0), "None is better than the recipe without being worse in one of error, parameters."),
+        ((5.0, 10.0), "None is better than the recipe without being worse in one of error, parameters."),
+    ],
+)
+def test_whether_the_front_beats_the_recipe_is_said(other, text):
+    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
+    records = [Record(0, Job(0, 0), "done", (5.0, 10.0)), Record(1, Job(1, 0), "done", other)]
+    assert Outcome.of(("error", "parameters"), rules, records, points).front_verdict == text
+    one = [Record(r.number, r.job, "done", r.values[:1]) for r in records]
+    assert Outcome.of(("error",), rules, one, points).front_verdict == ""
 
 
 def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):

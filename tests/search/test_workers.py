@@ -1,6 +1,8 @@
 """Several processes at one study: they share the work, and one that is killed loses little."""
 
 import collections
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -20,8 +22,8 @@ ROOT = Path(made.__file__).parents[2]
 def worker(tmp_path):
     processes = []
 
-    def start(waits=0.0):
-        command = [sys.executable, "-m", "tests.search.made", str(tmp_path), str(waits)]
+    def start(folder=tmp_path, **words):
+        command = [sys.executable, "-m", "tests.search.made", str(folder), json.dumps(words)]
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
         processes.append(process)
         return process
@@ -46,7 +48,7 @@ def trained(folder):
 
 
 def test_two_processes_share_the_work(tmp_path, worker):
-    two = [worker(0.5), worker(0.5)]
+    two = [worker(waits=0.5), worker(waits=0.5)]
     wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
     (tmp_path / "go").touch()
     assert [process.wait(240) for process in two] == [0, 0]
@@ -70,7 +72,7 @@ def early(folder):
 
 
 def test_a_killed_workers_trial_is_taken_up(tmp_path, worker):
-    first = worker(1000.0)  # hangs after its first rung, which its checkpoint has
+    first = worker(waits=1000.0)  # hangs after its first rung, which its checkpoint has
     (tmp_path / "go").touch()
     wait_until(lambda: trained(tmp_path))
     os.kill(first.pid, signal.SIGKILL)
@@ -82,3 +84,28 @@ def test_a_killed_workers_trial_is_taken_up(tmp_path, worker):
     records = made.opened(tmp_path).study.records()
     assert [record.state for record in records].count("lost") == 1
     assert len(done(records, 0)) == 6
+
+
+def test_one_that_is_killed_in_mid_epoch_costs_less_than_a_rung(tmp_path, worker):
+    """A real worker, killed at the second of four steps of the fifth epoch: the study ends as one without a kill."""
+    few = {"batch": 5, "options": {"trials": 3, "finalists": 1, "seeds": 1}}
+    ends = []
+    for name in ("killed", "whole"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "go").touch()
+        if name == "killed":
+            assert worker(folder, **few, dies=["0000-seed0", 5, 2]).wait(240) == -signal.SIGKILL
+        assert worker(folder, **few).wait(240) == 0
+        recipe = dataclasses.replace(made.RECIPE, batch_size=5)
+        search = made.opened(folder, recipe, **few["options"])
+        records, points = search.study.records(), search.study.points
+        assert [record.state for record in records].count("lost") == (name == "killed")
+        finished = [record for record in records if record.state == "done"]
+        assert len({record.job for record in finished}) == len(finished)
+        point = {candidate: json.dumps(point, sort_keys=True) for candidate, point in points.items()}
+        ends.append({(point[r.job.candidate], r.job.rung, r.job.seed): (r.values, r.loss) for r in finished})
+    assert ends[0] == ends[1]
+    assert len(ends[0]) == len(trained(tmp_path / "whole")) == len(trained(tmp_path / "killed"))
+    again = [job for job in trained(tmp_path / "killed") if job[1:3] == ["0000-seed0", "9"]]
+    assert [job[3] for job in again] == ["5"]  # from epoch 5 on, of the rung's six epochs
