@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from capsella import _native
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.layers.norms import NormaliseCapsules, NormaliseTypes
 from capsella.routing import ROUTINGS, CapsuleConv, EMRouting, LogisticRouting, VariationalRouting, record
@@ -164,13 +165,19 @@ def test_lengths_have_no_log_odds(name: str) -> None:
         bare.score(children())
 
 
+@pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
+def test_em_with_its_kernels() -> None:
+    one = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend="native"), norm="batch")
+    u = children()
+    native = one(u)
+    one.routing = EMRouting(backend="eager")
+    torch.testing.assert_close(native, one(u), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.usefixtures("as_users_call")
 def test_errors() -> None:
     with pytest.raises(ValueError, match="norm: must be 'batch' or None, got 'group'"):
         CapsuleConv2d(2, 4, 3, 4, 2, routing=EMRouting(), norm="group")  # type: ignore[arg-type]
-    native = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend="native"), norm="batch")
-    with pytest.raises(ValueError, match="backend: 'native' cannot run here: its kernels give activations without"):
-        native(children())
 
 
 def test_the_convolution_of_scored_capsules_is_that_of_capsules() -> None:
