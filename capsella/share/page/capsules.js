@@ -60,6 +60,8 @@ export function makeBars(choose) {
       bars.set(k, { button, fill, value });
       return button;
     });
+    const longest = Math.max(...classes.map((k) => run.classes[k].length));
+    group.style.setProperty("--name", `${Math.min(longest + 1, 11)}ch`);
     group.replaceChildren(...buttons);
   }
 

@@ -4,7 +4,7 @@ import { angleBetween, heading } from "./capsules.js";
 import { decode } from "./decoder.js";
 import { choices, h, svg } from "./dom.js";
 import { paint } from "./pictures.js";
-import { makeSlider } from "./slider.js";
+import { namedSlider } from "./slider.js";
 import { turned } from "./turned.js";
 import { plain, signed } from "./words.js";
 
@@ -72,7 +72,7 @@ export function makeChanged(run, change) {
   const kinds = choices("How the input is changed", run.changes.map(({ name }) => NAMES[name]), (k) => change({ change: k, stop: null }));
   const range = { min: 0, max: run.changes[0].amounts.length - 1, step: 1, rest: (run.changes[0].amounts.length - 1) / 2 };
   let current = run.changes[0];
-  const slider = makeSlider("Amount", range, (stop) => sayChange(current, stop), (stop) => change({ stop }));
+  const slider = namedSlider("Amount", range, (stop) => sayChange(current, stop), (stop) => change({ stop }));
   const legend = h("p", { class: "legend" });
   const element = h(
     "section",

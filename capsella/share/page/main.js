@@ -2,10 +2,9 @@
 
 import { readContent } from "./content.js";
 import { decode } from "./decoder.js";
-import { h } from "./dom.js";
+import { choices, h } from "./dom.js";
 import { makePane } from "./pane.js";
 import { firstState, formatHash, parseHash } from "./state.js";
-import { choices } from "./dom.js";
 
 const page = document.getElementById("page");
 

@@ -52,8 +52,8 @@ export function paintOver(canvas, image, shape, sent) {
   const single = shape[0] === 2 ? [1, height, width] : shape;
   fillCanvas(canvas, width, height, (k) => {
     const grey = placesOf(single, k).reduce((sum, place) => sum + image[place], 0) / 3;
-    const heat = sent[k];
-    return BRIGHTER.map((colour) => 120 * grey * (1 - heat) + colour * heat * 0.9 + 25).concat(255);
+    const heat = 0.6 * sent[k];
+    return BRIGHTER.map((colour) => 255 * grey * (1 - heat) + colour * heat).concat(255);
   });
 }
 

@@ -2,7 +2,7 @@
 
 import { choices, h, svg } from "./dom.js";
 import { paintOver, spread } from "./pictures.js";
-import { makeSlider } from "./slider.js";
+import { namedSlider } from "./slider.js";
 import { aboutEntropy } from "./words.js";
 
 const NOTHING_ROUTED = "This network sends parts to wholes without iterations that could be shown.";
@@ -48,7 +48,7 @@ export function makeRouting(run, change) {
   const entropies = h("ol", { class: "entropies" });
   const layers = choices("Layer", run.routed.map((layer) => layer.title), (k) => change({ layer: k, iteration: null }));
   layers.element.hidden = last === 0;
-  const place = h("div", { class: "iterations" });
+  const place = h("div", { class: "iterations named" });
   let slider = null;
   let steps = 0;
   const element = h(
@@ -69,7 +69,7 @@ export function makeRouting(run, change) {
   function makeSteps(count) {
     steps = count;
     const range = { min: 0, max: count - 1, step: 1, rest: 0 };
-    slider = count > 1 ? makeSlider("Iteration", range, (k) => `iteration ${k + 1} of ${count}`, (iteration) => change({ iteration })) : null;
+    slider = count > 1 ? namedSlider("Iteration", range, (k) => `iteration ${k + 1} of ${count}`, (iteration) => change({ iteration })) : null;
     place.replaceChildren(...(slider ? [slider.element] : []));
   }
 

@@ -64,6 +64,18 @@ export function makeSlider(label, range, say, turn) {
   return { element, set };
 }
 
+/** A slider with its value in words beside it. */
+export function namedSlider(label, range, say, turn) {
+  const said = h("output", { "aria-hidden": "true" });
+  const slider = makeSlider(label, range, say, turn);
+  const set = (value) => {
+    slider.set(value);
+    said.textContent = say(value);
+  };
+  set(range.rest);
+  return { element: h("div", { class: "named" }, slider.element, said), set };
+}
+
 function listen(element, track, range, now, turnTo) {
   const width = () => track.getBoundingClientRect().width || 1;
   const across = range.max - range.min;

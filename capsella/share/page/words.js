@@ -33,7 +33,7 @@ export function aboutImage(run, facts, activations) {
     return `${is}No capsule is sure: that of ${name}, the most active, has ${plain(strongest)}.`;
   }
   const verdict = facts.predicted === facts.truth ? "The network agrees" : `The network takes it for ${name}`;
-  return `${is}${verdict}: that capsule has ${plain(strongest)} of at most 1.`;
+  return `${is}${verdict}: its capsule of ${name} has ${plain(strongest)} of at most 1.`;
 }
 
 /** Why a drawing is not to be believed, or "". */
