@@ -49,8 +49,9 @@ def test_what_node_says_is_passed_on(shared, tmp_path):
 
 def test_without_node_the_page_says_so(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("capsella.share.shared.find_node", lambda: None)
+    monkeypatch.setattr(command, "load_runs", lambda folders: {"digits": run})
     out = tmp_path / "page.html"
-    command.run([str(run.folder), "--out", str(out), "--images", "2"])
+    command.run(["digits", "--out", str(out), "--images", "2"])
     said = capsys.readouterr().out
     assert "not compared with PyTorch: Node is not installed" in said
     assert re.search(r"digits: 2 test images are in the page, and whoever gets it can see them: \d+, \d+\n", said)

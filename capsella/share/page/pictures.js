@@ -10,7 +10,7 @@ function widthOf([channels, , width]) {
 
 function fillCanvas(canvas, width, height, colourAt) {
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true }); // in the processor’s memory, as its pixels are
   const image = context.createImageData(width, height);
   for (let k = 0; k < width * height; k++) image.data.set(colourAt(k), 4 * k);
   context.putImageData(image, 0, 0);
