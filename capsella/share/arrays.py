@@ -1,4 +1,4 @@
-"""Arrays for a page: one block of bytes, deflated, and a table that says where each lies. `page/content.js` reads it."""
+"""Arrays for a page: one block of bytes, deflated, and a table of where each lies. `page/content.js` reads it."""
 
 import base64
 import zlib

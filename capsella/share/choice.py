@@ -1,6 +1,5 @@
 """Which test images go into a page: every class, then mistakes, then images of which no capsule is sure."""
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -10,9 +9,7 @@ SURE = 0.5
 """A capsule at least this active is sure."""
 
 
-def choose_images(
-    activations: Float[Tensor, "n classes"], labels: Int[Tensor, "n"], most: int
-) -> list[int]:
+def choose_images(activations: Float[Tensor, "n classes"], labels: Int[Tensor, "n"], most: int) -> list[int]:
     """At most `most` places: of each class the surest right image, mistakes from the surest, unsure images, the rest.
 
     Raises:

@@ -31,11 +31,11 @@ def add_decoder(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> list[s
     Raises:
         ValueError: a decoder that is not dense, or has another function between its layers.
     """
-    reason = why_no_dials(model)
-    if reason:
-        raise ValueError(f"model: must have a dense decoder. {reason}")
+    decoder = model.decoder
+    if not isinstance(decoder, DenseDecoder):
+        raise ValueError(f"model: must have a dense decoder, got {type(decoder).__name__}")
     after: list[str] = []
-    for module in model.decoder.modules():
+    for module in decoder.modules():
         if isinstance(module, nn.Linear):
             arrays.add(f"{prefix}/weight{len(after)}", "f2", module.weight.detach().float().cpu().T.numpy())
             arrays.add(f"{prefix}/bias{len(after)}", "f4", module.bias.detach().float().cpu().numpy())

@@ -93,12 +93,12 @@ def _drawings(model: CapsuleClassifier, pool: Pool, dial: float) -> list[tuple[d
 
 
 def _changes(pool: Pool) -> list[tuple[dict[str, Any], np.ndarray]]:
-    """The first image, changed in each way."""
+    """The first image, changed in five ways."""
     image = pool.images.images[:1].float() / 255
-    ways = [("turn", 40.0), ("turn", -10.0), ("shift", math.ceil(image.shape[3] / 5)), ("scale", 60.0), ("scale", 140.0)]
+    shift = float(math.ceil(image.shape[3] / 5))
+    ways = [("turn", 40.0), ("turn", -10.0), ("shift", shift), ("scale", 60.0), ("scale", 140.0)]
     return [
-        ({"change": 0, "name": name, "amount": amount}, turned(image, name, amount)[0].numpy())
-        for name, amount in ways
+        ({"change": 0, "name": name, "amount": amount}, turned(image, name, amount)[0].numpy()) for name, amount in ways
     ]
 
 

@@ -82,8 +82,8 @@ def _in_a_plane(
 class Routed:
     """All layers of one image's routing, for the k classes in `classes`.
 
-    evidence: a layer each [k iterations h w] in [0, 1], what went to the class, or in lower layers to the type `parents`
-    [layers][k] that gave most to what follows; 1 is the most of all iterations. entropy: a layer each [iterations].
+    evidence: a layer each [k iterations h w], what went to the class, or in lower layers to the type in `parents`
+    [layers][k], which gave most to what follows; 1 is the most of all iterations.
     """
 
     classes: list[int]

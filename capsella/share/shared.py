@@ -55,16 +55,11 @@ def share_runs(
     if not megabytes > 0:
         raise ValueError(f"megabytes: must be above 0, got {megabytes}")
     models = [_capsules(run) for run in runs]
-    names = [run.folder.resolve().name for run in runs]
-    arrays, facts, pools = Arrays(), [], []
-    for number, (run, name, model) in enumerate(zip(runs, names, models, strict=True)):
-        test = single_images(load_data(run.recipe.data).test, "shared pages")
-        content, chosen = run_content(name, model, make_pool(model, test), images, arrays, str(number))
-        facts.append(content)
-        pools.append(chosen)
-    node = find_node() is not None
+    arrays, node = Arrays(), find_node() is not None
+    facts, pools = _contents(runs, models, images, arrays)
+    names = [str(one["name"]) for one in facts]
     everything = {"runs": facts, "arrays": arrays.table, "compared": node}
-    html = page_html(f"{' and '.join(names)}: a capsule network", everything, arrays.packed())
+    html = page_html(f"{' and '.join(names)}: inside a capsule network", everything, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
 
@@ -76,6 +71,20 @@ def share_runs(
     write_whole(out, write)
     inside = {name: pool.numbers for name, pool in zip(names, pools, strict=True)}
     return Shared(out, out.stat().st_size / 1e6, inside, compared[0] if compared else None)
+
+
+def _contents(
+    runs: Sequence[Run], models: Sequence[CapsuleClassifier], most: int, arrays: Arrays
+) -> tuple[list[dict[str, Any]], list[Pool]]:
+    """Facts about each run, and the images chosen of it; the arrays go to `arrays`."""
+    facts, pools = [], []
+    for number, (run, model) in enumerate(zip(runs, models, strict=True)):
+        test = single_images(load_data(run.recipe.data).test, "shared pages")
+        name = run.folder.resolve().name
+        content, chosen = run_content(name, model, make_pool(model, test), most, arrays, str(number))
+        facts.append(content)
+        pools.append(chosen)
+    return facts, pools
 
 
 def _capsules(run: Run) -> CapsuleClassifier:

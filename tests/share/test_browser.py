@@ -57,7 +57,10 @@ def tab(shared, chromium):
 
 
 def pixels(page, css=".drawing canvas"):
-    code = "css => { const c = document.querySelector(css); return [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]; }"
+    code = """css => {
+      const canvas = document.querySelector(css);
+      return [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data];
+    }"""
     return np.array(page.evaluate(code, css))
 
 

@@ -149,7 +149,7 @@ def test_modules_are_joined_after_those_that_they_need(tmp_path):
     with pytest.raises(ValueError, match=r"must not import in a circle, got a.js → b.js → a.js"):
         joined_modules("a.js", tmp_path)
     (tmp_path / "b.js").write_text("export default 1;\n")
-    with pytest.raises(ValueError, match=r'b.js: must import as .*, got export default 1;'):
+    with pytest.raises(ValueError, match=r"b.js: must import as .*, got export default 1;"):
         joined_modules("a.js", tmp_path)
 
 

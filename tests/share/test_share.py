@@ -34,7 +34,9 @@ def test_a_page_that_differs_is_not_written(run, tmp_path, monkeypatch):
         return images * 0.5
 
     monkeypatch.setattr(parity, "turned", other)
-    with pytest.raises(CapsellaError, match=r"the page differs from PyTorch: .* differ .* by at most [\d.]+ \(allowed: 0.004"):
+    with pytest.raises(
+        CapsellaError, match=r"the page differs from PyTorch: .* differ .* by at most [\d.]+ \(allowed: 0.004"
+    ):
         share_runs([run], tmp_path / "page.html", images=2)
     assert list(tmp_path.iterdir()) == []
 
@@ -43,7 +45,7 @@ def test_a_page_that_differs_is_not_written(run, tmp_path, monkeypatch):
 def test_what_node_says_is_passed_on(shared, tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text(shared.path.read_text(encoding="utf-8").replace('id="data">', 'id="data">!'), encoding="utf-8")
-    with pytest.raises(CapsellaError, match="Node says: .*"):
+    with pytest.raises(CapsellaError, match="Node says: "):
         parity._run(broken, [])
 
 
