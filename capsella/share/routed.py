@@ -17,6 +17,8 @@ from capsella.types import Capsules
 
 MOST_VOTES = 160
 """Children whose votes are shown: the most active ones."""
+WITHIN = 0.95
+"""Share of the couplings within the rim of a picture of votes: a few far ones would press all others into a spot."""
 MOST_SHOWN = 10
 """Classes of an image whose routing is kept: the most active ones."""
 
@@ -25,7 +27,8 @@ MOST_SHOWN = 10
 class ClassVotes:
     """Votes for k class capsules after the last layer's routing, seen in the plane in which they differ most.
 
-    points: [k p 2], of p children, around the last mean, the farthest at distance 1. means: [k iterations 2].
+    points: [k p 2], of p children, around the last mean. Within distance 1 lie votes that hold `WITHIN` of all couplings;
+    others are brought to this rim. means: [k iterations 2].
     couplings: [k iterations p]. shown: [k], the share of the votes' spread that lies in the plane. children: of how
     many the p are the most active.
     """
@@ -58,12 +61,16 @@ def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes
     else:
         means = torch.einsum("kti,kid->ktd", R / R.sum(2, keepdim=True).clamp(min=1e-12), V)
     strongest = seen[-1].activations.flatten().argsort(descending=True, stable=True)[:MOST_VOTES].cpu()
-    points, flat_means, shown = _in_a_plane(V, means, strongest)
-    return ClassVotes(points, flat_means, R[:, :, strongest].numpy(), shown, V.shape[1])
+    couplings = R[:, :, strongest]
+    points, flat_means, shown = _in_a_plane(V, means, strongest, couplings[:, -1])
+    return ClassVotes(points, flat_means, couplings.numpy(), shown, V.shape[1])
 
 
 def _in_a_plane(
-    V: Float[Tensor, "k i d"], means: Float[Tensor, "k iterations d"], strongest: Int[Tensor, "p"]
+    V: Float[Tensor, "k i d"],
+    means: Float[Tensor, "k iterations d"],
+    strongest: Int[Tensor, "p"],
+    couplings: Float[Tensor, "k p"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points, means and the share of the spread, by the two first principal axes of the votes about the last mean."""
     around = means[:, -1:]
@@ -74,8 +81,13 @@ def _in_a_plane(
     squared = axes.S.square()
     shown = squared[:, :2].sum(1) / squared.sum(1).clamp(min=1e-30)
     points, moved = away[:, strongest] @ plane, (means - around) @ plane
-    farthest = points.norm(dim=2).amax(1).clamp(min=1e-12)[:, None, None]
-    return (points / farthest).numpy(), (moved / farthest).numpy(), shown.numpy()
+    distances, order = points.norm(dim=2).sort(1)
+    held = couplings.gather(1, order).cumsum(1)
+    last = (held < WITHIN * held[:, -1:]).sum(1, keepdim=True).clamp(max=distances.shape[1] - 1)
+    rim = distances.gather(1, last).clamp(min=1e-12).unsqueeze(2)
+    points = points / rim
+    points = points / points.norm(dim=2, keepdim=True).clamp(min=1)
+    return points.numpy(), (moved / rim).clamp(-1, 1).numpy(), shown.numpy()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def made(name, **options):
     torch.manual_seed(0)
     model = create_model("sabour2017_capsnet", image_size=SIZE, **options).eval()
     for parameter in model.capsule_layers.parameters():
-        parameter.data *= 12  # fresh weights make poses so short that no capsule is sure
+        parameter.data *= 20  # fresh weights make poses so short that no capsule is sure
     for parameter in model.decoder.parameters() if model.has_decoder else ():
         parameter.data *= 3  # and drawings that hardly depend on them
     recipe = get_recipe("demo")

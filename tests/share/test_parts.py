@@ -18,7 +18,7 @@ from capsella.share.arrays import Arrays
 from capsella.share.choice import choose_images
 from capsella.share.content import Pool, class_axes
 from capsella.share.document import PAGE, joined_modules, modules_in_order, page_html
-from capsella.share.routed import MOST_VOTES, class_votes, look_at_routing
+from capsella.share.routed import MOST_VOTES, WITHIN, class_votes, look_at_routing
 from capsella.share.turned import STOPS, changes_of, turned
 
 NODE = shutil.which("node")
@@ -124,7 +124,11 @@ def test_votes_in_a_plane(name, options, children):
     count = min(children, MOST_VOTES)
     assert votes.points.shape == (2, count, 2)
     assert votes.couplings.shape == (2, votes.means.shape[1], count)
-    np.testing.assert_allclose(np.linalg.norm(votes.points, axis=2).max(1), 1, atol=0.5)
+    distances = np.linalg.norm(votes.points, axis=2)
+    np.testing.assert_allclose(distances.max(1), 1)
+    last = votes.couplings[:, -1]
+    within = np.where(distances < 1 - 1e-9, last, 0).sum(1) / last.sum(1)
+    assert (within < WITHIN + 1e-9).all()
     np.testing.assert_allclose(votes.means[:, -1], 0, atol=1e-12)
     assert ((votes.shown > 0) & (votes.shown <= 1 + 1e-9)).all()
 

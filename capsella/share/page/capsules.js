@@ -61,7 +61,7 @@ export function makeBars(choose) {
       return button;
     });
     const longest = Math.max(...classes.map((k) => run.classes[k].length));
-    group.style.setProperty("--name", `${Math.min(longest + 1, 11)}ch`);
+    group.style.setProperty("--name", `${0.6 * Math.min(longest + 1, 11)}rem`);
     group.replaceChildren(...buttons);
   }
 

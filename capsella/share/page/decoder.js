@@ -6,15 +6,18 @@ const AFTER = {
   sigmoid: (x) => 1 / (1 + Math.exp(-x)),
 };
 
-/** One layer: `weight` [in out] row by row, `bias` [out]. Inputs that are zero cost nothing. */
+/** One layer: `weight` [in out] row by row, `bias` [out]. Inputs that are zero cost nothing; four rows go at once. */
 function apply({ weight, bias, after }, inputs) {
   const count = bias.length;
   const outputs = Float32Array.from(bias);
-  for (let i = 0; i < inputs.length; i++) {
-    const value = inputs[i];
-    if (value === 0) continue;
-    const start = i * count;
-    for (let j = 0; j < count; j++) outputs[j] += value * weight[start + j];
+  const heard = Array.from(inputs.keys()).filter((i) => inputs[i] !== 0);
+  for (let k = 0; k < heard.length; k += 4) {
+    const [p, q, r, s] = [0, 1, 2, 3].map((more) => heard[k + more] ?? heard[k]);
+    const [a, b, c, d] = [p, q, r, s].map((i, more) => (k + more < heard.length ? inputs[i] : 0));
+    const [wp, wq, wr, ws] = [p, q, r, s].map((i) => i * count);
+    for (let j = 0; j < count; j++) {
+      outputs[j] += a * weight[wp + j] + b * weight[wq + j] + c * weight[wr + j] + d * weight[ws + j];
+    }
   }
   const f = AFTER[after];
   for (let j = 0; j < count; j++) outputs[j] = f(outputs[j]);

@@ -52,7 +52,7 @@ function makePage(runs, compared) {
   const holders = h("div", { class: "panes" });
   const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
   const { element: foot, check } = footer(runs, compared);
-  page.replaceChildren(header(runs), holders, h("p", {}, beside), foot);
+  page.replaceChildren(header(runs), holders, beside, foot);
   let saving = null;
 
   function remember() {

@@ -57,6 +57,9 @@ function makeStrip(run, choose) {
     buttons.forEach((button, k) => {
       button.setAttribute("aria-checked", k === chosen);
       button.tabIndex = k === chosen ? 0 : -1;
+      if (k !== chosen) return;
+      const middle = button.offsetLeft + button.offsetWidth / 2 - strip.clientWidth / 2;
+      strip.scrollLeft = middle - strip.offsetLeft;
     });
   return { element: strip, set };
 }
@@ -106,7 +109,6 @@ export function makePane(run, change) {
     strip.set(state.image);
     const said = aboutImage(run, view.facts, view.activations);
     if (about.textContent !== said) about.textContent = said;
-    paint(input.canvas, view.pixels, [run.channels, ...run.size]);
     bars.show(run, view);
     arrow.show(run, view);
     lengths.textContent = aboutLength(run, view);
@@ -117,6 +119,7 @@ export function makePane(run, change) {
     const here = `${state.image}:${view.target}`;
     const all = here !== measured;
     measured = here;
+    if (all) paint(input.canvas, view.pixels, [run.channels, ...run.size]);
     if (all && dials) dials.measure(view.target, view.pose);
     tools.show(view);
     return view;

@@ -17,7 +17,7 @@ function makeVotes(classes) {
   const dots = svg("g", { class: "dots" });
   const way = svg("path", { class: "way", d: "" });
   const mean = svg("path", { class: "mean", d: "M-9 0H9M0 -9V9" });
-  const element = svg("svg", { viewBox: "-115 -115 230 230", role: "img" }, dots, way, mean);
+  const element = svg("svg", { viewBox: "-115 -115 230 230", role: "img" }, svg("circle", { class: "rim", r: 100 }), dots, way, mean);
   function show(points, couplings, means, iteration) {
     const count = points.length / 2;
     if (dots.children.length !== count) dots.replaceChildren(...Array.from({ length: count }, () => svg("circle", {})));
@@ -115,7 +115,7 @@ export function makeRouting(run, change) {
     const share = Math.round(100 * run.grid("spread").row(state.image)[kept]);
     const children = run.routed[last].children;
     const which = points.length / 2 < children ? `the ${points.length / 2} most active of ${children} parts` : `${children} parts`;
-    votesCaption.textContent = `Votes of ${which} for ${run.classes[view.target]}, in the two directions that hold ${share} % of their spread. A dot’s area is its coupling; the cross is their mean.`;
+    votesCaption.textContent = `Votes of ${which} for ${run.classes[view.target]}, in the two directions that hold ${share} % of their spread. A dot’s area is its coupling, those on the rim lie farther out; the cross is their mean.`;
   }
 
   function showEntropies(entropy, iteration) {
