@@ -71,9 +71,12 @@ def run_content(
     arrays.add(f"{prefix}/images", "u1", chosen.images.images.numpy())
     arrays.add(f"{prefix}/activations", "f4", chosen.activations.numpy())
     arrays.add(f"{prefix}/poses", "f4", chosen.poses.numpy())
-    arrays.add(f"{prefix}/axes", "f4", class_axes(pool).numpy())
+    axes = class_axes(pool)
     lengths = pool.poses.norm(dim=2)
     reason = why_no_dials(model)
+    if not reason:
+        axes = steepest_axes(model, axes, lengths.amax(0))
+    arrays.add(f"{prefix}/axes", "f4", axes.numpy())
     decoder = None
     if not reason:
         after = add_decoder(model, arrays, prefix)
@@ -115,6 +118,28 @@ def class_axes(pool: Pool) -> Float[Tensor, "classes 2 d"]:
         if of_class.mean(0) @ axes[label, 0] < 0:
             axes[label, 0] *= -1
     return axes
+
+
+def steepest_axes(
+    model: CapsuleClassifier, axes: Float[Tensor, "classes 2 d"], lengths: Float[Tensor, "classes"]
+) -> Float[Tensor, "classes 2 d"]:
+    """The same planes, but the second axis is where the drawing of the usual pose changes most.
+
+    It is the first left singular vector of the drawing's differences as each number of the pose, of the length given,
+    goes from one end of its dial to the other; what lies along the first axis is taken off before.
+    """
+    d, steps = axes.shape[2], dial_range(model) * torch.eye(axes.shape[2])
+    steepest = axes.clone()
+    with inference(model) as device:
+        for label, usual in enumerate(axes[:, 0]):
+            poses = torch.zeros(2 * d, 1, 1, len(axes), d)
+            poses[:, 0, 0, label] = lengths[label] * usual + torch.cat([steps, -steps])
+            target = torch.full((2 * d,), label, device=device)
+            drawn = model.decode(Capsules(poses.to(device), poses.norm(dim=4).to(device)), target).float().cpu()
+            changes = (drawn[:d] - drawn[d:]).flatten(1)  # [d pixels]
+            changes = changes - torch.outer(usual, usual @ changes)
+            steepest[label, 1] = torch.linalg.svd(changes, full_matrices=False).U[:, 0]
+    return steepest
 
 
 def _image_facts(chosen: Pool) -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ MOST_IMAGES = 20
 MOST_MEGABYTES = 10.0
 """What most mail servers take; the demo's page has 3."""
 
+_PARTS = {"weight": "decoder", "points": "votes", "changedPoses": "poses of changed images"}
+
 
 @dataclass(frozen=True)
 class Shared:
@@ -101,7 +103,7 @@ def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
     if size <= megabytes:
         return
     largest = sorted(arrays.sizes().items(), key=lambda item: -item[1])[:3]
-    parts = ", ".join(f"{name} {count / 1e6:.1f}" for name, count in largest)
+    parts = ", ".join(f"{_PARTS.get(name, name)} {count / 1e6:.1f}" for name, count in largest if count >= 5e4)
     raise CapsellaError(
         f"the page would have {size:.1f} MB, more than the {megabytes:g} of --megabytes. "
         f"The largest parts, in MB: {parts}. Allow more with --megabytes, or take fewer images with --images; "

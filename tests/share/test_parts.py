@@ -16,7 +16,7 @@ from capsella.data import ImageSet
 from capsella.models import create_model
 from capsella.share.arrays import Arrays
 from capsella.share.choice import choose_images
-from capsella.share.content import Pool, class_axes
+from capsella.share.content import Pool, class_axes, steepest_axes
 from capsella.share.document import PAGE, joined_modules, modules_in_order, page_html
 from capsella.share.routed import MOST_VOTES, WITHIN, class_votes, look_at_routing
 from capsella.share.turned import STOPS, changes_of, turned
@@ -106,6 +106,20 @@ def test_the_plane_of_a_class():
     torch.testing.assert_close(axes[0, 0], usual)
     torch.testing.assert_close(axes[0, 1].abs(), aside)
     assert axes.isfinite().all()
+
+
+def test_the_second_axis_is_where_the_drawing_changes_most():
+    model = create_model("sabour2017_capsnet", image_size=17, classes=2).eval()
+    first = model.decoder.layers[1].weight.data  # [512 2·16]
+    first[:, 5] *= 40  # of class 0, the sixth number
+    axes = torch.zeros(2, 2, 16)
+    axes[:, 0, 2] = 1
+    found = steepest_axes(model, axes, torch.full((2,), 0.9))
+    torch.testing.assert_close(found[:, 0], axes[:, 0])
+    assert found[0, 1].abs().argmax() == 5
+    assert found[1, 1].abs().max() < found[0, 1].abs().max()
+    torch.testing.assert_close((found[:, 0] * found[:, 1]).sum(1), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[:, 1].norm(dim=1), torch.ones(2))
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_without_node_the_page_says_so(run, tmp_path, monkeypatch, capsys):
 
 def test_a_page_that_is_too_large_is_refused(run, tmp_path):
     out = tmp_path / "page.html"
-    text = r"the page would have \d+\.\d MB, more than the 0.5 of --megabytes\. The largest parts, in MB: weight \d"
+    text = r"the page would have \d+\.\d MB, more than the 0.5 of --megabytes\. The largest parts, in MB: decoder \d"
     with pytest.raises(CapsellaError, match=text):
         share_runs([run], out, images=2, megabytes=0.5)
     assert not out.exists()
