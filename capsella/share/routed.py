@@ -27,7 +27,7 @@ MOST_SHOWN = 10
 class ClassVotes:
     """Votes for k class capsules after the last layer's routing, seen in the plane in which they differ most.
 
-    points: [k p 2], of p children, around the last mean. Votes with `WITHIN` of the couplings are within distance 1, the
+    points: [k p 2], of p children, around the last mean. Votes with `WITHIN` of the couplings are within distance 1;
     others are brought to this rim. means: [k iterations 2]. couplings: [k iterations p]. shown: [k], the share of the
     votes' spread that lies in the plane. children: of how many the p are the most active.
     """
