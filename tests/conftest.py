@@ -59,6 +59,7 @@ FIRST_STEPS = {
     "predict": ("load_run",),
     "explain": ("load_run",),
     "explore": ("check_gradio",),
+    "share": ("load_runs",),
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
     "compare": ("make_plan", "first_plan"),

@@ -33,6 +33,7 @@ GROUPS = {
     "look inside": {
         "explain": "draw what a run sees: reconstructions, tweaks, routing",
         "explore": "the same in the browser: turn a capsule's dials",
+        "share": "one HTML page of it, with live dials, that needs no server",
     },
     "ship": {
         "predict": "classify image files into a CSV, JSON lines or Parquet table",

@@ -1,11 +1,13 @@
 """What each number of a class capsule stands for: move it, decode, look (Sabour et al. 2017, section 5.1, Fig. 4)."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import check_decoder, inference
 from capsella.routing import EMRouting
@@ -24,6 +26,15 @@ def dial_range(model: ImageClassifier) -> float:
     if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, EMRouting):
         return 5.0
     return 0.4 if model.name.startswith("forslov2018_") else 0.25
+
+
+def dial_names(model: ImageClassifier, d: int) -> list[str]:
+    """What the d dials of a capsule are called: by row and column of a matrix pose, else by number from 1."""
+    last = model.capsule_layers[-1] if isinstance(model, CapsuleClassifier) else None
+    if isinstance(last, CapsuleConv2d) and last.geometry.matrix:
+        n = math.isqrt(d)
+        return [f"row {k // n + 1}, column {k % n + 1}" for k in range(d)]
+    return [f"number {k + 1}" for k in range(d)]
 
 
 def offsets_across(model: ImageClassifier, steps: int = 11) -> tuple[float, ...]:

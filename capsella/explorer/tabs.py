@@ -8,12 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from capsella.explain.tweaks import dial_range
+from capsella.explain.tweaks import dial_names, dial_range
 from capsella.explorer import panels
 from capsella.explorer.pictures import message
 from capsella.explorer.style import QUIET
 from capsella.explorer.subject import Subject
-from capsella.explorer.view import DIALS, View, dial_names, look_at, move, reset, turn_to
+from capsella.explorer.view import DIALS, View, look_at, move, reset, turn_to
 
 FOLLOW = {**QUIET, "queue": False, "trigger_mode": "always_last"}  # for what is dragged: no queue, the last value wins
 

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.layers import CapsuleConv2d
-from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models import ImageClassifier
 from capsella.models.inference import check_decoder, inference
 from capsella.types import Capsules
 
@@ -144,12 +143,3 @@ def decode_poses(
     with inference(model) as device:
         grid = Capsules(capsules[:, None, None].to(device), activations[:, None, None].to(device))
         return model.decode(grid, targets.to(device)).float().cpu().clone()
-
-
-def dial_names(model: ImageClassifier, d: int) -> list[str]:
-    """What the d dials of a capsule are called: by row and column of a matrix pose, else by number from 1."""
-    last = model.capsule_layers[-1] if isinstance(model, CapsuleClassifier) else None
-    if isinstance(last, CapsuleConv2d) and last.geometry.matrix:
-        n = math.isqrt(d)
-        return [f"row {k // n + 1}, column {k % n + 1}" for k in range(d)]
-    return [f"number {k + 1}" for k in range(d)]

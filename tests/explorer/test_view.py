@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from capsella.explain import dimension_tweaks
+from capsella.explain.tweaks import dial_names
 from capsella.explorer.view import (
     DIALS,
     decode_poses,
-    dial_names,
     drawn_classes,
     look_at,
     move,

@@ -1,0 +1,75 @@
+// What the page holds: facts as JSON, arrays as deflated bytes in base64. `arrays.py` writes them.
+
+const KINDS = { f4: Float32Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array };
+
+/** The number that 16 bits stand for (IEEE 754 binary16). */
+export function floatOfHalf(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const fraction = bits & 0x3ff;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+/** Numbers of 16 bits, of which all low bytes stand before all high bytes. */
+export function floatsOfHalves(bytes) {
+  const table = Float32Array.from({ length: 0x10000 }, (_, bits) => floatOfHalf(bits));
+  const count = bytes.length / 2;
+  const floats = new Float32Array(count);
+  for (let k = 0; k < count; k++) floats[k] = table[bytes[k] | (bytes[count + k] << 8)];
+  return floats;
+}
+
+function bytesOf(base64) {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let k = 0; k < text.length; k++) bytes[k] = text.charCodeAt(k);
+  return bytes;
+}
+
+async function inflated(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+/** An array of a shape; `row(...index)` is what lies at the first indices, as a view. */
+class Grid {
+  constructor(values, shape) {
+    this.values = values;
+    this.shape = shape;
+  }
+
+  row(...index) {
+    const size = this.shape.slice(index.length).reduce((a, b) => a * b, 1);
+    const place = index.reduce((at, k, axis) => at * this.shape[axis] + k, 0);
+    return this.values.subarray(place * size, (place + 1) * size);
+  }
+}
+
+function gridsOf(table, buffer) {
+  const grids = {};
+  for (const [name, [kind, shape, start]] of Object.entries(table)) {
+    const count = shape.reduce((a, b) => a * b, 1);
+    const values =
+      kind === "f2"
+        ? floatsOfHalves(new Uint8Array(buffer, start, 2 * count))
+        : new KINDS[kind](buffer, start, count);
+    grids[name] = new Grid(values, shape);
+  }
+  return grids;
+}
+
+/** The runs of a page: their facts, `grid(name)`, and a decoder's `layers`, or null. */
+export async function readContent(facts, base64) {
+  const grids = gridsOf(facts.arrays, await inflated(bytesOf(base64)));
+  return facts.runs.map((run, number) => {
+    const grid = (name) => grids[`${number}/${name}`];
+    const layers = run.decoder?.after.map((after, k) => ({
+      weight: grid(`weight${k}`).values,
+      bias: grid(`bias${k}`).values,
+      after,
+    }));
+    return { ...run, grid, layers: layers ?? null };
+  });
+}

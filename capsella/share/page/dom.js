@@ -1,0 +1,54 @@
+// Elements by one call, HTML or SVG. Text is always text: names of classes come from strangers' folders.
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** An HTML element with attributes ("onclick" and its like are listeners) and children. */
+export function h(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+export function svg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+/** One of several choices by arrow keys, of which one takes part in the order of Tab. */
+export function roveByArrows(group, choose) {
+  const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+  group.addEventListener("keydown", (event) => {
+    const choices = [...group.querySelectorAll('[role="radio"]')];
+    const at = choices.indexOf(event.target);
+    if (at < 0) return;
+    let next = at;
+    if (event.key in STEPS) next = (at + STEPS[event.key] + choices.length) % choices.length;
+    else if (event.key === "Home") next = 0;
+    else if (event.key === "End") next = choices.length - 1;
+    else return;
+    event.preventDefault();
+    choose(Number(choices[next].dataset.value));
+    group.querySelector('[role="radio"][tabindex="0"]')?.focus();
+  });
+}
+
+/** Buttons of which one is chosen. `labels`: what each is called. Returns the group and `set(index)`. */
+export function choices(name, labels, choose) {
+  const buttons = labels.map((label, k) =>
+    h("button", { type: "button", role: "radio", "data-value": k, onclick: () => choose(k) }, label),
+  );
+  const group = h("div", { class: "choices", role: "radiogroup", "aria-label": name }, buttons);
+  roveByArrows(group, choose);
+  const set = (chosen) =>
+    buttons.forEach((button, k) => {
+      button.setAttribute("aria-checked", k === chosen);
+      button.tabIndex = k === chosen ? 0 : -1;
+    });
+  return { element: group, set };
+}

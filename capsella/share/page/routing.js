@@ -1,0 +1,131 @@
+// Routing, iteration by iteration: what went to a capsule over the image, the votes for it, and how much was decided.
+
+import { choices, h, svg } from "./dom.js";
+import { paintOver, spread } from "./pictures.js";
+import { namedSlider } from "./slider.js";
+import { aboutEntropy } from "./words.js";
+
+const NOTHING_ROUTED = "This network sends parts to wholes without iterations that could be shown.";
+
+/** The radius of a vote's dot: its area goes with the coupling, 4 where every class gets the same share. */
+export function dotRadius(coupling, classes) {
+  return Math.min(12, 4 * Math.sqrt(coupling * classes));
+}
+
+/** Votes of the most active children, the mean of each iteration, and the way that it took. */
+function makeVotes(classes) {
+  const dots = svg("g", { class: "dots" });
+  const way = svg("path", { class: "way", d: "" });
+  const mean = svg("path", { class: "mean", d: "M-9 0H9M0 -9V9" });
+  const element = svg("svg", { viewBox: "-115 -115 230 230", role: "img" }, svg("circle", { class: "rim", r: 100 }), dots, way, mean);
+  function show(points, couplings, means, iteration) {
+    const count = points.length / 2;
+    if (dots.children.length !== count) dots.replaceChildren(...Array.from({ length: count }, () => svg("circle", {})));
+    for (let k = 0; k < count; k++) {
+      const dot = dots.children[k];
+      dot.setAttribute("cx", (100 * points[2 * k]) / 127);
+      dot.setAttribute("cy", (-100 * points[2 * k + 1]) / 127);
+      dot.setAttribute("r", dotRadius((couplings[k] / 255) ** 2, classes).toFixed(2));
+    }
+    const at = (k) => `${(100 * means[2 * k]).toFixed(1)} ${(-100 * means[2 * k + 1]).toFixed(1)}`;
+    mean.setAttribute("transform", `translate(${at(iteration).replace(" ", ",")})`);
+    way.setAttribute("d", Array.from({ length: iteration + 1 }, (_, k) => `${k ? "L" : "M"}${at(k)}`).join(""));
+    element.setAttribute("aria-label", `${count} votes around their mean, after iteration ${iteration + 1}`);
+  }
+  return { element, show };
+}
+
+/** The section; `change(values)` sets parts of the state. */
+export function makeRouting(run, change) {
+  if (run.routed.length === 0) return { element: h("p", { class: "note" }, NOTHING_ROUTED), show() {} };
+  const last = run.routed.length - 1;
+  const lead = h("p", { class: "lead" });
+  const over = h("canvas", { role: "img", "aria-label": "What went to the capsule, over the input" });
+  const overCaption = h("figcaption", {});
+  const votes = makeVotes(run.classes.length);
+  const votesCaption = h("figcaption", {});
+  const votesFigure = h("figure", { class: "votes" }, votes.element, votesCaption);
+  const entropies = h("ol", { class: "entropies" });
+  const layers = choices("Layer", run.routed.map((layer) => layer.title), (k) => change({ layer: k, iteration: null }));
+  layers.element.hidden = last === 0;
+  const place = h("div", { class: "iterations named" });
+  let slider = null;
+  let steps = 0;
+  const element = h(
+    "section",
+    { class: "routing" },
+    h("h2", {}, "Routing, step by step"),
+    lead,
+    h("div", { class: "controls" }, layers.element, place),
+    h(
+      "div",
+      { class: "routing-row" },
+      h("figure", {}, over, overCaption),
+      votesFigure,
+      h("div", { class: "decided" }, h("h3", {}, "How much was decided"), entropies),
+    ),
+  );
+
+  function makeSteps(count) {
+    steps = count;
+    const range = { min: 0, max: count - 1, step: 1, rest: 0 };
+    slider = count > 1 ? namedSlider("Iteration", range, (k) => `iteration ${k + 1} of ${count}`, (iteration) => change({ iteration })) : null;
+    place.replaceChildren(...(slider ? [slider.element] : []));
+  }
+
+  function show(view, state) {
+    const number = state.layer ?? last;
+    const layer = run.routed[number];
+    if (layer.iterations !== steps) makeSteps(layer.iterations);
+    const iteration = Math.min(state.iteration ?? layer.iterations - 1, layer.iterations - 1);
+    slider?.set(iteration);
+    layers.set(number);
+    const entropy = run.grid(`entropy${number}`).row(state.image);
+    const { nothing, text } = aboutEntropy(entropy);
+    lead.textContent = text;
+    lead.classList.toggle("nothing", nothing);
+    showEntropies(entropy, iteration);
+    const kept = Array.from(run.grid("shown").row(state.image)).indexOf(view.target);
+    element.classList.toggle("unkept", kept < 0);
+    if (kept < 0) {
+      overCaption.textContent = `The page keeps routing for the ${run.grid("shown").shape[1]} most active classes; ${run.classes[view.target]} is not among them.`;
+      votesFigure.hidden = true;
+      return;
+    }
+    showOver(view, state, number, kept, iteration);
+    votesFigure.hidden = number !== last || !run.grid("points");
+    if (!votesFigure.hidden) showVotes(view, state, kept, iteration);
+  }
+
+  function showOver(view, state, number, kept, iteration) {
+    const grid = run.grid(`evidence${number}`);
+    const maps = Float32Array.from(grid.row(state.image, kept, iteration), (value) => value / 255);
+    const fields = run.routed[number].fields;
+    paintOver(over, view.pixels, [run.channels, ...run.size], spread(maps, grid.shape.slice(3), fields, run.size));
+    const parent = run.grid(`parents${number}`).row(state.image)[kept];
+    const whose = number === last ? run.classes[view.target] : `type ${parent + 1}, which gave most to what follows`;
+    const [down, across] = fields.side.map((side) => Math.round(side));
+    overCaption.textContent = `Orange: what went to ${whose}, iteration ${iteration + 1}. A part sees ${down}×${across} pixels.`;
+  }
+
+  function showVotes(view, state, kept, iteration) {
+    const points = run.grid("points").row(state.image, kept);
+    const couplings = run.grid("couplings").row(state.image, kept, iteration);
+    votes.show(points, couplings, run.grid("means").row(state.image, kept), iteration);
+    const share = Math.round(100 * run.grid("spread").row(state.image)[kept]);
+    const children = run.routed[last].children;
+    const which = points.length / 2 < children ? `the ${points.length / 2} most active of ${children} parts` : `${children} parts`;
+    votesCaption.textContent = `Votes of ${which} for ${run.classes[view.target]}, in the two directions that hold ${share} % of their spread. A dot’s area is its coupling, those on the rim lie farther out; the cross is their mean.`;
+  }
+
+  function showEntropies(entropy, iteration) {
+    entropies.replaceChildren(
+      ...Array.from(entropy, (value, k) => {
+        const known = Number.isFinite(value);
+        const bar = h("span", { class: "track", "aria-hidden": "true" }, h("span", { class: "fill", style: `width:${known ? 100 * (1 - value) : 0}%` }));
+        return h("li", { "aria-current": k === iteration ? "step" : null }, `iteration ${k + 1} `, bar, ` ${known ? (100 * (1 - value)).toFixed(1) : 0} %`);
+      }),
+    );
+  }
+  return { element, show };
+}

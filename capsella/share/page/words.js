@@ -1,0 +1,66 @@
+// Numbers and sentences.
+
+/** "+0.12", "−0.05", "0". */
+export function signed(value, digits = 2) {
+  const rounded = Number(value.toFixed(digits));
+  if (rounded === 0) return "0";
+  return (rounded > 0 ? "+" : "−") + Math.abs(rounded).toFixed(digits);
+}
+
+/** "0.97". */
+export function plain(value, digits = 2) {
+  return (value < 0 ? "−" : "") + Math.abs(value).toFixed(digits);
+}
+
+/** A number that was typed, `{ value }`, or why it is refused, `{ refusal }`. A comma may stand for the point. */
+export function typed(text, name, most) {
+  const value = Number(text.trim().replace(",", ".").replace("−", "-"));
+  if (text.trim() === "" || !Number.isFinite(value)) {
+    return { refusal: `${name} takes a number; “${text.trim()}” is none, and nothing was changed.` };
+  }
+  if (Math.abs(value) > most) {
+    return { refusal: `${name} goes from −${most} to ${most}; ${plain(value)} is outside, and nothing was changed.` };
+  }
+  return { value };
+}
+
+/** What is known of an image, and what the network makes of it. */
+export function aboutImage(run, facts, activations) {
+  const strongest = activations[facts.predicted];
+  const is = `Test image ${facts.number} is ${run.classes[facts.truth]}. `;
+  const name = run.classes[facts.predicted];
+  if (strongest < run.sure) {
+    return `${is}No capsule is sure: that of ${name}, the most active, has ${plain(strongest)}.`;
+  }
+  const verdict = facts.predicted === facts.truth ? "The network agrees" : `The network takes it for ${name}`;
+  return `${is}${verdict}: its capsule of ${name} has ${plain(strongest)} of at most 1.`;
+}
+
+/** Why a drawing is not to be believed, or "". */
+export function silence(run, target, activations) {
+  if (activations[target] >= run.silent) return "";
+  const name = run.classes[target];
+  return `The capsule of ${name} is silent (${plain(activations[target])}): the network sees no ${name} here. What it draws says nothing about this image.`;
+}
+
+/** What the dials do to the length, and whose word that is. */
+export function aboutLength(run, view) {
+  const again = "The network does not look at this drawing again.";
+  if (!run.lengthIsActivation) {
+    return `How sure this network is stands beside the pose, so the dials leave it at ${plain(view.activation)}. ${again}`;
+  }
+  if (view.turnedDials === 0) return `Turn a dial: arrow and drawing follow. ${again}`;
+  const sure = Math.min(view.turnedLength, 1);
+  return `Length ${plain(view.length)} → ${plain(sure)}: the decoder’s side, from the dials alone. ${again}`;
+}
+
+/** How much the last layer's routing decided, and whether that is next to nothing. */
+export function aboutEntropy(entropy) {
+  const last = entropy[entropy.length - 1];
+  if (Number.isNaN(last)) return { nothing: true, text: "There is one parent here, so routing had nothing to decide." };
+  const of = `Entropy of the couplings: ${last.toFixed(4)} of at most 1.`;
+  if (last > 0.99) {
+    return { nothing: true, text: `Routing decided almost nothing here: each part shared itself out nearly evenly. ${of}` };
+  }
+  return { nothing: false, text: `Routing decided something here: parts chose where to go. ${of}` };
+}

@@ -1,0 +1,119 @@
+"""Whether the page draws what PyTorch draws: its own modules are run in Node on the finished file."""
+
+import json
+import math
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from capsella.errors import CapsellaError
+from capsella.models import CapsuleClassifier
+from capsella.models.inference import inference
+from capsella.share.content import Pool
+from capsella.share.document import PAGE
+from capsella.share.drawing import why_no_dials
+from capsella.share.turned import turned
+from capsella.types import Capsules
+
+TOLERANCE = 0.004
+"""Of a pixel in [0, 1], about one of 256 greys: more must not differ."""
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The page beside PyTorch. pictures: how many were compared. difference: the largest of any pixel in [0, 1]."""
+
+    pictures: int
+    difference: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pictures} pictures computed by the page differ from PyTorch's by at most {self.difference:.2g} "
+            f"(allowed: {TOLERANCE:g}; a grey level of 256 is {1 / 255:.2g})"
+        )
+
+
+def find_node() -> str | None:
+    """The program that runs the page's modules outside of a browser, or None."""
+    return shutil.which("node")
+
+
+def compare_page(page: Path, models: list[CapsuleClassifier], chosen: list[Pool], most: list[float]) -> Compared:
+    """Draw with the page's decoder, and change images as it does; compare each picture with PyTorch's.
+
+    Args:
+        page: the finished file.
+        models, chosen, most: of each run on it, its images, and how far its dials go.
+
+    Raises:
+        CapsellaError: a picture differs by more than `TOLERANCE`, or Node cannot run the page.
+    """
+    requests: list[dict[str, Any]] = []
+    expected: list[Float[np.ndarray, "c h w"]] = []
+    for number, (model, pool, dial) in enumerate(zip(models, chosen, most, strict=True)):
+        for request, picture in [*_drawings(model, pool, dial), *_changes(pool)]:
+            requests.append({"run": number, **request})
+            expected.append(picture)
+    got = _run(page, requests)
+    differences = []
+    for request, ours, theirs in zip(requests, expected, got, strict=True):
+        if ours.size != theirs.size or not np.isfinite(theirs).all():
+            raise CapsellaError(f"the page computes no picture of {ours.shape} for {request}")
+        differences.append(float(np.abs(ours.ravel() - theirs).max()))
+    compared = Compared(len(differences), max(differences))
+    if compared.difference > TOLERANCE:
+        raise CapsellaError(f"the page differs from PyTorch: {compared}")
+    return compared
+
+
+def _drawings(model: CapsuleClassifier, pool: Pool, dial: float) -> list[tuple[dict[str, Any], np.ndarray]]:
+    """Each image's predicted capsule as found, and with all dials turned at random; none without a dense decoder."""
+    if why_no_dials(model):
+        return []
+    random, targets = np.random.default_rng(0), pool.activations.argmax(1)
+    cases = []
+    for scale in (0.0, dial):
+        offsets = torch.from_numpy(random.uniform(-scale, scale, pool.poses.shape[::2])).float()  # [n d]
+        poses = pool.poses.clone()
+        poses[torch.arange(len(poses)), targets] += offsets
+        with inference(model) as device:
+            capsules = Capsules(poses[:, None, None].to(device), pool.activations[:, None, None].to(device))
+            drawn = model.decode(capsules, targets.to(device)).float().cpu().numpy()
+        for image, target in enumerate(targets.tolist()):
+            request = {"draw": image, "target": target, "offsets": offsets[image].tolist()}
+            cases.append((request, drawn[image]))
+    return cases
+
+
+def _changes(pool: Pool) -> list[tuple[dict[str, Any], np.ndarray]]:
+    """The first image, changed in five ways."""
+    image = pool.images.images[:1].float() / 255
+    shift = float(math.ceil(image.shape[3] / 5))
+    ways = [("turn", 40.0), ("turn", -10.0), ("shift", shift), ("scale", 60.0), ("scale", 140.0)]
+    return [
+        ({"change": 0, "name": name, "amount": amount}, turned(image, name, amount)[0].numpy()) for name, amount in ways
+    ]
+
+
+def _run(page: Path, requests: list[dict[str, Any]]) -> list[Float[np.ndarray, "n"]]:
+    node = find_node()
+    if node is None:
+        raise CapsellaError("the page cannot be compared with PyTorch: Node is not installed")
+    done = subprocess.run(
+        [node, str(PAGE / "check.mjs"), str(page)],
+        input=json.dumps(requests),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=_SECONDS,
+    )
+    if done.returncode != 0:
+        raise CapsellaError(f"the page cannot be compared with PyTorch, Node says: {done.stderr.strip()[-500:]}")
+    return [np.array(one, dtype=np.float32) for one in json.loads(done.stdout)]

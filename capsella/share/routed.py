@@ -1,0 +1,122 @@
+"""How each image was routed, for a page: what went to each class over the image, entropies, votes in two dimensions."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from capsella.explain.routing_views import RoutedLayer, routed_layers, strongest_path
+from capsella.layers import CapsuleConv2d
+from capsella.models import CapsuleClassifier
+from capsella.models.inference import inference
+from capsella.routing import record
+from capsella.routing.convolution import capsule_votes
+from capsella.types import Capsules
+
+MOST_VOTES = 160
+"""Children whose votes are shown: the most active ones."""
+WITHIN = 0.95
+"""Share of the couplings within the rim of a picture of votes: a few far ones would press all others into a spot."""
+MOST_SHOWN = 10
+"""Classes of an image whose routing is kept: the most active ones."""
+
+
+@dataclass(frozen=True)
+class ClassVotes:
+    """Votes for k class capsules after the last layer's routing, seen in the plane in which they differ most.
+
+    points: [k p 2], of p children, around the last mean. Votes with `WITHIN` of the couplings are within distance 1;
+    others are brought to this rim. means: [k iterations 2]. couplings: [k iterations p]. shown: [k], the share of the
+    votes' spread that lies in the plane. children: of how many the p are the most active.
+    """
+
+    points: Float[np.ndarray, "k p 2"]
+    means: Float[np.ndarray, "k iterations 2"]
+    couplings: Float[np.ndarray, "k iterations p"]
+    shown: Float[np.ndarray, "k"]
+    children: int
+
+
+def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes: list[int]) -> ClassVotes | None:
+    """The votes for some class capsules; None where the class layer routes nothing that votes."""
+    last = model.capsule_layers[-1]
+    if not isinstance(last, CapsuleConv2d):
+        return None
+    seen: list[Capsules] = []
+    hook = last.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    try:
+        with inference(model) as device, record() as traces:
+            model.encode(image.unsqueeze(0).to(device))
+            votes = capsule_votes(last.conv_of(seen[-1]))[0][0]  # [i j d]
+    finally:
+        hook.remove()
+    trace = traces[-1]
+    V = votes[:, classes].transpose(0, 1).double().cpu()  # [k i d]
+    R = torch.stack([one[0][:, classes].T for one in trace.couplings], 1).double().cpu()  # [k iterations i]
+    if trace.distances:  # routing by Gaussians: the poses are the means
+        means = torch.stack([poses[0, classes] for poses in trace.poses], 1).double().cpu()
+    else:
+        means = torch.einsum("kti,kid->ktd", R / R.sum(2, keepdim=True).clamp(min=1e-12), V)
+    strongest = seen[-1].activations.flatten().argsort(descending=True, stable=True)[:MOST_VOTES].cpu()
+    couplings = R[:, :, strongest]
+    points, flat_means, shown = _in_a_plane(V, means, strongest, couplings[:, -1])
+    return ClassVotes(points, flat_means, couplings.numpy(), shown, V.shape[1])
+
+
+def _in_a_plane(
+    V: Float[Tensor, "k i d"],
+    means: Float[Tensor, "k iterations d"],
+    strongest: Int[Tensor, "p"],
+    couplings: Float[Tensor, "k p"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points, means and the share of the spread, by the two first principal axes of the votes about the last mean."""
+    around = means[:, -1:]
+    away, axes = V - around, torch.linalg.svd(V - V.mean(1, keepdim=True), full_matrices=False)
+    plane = axes.Vh[:, :2].transpose(1, 2)  # [k d 2]
+    if plane.shape[2] < 2:  # one child, or poses of one element
+        plane = torch.nn.functional.pad(plane, (0, 2 - plane.shape[2]))
+    squared = axes.S.square()
+    shown = squared[:, :2].sum(1) / squared.sum(1).clamp(min=1e-30)
+    points, moved = away[:, strongest] @ plane, (means - around) @ plane
+    distances, order = points.norm(dim=2).sort(1)
+    held = couplings.gather(1, order).cumsum(1)
+    last = (held < WITHIN * held[:, -1:]).sum(1, keepdim=True).clamp(max=distances.shape[1] - 1)
+    rim = distances.gather(1, last).clamp(min=1e-12).unsqueeze(2)
+    points = points / rim
+    points = points / points.norm(dim=2, keepdim=True).clamp(min=1)
+    return points.numpy(), (moved / rim).clamp(-1, 1).numpy(), shown.numpy()
+
+
+@dataclass(frozen=True)
+class Routed:
+    """All layers of one image's routing, for the k classes in `classes`.
+
+    evidence: a layer each [k iterations h w], what went to the class, or in lower layers to the type in `parents`
+    [layers][k], which gave most to what follows; 1 is the most of all iterations.
+    """
+
+    classes: list[int]
+    layers: list[RoutedLayer]
+    evidence: list[Float[np.ndarray, "k iterations h w"]]
+    parents: list[list[int]]
+    votes: ClassVotes | None
+
+
+def look_at_routing(
+    model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, "classes"]
+) -> Routed:
+    """Route one image in [0, 1] and keep what a page shows of it."""
+    classes = activations.topk(min(MOST_SHOWN, len(activations))).indices.tolist()
+    layers = routed_layers(model, image)
+    if not layers:
+        return Routed(classes, [], [], [], None)
+    paths = [strongest_path(layers, target) for target in classes]
+    evidence, parents = [], []
+    for number, layer in enumerate(layers):
+        of_layer = [path[number] for path in paths]
+        maps = np.stack([layer.evidence[..., parent].sum(3) for parent in of_layer])  # [k iterations h w]
+        evidence.append(maps / np.maximum(maps.max((1, 2, 3), keepdims=True), 1e-30))
+        parents.append(of_layer)
+    return Routed(classes, layers, evidence, parents, class_votes(model, image, classes))

@@ -1,0 +1,191 @@
+"""What a page is made of: arrays, images, their changes, planes of poses and votes, joined modules."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.data import ImageSet
+from capsella.models import create_model
+from capsella.share.arrays import Arrays
+from capsella.share.choice import choose_images
+from capsella.share.content import Pool, class_axes, steepest_axes
+from capsella.share.document import PAGE, joined_modules, modules_in_order, page_html
+from capsella.share.routed import MOST_VOTES, WITHIN, class_votes, look_at_routing
+from capsella.share.turned import STOPS, changes_of, turned
+
+NODE = shutil.which("node")
+MODULES = Path(__file__).parent / "modules"
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+def test_the_modules_of_the_page():
+    tests = sorted(map(str, MODULES.glob("*.test.mjs")))
+    done = subprocess.run([NODE, "--test", *tests], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^# pass [1-9]\d", done.stdout, re.M)
+
+
+def test_arrays_lie_where_the_table_says():
+    arrays = Arrays()
+    arrays.add("0/small", "u1", [1, 2, 3])
+    arrays.add("0/halves", "f2", np.array([[1.0, 0.333251953125]]))
+    arrays.add("0/floats", "f4", [1.5, -2])
+    content = zlib.decompress(base64.b64decode(arrays.packed()))
+    assert arrays.table == {"0/small": ["u1", [3], 0], "0/halves": ["f2", [1, 2], 4], "0/floats": ["f4", [2], 8]}
+    assert content[:4] == bytes([1, 2, 3, 0])
+    assert content[4:8] == bytes([0x00, 0x55, 0x3C, 0x35])  # low bytes, then high ones
+    np.testing.assert_array_equal(np.frombuffer(content[8:], np.float32), [1.5, -2])
+    assert set(arrays.sizes()) == {"small", "halves", "floats"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values", "text"),
+    [
+        ("a", "f8", [1], "kind: must be one of"),
+        ("taken", "u1", [1], "must be a new one, got 'taken' again"),
+        ("a", "f2", [1e6], r"within what f2 can hold, got 1e\+06"),
+    ],
+)
+def test_arrays_that_are_refused(name, kind, values, text):
+    arrays = Arrays()
+    arrays.add("taken", "u1", [0])
+    with pytest.raises(ValueError, match=text):
+        arrays.add(name, kind, values)
+
+
+def test_every_class_mistakes_and_unsure_images_are_chosen():
+    labels = torch.arange(40) % 4
+    activations = torch.full((40, 4), 0.1)
+    activations[torch.arange(40), labels] = 0.9
+    activations[20] = torch.tensor([0.1, 0.2, 0.95, 0.1])  # of class 0: a mistake
+    activations[21] = torch.tensor([0.1, 0.3, 0.1, 0.1])  # right, but unsure
+    chosen = choose_images(activations, labels, 8)
+    assert len(chosen) == len(set(chosen)) == 8
+    assert {20, 21} <= set(chosen)
+    assert set(labels[chosen].tolist()) == {0, 1, 2, 3}
+    assert chosen[-1] == 20  # mistakes stand last
+    assert choose_images(activations, labels, 1) == [0]
+    assert sorted(choose_images(activations, labels, 100)) == list(range(40))
+    with pytest.raises(ValueError, match="images: must be at least 1, got 0"):
+        choose_images(activations, labels, 0)
+
+
+def test_more_classes_than_images():
+    activations = torch.eye(30)
+    assert len(choose_images(activations, torch.arange(30), 5)) == 5
+
+
+def test_changes_about_the_centre():
+    image = torch.arange(9.0).reshape(1, 1, 3, 3) / 8
+    torch.testing.assert_close(turned(image, "turn", 0), image)
+    torch.testing.assert_close(turned(image, "turn", 90), image.rot90(-1, (2, 3)))
+    torch.testing.assert_close(turned(image, "shift", 1)[..., 1:], image[..., :2])
+    wide = torch.rand(2, 3, 4, 9)
+    torch.testing.assert_close(turned(wide, "turn", 180), wide.flip((2, 3)))
+    for change in changes_of(20):
+        assert len(change.amounts) == STOPS
+    assert changes_of(20)[1].amounts == (-4, -3, -2, -1, 0, 1, 2, 3, 4)
+
+
+def test_the_plane_of_a_class():
+    torch.manual_seed(0)
+    usual, aside = torch.eye(5)[0], torch.eye(5)[3]
+    poses = 0.9 * (usual + torch.linspace(-0.5, 0.5, 11)[:, None] * aside)
+    both = torch.stack([poses, torch.rand(11, 5)], 1)
+    activations = torch.tensor([[0.9, 0.1]]).repeat(11, 1)
+    images = ImageSet(torch.zeros(11, 1, 4, 4, dtype=torch.uint8), torch.zeros(11, dtype=torch.long), ("a", "b"))
+    axes = class_axes(Pool(images, tuple(range(11)), 11, activations, both))
+    torch.testing.assert_close(axes[0, 0], usual)
+    torch.testing.assert_close(axes[0, 1].abs(), aside)
+    assert axes.isfinite().all()
+
+
+def test_the_second_axis_is_where_the_drawing_changes_most():
+    model = create_model("sabour2017_capsnet", image_size=17, classes=2).eval()
+    first = model.decoder.layers[1].weight.data  # [512 2·16]
+    first[:, 5] *= 40  # of class 0, the sixth number
+    axes = torch.zeros(2, 2, 16)
+    axes[:, 0, 2] = 1
+    found = steepest_axes(model, axes, torch.full((2,), 0.9))
+    torch.testing.assert_close(found[:, 0], axes[:, 0])
+    assert found[0, 1].abs().argmax() == 5
+    assert found[1, 1].abs().max() < found[0, 1].abs().max()
+    torch.testing.assert_close((found[:, 0] * found[:, 1]).sum(1), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[:, 1].norm(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "children"),
+    [
+        ("sabour2017_capsnet", {"image_size": 20, "classes": 3}, 128),
+        ("hinton2018_matrix_capsnet_small", {}, 256),
+        ("mazzia2021_efficient_capsnet", {"classes": 4}, 16),
+    ],
+)
+def test_votes_in_a_plane(name, options, children):
+    model = create_model(name, **options).eval()
+    image = torch.rand(model.channels, *model.image_size)
+    votes = class_votes(model, image, [2, 0])
+    assert votes.children == children
+    count = min(children, MOST_VOTES)
+    assert votes.points.shape == (2, count, 2)
+    assert votes.couplings.shape == (2, votes.means.shape[1], count)
+    distances = np.linalg.norm(votes.points, axis=2)
+    np.testing.assert_allclose(distances.max(1), 1)
+    last = votes.couplings[:, -1]
+    within = np.where(distances < 1 - 1e-9, last, 0).sum(1) / last.sum(1)
+    assert (within < WITHIN + 1e-9).all()
+    np.testing.assert_allclose(votes.means[:, -1], 0, atol=1e-12)
+    assert ((votes.shown > 0) & (votes.shown <= 1 + 1e-9)).all()
+
+
+def test_evidence_is_within_its_largest():
+    model = create_model("hinton2018_matrix_capsnet_small").eval()
+    image = torch.rand(1, 32, 32)
+    routed = look_at_routing(model, image, model(image[None]).activations[0].detach())
+    assert [one.shape for one in routed.evidence] == [(5, 3, 14, 14), (5, 3, 6, 6), (5, 3, 4, 4)]
+    for one in routed.evidence:
+        np.testing.assert_allclose(one.max((1, 2, 3)), 1)
+        assert one.min() >= 0
+    assert routed.parents[-1] == routed.classes
+
+
+def test_modules_are_joined_after_those_that_they_need(tmp_path):
+    (tmp_path / "a.js").write_text('import { b } from "./b.js";\nexport const a = b + 1;\n')
+    (tmp_path / "b.js").write_text("export function b() {}\n")
+    assert modules_in_order("a.js", tmp_path) == ["b.js", "a.js"]
+    assert joined_modules("a.js", tmp_path) == "// b.js\nfunction b() {}\n\n// a.js\nconst a = b + 1;\n"
+    (tmp_path / "b.js").write_text('import { a } from "./a.js";\n')
+    with pytest.raises(ValueError, match=r"must not import in a circle, got a.js → b.js → a.js"):
+        joined_modules("a.js", tmp_path)
+    (tmp_path / "b.js").write_text("export default 1;\n")
+    with pytest.raises(ValueError, match=r"b.js: must import as .*, got export default 1;"):
+        joined_modules("a.js", tmp_path)
+
+
+def test_every_module_is_in_the_page():
+    assert set(modules_in_order("main.js")) == {path.name for path in PAGE.glob("*.js")}
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+def test_no_name_is_there_twice(tmp_path):
+    script = tmp_path / "joined.mjs"
+    script.write_text(joined_modules(), encoding="utf-8")
+    done = subprocess.run([NODE, "--check", str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_from_strangers_stay_text():
+    name = "</script><script>alert(1)</script>"
+    html = page_html(name, {"runs": [{"classes": [name]}]}, "")
+    assert name not in html
+    facts = html.partition('id="facts">')[2].partition("</script>")[0]
+    assert json.loads(facts)["runs"][0]["classes"] == [name]

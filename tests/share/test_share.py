@@ -1,0 +1,88 @@
+"""From runs to a page: what is in it, what is refused, and that a page which differs from PyTorch is not written."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from capsella.cli import share as command
+from capsella.errors import CapsellaError
+from capsella.models import create_model
+from capsella.share import parity, share_runs
+
+needs_node = pytest.mark.skipif(parity.find_node() is None, reason="Node is not installed")
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(shared):
+    html = shared.path.read_text(encoding="utf-8")
+    assert shared.megabytes == len(html.encode()) / 1e6
+    assert "default-src 'none'" in html
+    assert not re.findall(r'(?:src|href)="(?!data:)', html)
+    assert [len(numbers) for numbers in shared.images.values()] == [12]
+
+
+@needs_node
+def test_it_was_compared_with_pytorch(shared, shared_pair):
+    assert shared.compared.pictures == 12 * 2 + 5
+    assert 0 < shared.compared.difference < parity.TOLERANCE
+    assert shared_pair.compared.pictures == 3 * 2 + 5 + 5  # the second draws nothing
+
+
+@needs_node
+def test_a_page_that_differs_is_not_written(run, tmp_path, monkeypatch):
+    def other(images, name, amount):
+        return images * 0.5
+
+    monkeypatch.setattr(parity, "turned", other)
+    with pytest.raises(
+        CapsellaError, match=r"the page differs from PyTorch: .* differ .* by at most [\d.]+ \(allowed: 0.004"
+    ):
+        share_runs([run], tmp_path / "page.html", images=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_node
+def test_what_node_says_is_passed_on(shared, tmp_path):
+    broken = tmp_path / "broken.html"
+    broken.write_text(shared.path.read_text(encoding="utf-8").replace('id="data">', 'id="data">!'), encoding="utf-8")
+    with pytest.raises(CapsellaError, match="Node says: "):
+        parity._run(broken, [])
+
+
+def test_without_node_the_page_says_so(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("capsella.share.shared.find_node", lambda: None)
+    monkeypatch.setattr(command, "load_runs", lambda folders: {"digits": run})
+    out = tmp_path / "page.html"
+    command.run(["digits", "--out", str(out), "--images", "2"])
+    said = capsys.readouterr().out
+    assert "not compared with PyTorch: Node is not installed" in said
+    assert re.search(r"digits: 2 test images are in the page, and whoever gets it can see them: \d+, \d+\n", said)
+    assert '"compared":false' in out.read_text(encoding="utf-8")
+
+
+def test_a_page_that_is_too_large_is_refused(run, tmp_path):
+    out = tmp_path / "page.html"
+    text = r"the page would have \d+\.\d MB, more than the 0.5 of --megabytes\. The largest parts, in MB: decoder \d"
+    with pytest.raises(CapsellaError, match=text):
+        share_runs([run], out, images=2, megabytes=0.5)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "text"),
+    [
+        (0, {}, "runs: must be one, or two to compare, got 0"),
+        (3, {}, "runs: must be one, or two to compare, got 3"),
+        (1, {"images": 0}, "images: must be at least 1, got 0"),
+        (1, {"megabytes": 0}, "megabytes: must be above 0, got 0"),
+    ],
+)
+def test_wrong_options(run, tmp_path, count, options, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        share_runs([run] * count, tmp_path / "page.html", **options)
+
+
+def test_a_cnn_has_nothing_to_share(run, tmp_path):
+    cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
+    with pytest.raises(CapsellaError, match="sabour2017_cnn is a CNN and has no capsules"):
+        share_runs([cnn], tmp_path / "page.html")
