@@ -27,7 +27,7 @@ struct EM {
     return options.compete_everywhere && conv.sites() > 1;  // at a single site both are the same
   }
   static bool paired(const Options& options) { return options.bfloat16_votes; }
-  static int64_t parameters(const Conv&) { return 2; }
+  static int64_t parameters(const Conv&, const Options&) { return 2; }
 
   // Precisions tau_t / sigma^2 of the E-step after iteration t and sum_d ln sigma^2_d, of the floored variances.
   template <class W>

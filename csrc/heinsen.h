@@ -6,7 +6,8 @@
 
 namespace capsella::CAPSELLA_ISA {
 
-// Rows of the parameters: beta_use + beta_ignore of each child, and then beta_ignore of each. A score is then
+// Rows of the parameters: beta_use + beta_ignore of each child, and then beta_ignore of each; or one of each, where all
+// children share them. A score is then
 // sum_i (beta_use + beta_ignore) D_use - sum_i beta_ignore f_i.
 struct Heinsen {
   using Options = HeinsenOptions;
@@ -20,7 +21,13 @@ struct Heinsen {
 
   static bool everywhere(const Conv&, const Options&) { return false; }
   static bool paired(const Options&) { return false; }
-  static int64_t parameters(const Conv& conv) { return 2 * conv.children(); }
+  static int64_t rows(const Conv& conv, const Options& options) { return options.shared ? 1 : conv.children(); }
+  static int64_t parameters(const Conv& conv, const Options& options) { return 2 * rows(conv, options); }
+  // The row of child i in the parameters and in the bias.
+  template <class W>
+  static int64_t row_of(const W& w, int64_t i) {
+    return w.options.shared ? 0 : i;
+  }
 
   // Centres, precisions and sum_d ln sigma^2_d of means and variances whose data count as epsilon more.
   template <class W>
@@ -44,7 +51,7 @@ struct Heinsen {
     using V = VecOf<W>;
     for (int64_t block = 0; block < w.blocks; ++block) {
       V ignored{};
-      for (int64_t i = 0; i < w.children; ++i) ignored += w.active[i] * w.parameter(w.children + i, block);
+      for (int64_t i = 0; i < w.children; ++i) ignored += w.active[i] * ignore(w, block, i);
       *w.log_odds_at(t, block) = w.linear[block] * vexp<W::lanes>(w.most[block]) - ignored;
     }
     recall(w, t);
@@ -85,13 +92,20 @@ struct Heinsen {
   static VecOf<W> child_gradients(const W& w, int64_t block, int64_t i, VecOf<W> coupling, VecOf<W>& of_activation,
                                   VecOf<W>* of_parameters) {
     const VecOf<W> of_score = w.grad_log_odds[block];
-    of_activation -= of_score * w.parameter(w.children + i, block);
-    of_parameters[w.row(i, block)] += of_score * coupling * w.active[i];
-    of_parameters[w.row(w.children + i, block)] -= of_score * w.active[i];
-    return of_score * w.parameter(i, block);
+    const int64_t row = row_of(w, i);
+    of_activation -= of_score * ignore(w, block, i);
+    of_parameters[w.row(row, block)] += of_score * coupling * w.active[i];
+    of_parameters[w.row(w.rows / 2 + row, block)] -= of_score * w.active[i];
+    return of_score * w.parameter(row, block);
   }
 
  private:
+  // beta_ignore of child i.
+  template <class W>
+  static VecOf<W> ignore(const W& w, int64_t block, int64_t i) {
+    return w.parameter(w.rows / 2 + row_of(w, i), block);
+  }
+
   // R / (R + epsilon), by which the data of a parent pull its mean from zero.
   template <class W>
   static VecOf<W> share_of(const W& w, int t, int64_t block) {

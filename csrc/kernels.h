@@ -47,11 +47,12 @@ struct VariationalOptions {
 struct HeinsenOptions {
   int iterations;
   float epsilon;
+  bool shared;  // one row of each parameter, and of the bias, for all children
 };
 
 // Of all routings that fit a mixture of Gaussians. poses [b h w c_in p], activations [b h w c_in], weight
 // [(k) c_in c_out q e]; parameters [k c_out], what a routing learns beside (see its formulas); vote_offset [h w d] or
-// null; bias of the votes [i c_out d] or null; start [i c_out] (couplings of the first iteration over the types at one
+// null; bias of the votes [i c_out d] or null, i = 1 where it is shared; start [i c_out] (couplings of the first iteration over the types at one
 // site) or null for even ones.
 struct MixtureInputs {
   const float *poses, *activations, *weight, *parameters, *vote_offset, *bias, *start;

@@ -26,10 +26,10 @@ class Mixture {
  public:
   Mixture(const Conv& conv, const Options& options, const MixtureInputs& inputs, MixtureKept kept, int threads)
       : conv_(conv), options_(options), inputs_(inputs), kept_(kept), threads_(threads), grid_{conv, threads},
-        blocks_((conv.c_out + L - 1) / L), rows_(Formulas::parameters(conv)),
+        blocks_((conv.c_out + L - 1) / L), rows_(Formulas::parameters(conv, options)),
         everywhere_(Formulas::everywhere(conv, options)),
         weight_(blocks_ * conv.weights() * conv.q * conv.e), log_start_(blocks_ * conv.children()),
-        parameters_(rows_ * blocks_), bias_(inputs.bias ? blocks_ * conv.children() * conv.d() : 0),
+        parameters_(rows_ * blocks_), bias_(blocks_ * bias_rows() * conv.d()),
         pairs_(Formulas::paired(options) ? blocks_ * conv.weights() * ((conv.q + 1) / 2) * conv.e : 0),
         packed_{weight_.get(), pairs_.get(), log_start_.get(), parameters_.get(), bias_.get()} {
     pack_parents<L>(inputs.weight, conv.weights(), conv.c_out, conv.q * conv.e, weight_.get(), blocks_, threads);
@@ -37,7 +37,7 @@ class Mixture {
     pack_start();
     pack_parents<L>(inputs.parameters, rows_, conv.c_out, 1, parameters_.get(), blocks_, threads);
     if (inputs.bias)
-      pack_parents<L>(inputs.bias, conv.children(), conv.c_out, conv.d(), bias_.get(), blocks_, threads);
+      pack_parents<L>(inputs.bias, bias_rows(), conv.c_out, conv.d(), bias_.get(), blocks_, threads);
     for (int thread = 0; thread < threads; ++thread)
       windows_.push_back(std::make_unique<Loaded>(conv_, options_, inputs_, kept_, packed_));
   }
@@ -69,7 +69,7 @@ class Mixture {
     const int64_t children = conv_.children(), P = conv_.p(), windows = conv_.windows();
     const int64_t weight_size = blocks_ * conv_.weights() * conv_.q * conv_.e;
     const int64_t parts = std::clamp<int64_t>(BYTES_OF_PARTS / (weight_size * int64_t(sizeof(V))), 4, PARTS);
-    const int64_t rows_size = rows_ * blocks_, bias_size = inputs_.bias ? blocks_ * children * conv_.d() : 0;
+    const int64_t rows_size = rows_ * blocks_, bias_size = blocks_ * bias_rows() * conv_.d();
     Scratch<V> grad_weight(parts * weight_size), grad_rows(parts * rows_size), grad_bias(parts * bias_size);
     clear(grad_weight, parts * weight_size);
     clear(grad_rows, parts * rows_size);
@@ -150,11 +150,16 @@ class Mixture {
     };
     unpack(grad_weight, conv_.weights(), conv_.q * conv_.e, gradients.weight);
     unpack(grad_rows, rows_, 1, gradients.parameters);
-    if (inputs_.bias) unpack(grad_bias, children, conv_.d(), gradients.bias);
+    if (inputs_.bias) unpack(grad_bias, bias_rows(), conv_.d(), gradients.bias);
     grid_.gather_children(child_poses.get(), child_activations.get(), gradients);
   }
 
  private:
+  int64_t bias_rows() const {
+    if constexpr (Formulas::biased)
+      if (inputs_.bias) return Formulas::rows(conv_, options_);
+    return 0;
+  }
   int64_t images_at_a_time(int64_t vectors_a_window) const {
     const int64_t bytes = vectors_a_window * conv_.sites() * int64_t(sizeof(V));
     return std::min(conv_.batch, std::max<int64_t>(1, BYTES_AT_A_TIME / bytes));

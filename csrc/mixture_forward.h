@@ -41,7 +41,7 @@ void add_children(W& w, int64_t block, int64_t first, int64_t count) {
   w.total[block] = total;
   if constexpr (W::Formulas::linear) {
     V use = w.linear[block] * shrink;
-    for (int64_t g = 0; g < count; ++g) use += r[g] * w.parameter(first + g, block);
+    for (int64_t g = 0; g < count; ++g) use += r[g] * w.parameter(W::Formulas::row_of(w, first + g), block);
     w.linear[block] = use;
   }
   for_parts(w, [&](auto part, int64_t from) {

@@ -65,7 +65,7 @@ void input_gradients(const W& w, int64_t block, const Carried<W::lanes>& carried
     vote_gradient(w, i, block, votes, carried, grad);
     if constexpr (W::Formulas::biased)
       if (w.packed.bias)
-        for (int64_t d = 0; d < w.D(); ++d) grad_bias[(block * w.children + i) * w.D() + d] += grad[d];
+        for (int64_t d = 0; d < w.D(); ++d) grad_bias[w.bias_at(block, i) + d] += grad[d];
     const V* weight = w.weight_of(block, i);
     product_gradients(w, &w.poses[i * P], weight, grad, grad_weight + (weight - w.packed.weight), grad_pose);
     float sums[W::pose_capacity];

@@ -64,7 +64,7 @@ template <bool Paired, class W>
     for (int64_t d = 0; d < w.D(); ++d) out[d] += w.offsets[i / w.conv.c_in * w.D() + d];
   if constexpr (W::Formulas::biased)
     if (w.packed.bias)
-      for (int64_t d = 0; d < w.D(); ++d) out[d] += w.packed.bias[(block * w.children + i) * w.D() + d];
+      for (int64_t d = 0; d < w.D(); ++d) out[d] += w.packed.bias[w.bias_at(block, i) + d];
 }
 
 template <bool Paired, class W>

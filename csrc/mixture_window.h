@@ -25,7 +25,7 @@ struct Packed {
   const Pairs<L>* pairs;     // of the weight [blocks weights halves e], or null
   const Vec<L>* log_start;   // [blocks i]
   const Vec<L>* parameters;  // [blocks k]
-  const Vec<L>* bias;        // [blocks i d], or null
+  const Vec<L>* bias;        // [blocks i d], or null; i = 1 where it is shared
 };
 
 // A window under work, one after the other on one thread. Formulas: those of a routing (em.h, variational.h, heinsen.h).
@@ -47,7 +47,7 @@ struct MixtureWindow {
                 const Packed<L>& packed)
       : conv(conv), options(options), inputs(inputs), kept(kept), packed(packed),
         children(conv.children()), slots(conv.slots()), blocks((conv.c_out + L - 1) / L),
-        rows(Formulas::parameters(conv)), window(conv, 0),
+        rows(Formulas::parameters(conv, options)), window(conv, 0),
         votes(blocks * children * D()), couplings(blocks * GROUP), per_child(GROUP), most(blocks), total(blocks),
         mean(blocks * D()), square(blocks * D()), linear(Formulas::linear ? blocks : 0),
         means(options.iterations * blocks * D()), shrunk(Formulas::shrinks ? options.iterations * blocks * D() : 0),
@@ -71,6 +71,10 @@ struct MixtureWindow {
   V* log_odds_at(int t, int64_t block) const { return at(kept.log_odds, t, block); }
   V* log_data_at(int t, int64_t block) const { return at(kept.log_data, t, block); }
   // What is learned beside the weight: row k of `MixtureInputs::parameters`.
+  // Where the bias of child i's votes stands among all.
+  int64_t bias_at(int64_t block, int64_t i) const {
+    return (block * Formulas::rows(conv, options) + Formulas::row_of(*this, i)) * D();
+  }
   const V& parameter(int64_t k, int64_t block) const { return packed.parameters[row(k, block)]; }
   int64_t row(int64_t k, int64_t block) const { return block * rows + k; }
   const V* weight_of(int64_t block, int64_t i) const { return packed.weight + weight_number(block, i) * Q() * E(); }

@@ -86,13 +86,13 @@ struct MixtureInputArrays {
   Input poses, activations, weight, parameters;
   std::optional<Input> vote_offset, bias, start;
 
-  MixtureInputs of(const Conv& conv, int64_t rows) const {
+  MixtureInputs of(const Conv& conv, int64_t rows, int64_t of_bias) const {
     return {checked("poses", poses, conv.grid_children() * conv.p()),
             checked("activations", activations, conv.grid_children()),
             checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
             checked("parameters", parameters, rows * conv.c_out),
             checked("vote_offset", vote_offset, conv.positions() * conv.d()),
-            checked("bias", bias, conv.children() * conv.c_out * conv.d()),
+            checked("bias", bias, of_bias * conv.c_out * conv.d()),
             checked("start", start, conv.children() * conv.c_out)};
   }
 };
@@ -112,16 +112,16 @@ struct MixtureGradientArrays {
   Output poses, activations, weight, parameters;
   std::optional<Output> bias;
 
-  MixtureGradients of(const Conv& conv, int64_t rows) const {
+  MixtureGradients of(const Conv& conv, int64_t rows, int64_t of_bias) const {
     return {checked("gradient of poses", poses, conv.grid_children() * conv.p()),
             checked("gradient of activations", activations, conv.grid_children()),
             checked("gradient of weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
             checked("gradient of parameters", parameters, rows * conv.c_out),
-            checked("gradient of bias", bias, conv.children() * conv.c_out * conv.d())};
+            checked("gradient of bias", bias, of_bias * conv.c_out * conv.d())};
   }
 };
 
-// How many rows of parameters each routing has, and where its parents compete.
+// How many rows of parameters and of a bias each routing has, and whether parents of all sites compete.
 struct EMOptionValues {
   std::vector<float> inverse_temperatures, sharpness;
   float variance_floor, cost_scale;
@@ -134,18 +134,21 @@ struct EMOptionValues {
             cost_scale, standardise, compete_everywhere, bfloat16_votes};
   }
   static int64_t rows(const Conv&) { return 2; }
+  static int64_t of_bias(const Conv&) { return 0; }
   bool normalised(const Conv& conv) const { return compete_everywhere && conv.sites() > 1; }
 };
 
 struct VariationalOptionValues : VariationalOptions {
   VariationalOptions value() const { return *this; }
   static int64_t rows(const Conv&) { return 1; }
+  static int64_t of_bias(const Conv&) { return 0; }
   static bool normalised(const Conv&) { return false; }
 };
 
 struct HeinsenOptionValues : HeinsenOptions {
   HeinsenOptions value() const { return *this; }
-  static int64_t rows(const Conv& conv) { return 2 * conv.children(); }
+  int64_t of_bias(const Conv& conv) const { return shared ? 1 : conv.children(); }
+  int64_t rows(const Conv& conv) const { return 2 * of_bias(conv); }
   static bool normalised(const Conv&) { return false; }
 };
 
@@ -189,7 +192,7 @@ void bind_mixture(nb::module_& m, const std::string& name, MixtureForward<Option
         [forward](const Conv& conv, const OptionValues& options, const MixtureInputArrays& inputs,
                   const MixtureKeptArrays& kept, Output poses, Output log_odds, int threads) {
           const Options values = options.value();
-          const MixtureInputs in = inputs.of(conv, options.rows(conv));
+          const MixtureInputs in = inputs.of(conv, options.rows(conv), options.of_bias(conv));
           const MixtureKept keep = kept.of(conv, values.iterations, options.normalised(conv));
           float* out_poses = checked("poses", poses, conv.parents() * conv.d());
           float* out_log_odds = checked("log_odds", log_odds, conv.parents());
@@ -202,9 +205,9 @@ void bind_mixture(nb::module_& m, const std::string& name, MixtureForward<Option
                    const MixtureKeptArrays& kept, Input grad_poses, Input grad_log_odds,
                    const MixtureGradientArrays& gradients, int threads) {
           const Options values = options.value();
-          const MixtureInputs in = inputs.of(conv, options.rows(conv));
+          const MixtureInputs in = inputs.of(conv, options.rows(conv), options.of_bias(conv));
           const MixtureKept keep = kept.of(conv, values.iterations, options.normalised(conv));
-          const MixtureGradients out = gradients.of(conv, options.rows(conv));
+          const MixtureGradients out = gradients.of(conv, options.rows(conv), options.of_bias(conv));
           if (in.bias && !out.bias) throw std::invalid_argument("gradient of bias: must be there, as a bias is");
           const float* of_poses = checked("grad_poses", grad_poses, conv.parents() * conv.d());
           const float* of_log_odds = checked("grad_log_odds", grad_log_odds, conv.parents());
@@ -229,7 +232,7 @@ void bind_mixtures(nb::module_& m) {
   bind_struct<VariationalOptionValues, int, bool, float, float, float, float>(
       m, "VariationalOptions", "iterations"_a, "proportions"_a, "concentration"_a, "mean_weight"_a, "precision"_a,
       "degrees"_a);
-  bind_struct<HeinsenOptionValues, int, float>(m, "HeinsenOptions", "iterations"_a, "epsilon"_a);
+  bind_struct<HeinsenOptionValues, int, float, bool>(m, "HeinsenOptions", "iterations"_a, "epsilon"_a, "shared"_a);
   bind_mixture<EMOptionValues>(m, "em", &Kernels::em_forward, &Kernels::em_backward);
   bind_mixture<VariationalOptionValues>(m, "variational", &Kernels::variational_forward,
                                         &Kernels::variational_backward);

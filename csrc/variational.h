@@ -42,7 +42,7 @@ struct Variational {
 
   static bool everywhere(const Conv&, const Options&) { return false; }
   static bool paired(const Options&) { return false; }
-  static int64_t parameters(const Conv&) { return 1; }
+  static int64_t parameters(const Conv&, const Options&) { return 1; }
 
   // Centres m = R / kappa mu, precisions nu Psi, and sum_d ln Psi^-1.
   template <class W>

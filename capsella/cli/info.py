@@ -33,7 +33,8 @@ def run(arguments: list[str]) -> None:
 def _backend() -> str:
     if _native.UNAVAILABLE is not None:
         return f'auto → "eager": {_native.UNAVAILABLE}'
+    fused = ", ".join(sorted(name for name, routing in ROUTINGS.items() if "native" in routing.fused))
     return (
-        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in EM and dynamic '
-        'capsule layers, else "eager"; "reference" and "triton" (CUDA) only when asked for'
+        f'auto → "native" ({_native.kernels.instruction_set()} kernels) for float32 on the CPU in capsule layers of '
+        f'{fused} routing, else "eager"; "reference" and "triton" (CUDA) only when asked for'
     )

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch.export import Dim, ExportedProgram
 
 from capsella.models import ImageClassifier
 from capsella.models.inference import without_decoder
-from capsella.routing import DynamicRouting, EMRouting
+from capsella.routing import Routing
 from capsella.routing.backends import Backend
 from capsella.version import __version__
 
@@ -42,8 +42,8 @@ def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
     model = copy.deepcopy(model).cpu().eval()
     for module in model.modules():
         routing = getattr(module, "routing", None)
-        if isinstance(routing, DynamicRouting | EMRouting):  # the others have one implementation
-            setattr(module, "routing", replace(routing, backend=backend))  # noqa: B010  an attribute of some modules
+        if isinstance(routing, Routing) and routing.fused:  # the others have one implementation
+            setattr(module, "routing", replace(cast(Any, routing), backend=backend))  # noqa: B010  of some modules
     return model
 
 

@@ -48,6 +48,8 @@ def load_pt2(path: str | Path) -> tuple[Activations, dict[str, Any]]:
     if _native.UNAVAILABLE is None:
         from capsella.routing.dynamic import native as _dynamic  # noqa: F401  registers its operators
         from capsella.routing.em import native as _em  # noqa: F401
+        from capsella.routing.heinsen import native as _heinsen  # noqa: F401
+        from capsella.routing.variational import native as _variational  # noqa: F401
     try:
         with open(path, "rb") as file:  # a path that does not end in .pt2 makes PyTorch warn
             module = torch.export.load(file, extra_files=extra).module()

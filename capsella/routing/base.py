@@ -53,6 +53,10 @@ class Routing(ABC):
     """Whether votes are weighed by their distance from the parent's pose, not by their direction: square weights of
     layers then start near the identity."""
 
+    fused: ClassVar[tuple[str, ...]] = ()
+    """Its fused backends, which hold no votes: "native", "triton", or none. Where there is one, an option `backend`
+    chooses."""
+
     has_activations: ClassVar[bool] = True
     """Whether parents have activations; without, all are 1, and a network must read its classes off their poses."""
 

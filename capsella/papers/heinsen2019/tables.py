@@ -32,8 +32,8 @@ def table(budget: BudgetName) -> ErrorTable:
             )
         )
     note = (
-        "The paper's error is the best of ten trainings, kept at the epoch that was best on test images, and its "
-        "images are mixed in pairs (mixup); ours are not, and their last epoch is kept."
+        "The paper's error is the best of ten trainings, kept at the epoch that was best on test images; of ours the "
+        "last epoch is kept."
     )
     limits = "" if limit is None else f"{limit}. "
     return ErrorTable("Heinsen 2019, smallNORB", limits + note, ("iterations",), tuple(rows))

@@ -65,6 +65,7 @@ class DynamicRouting(Routing):
     """Options of `dynamic_routing` for a capsule layer."""
 
     name: ClassVar[str] = "dynamic"
+    fused: ClassVar[tuple[str, ...]] = FUSED
 
     iterations: int = 3
     """Routing iterations; Sabour et al. 2017 use 3, and 1 for comparison."""
@@ -97,7 +98,7 @@ class DynamicRouting(Routing):
         offset_of_tied = conv.geometry.tied and conv.vote_offset is not None
         no_native = "its tied layers take no vote_offset" if offset_of_tied else None
         slower = SLOWER_TIED if conv.geometry.tied else SLOWER
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, slower, no_native)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *self.fused), conv, slower, no_native)
         if (bias := parameters.get("bias")) is not None:
             check_shape("bias", bias, (conv.sizes.c_out, conv.sizes.d), "[j d]")
         if backend == "reference" or (backend == "eager" and not conv.geometry.tied):

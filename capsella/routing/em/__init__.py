@@ -72,6 +72,7 @@ class EMRouting(EMSettings, LogisticRouting):
     """Options of `em_routing` for a capsule layer."""
 
     name: ClassVar[str] = "em"
+    fused: ClassVar[tuple[str, ...]] = FUSED
     compares_poses: ClassVar[bool] = True
 
     competition: Literal["all", "types"] = "all"
@@ -132,7 +133,7 @@ class EMRouting(EMSettings, LogisticRouting):
     def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
         """As `capsule_conv`, with log-odds."""
         conv, betas = self._checked(conv, parameters)
-        backend = choose_conv_backend(self.backend, (*BACKENDS, *FUSED), conv, SLOWER)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *self.fused), conv, SLOWER)
         if backend == "native":
             from capsella.routing.em.native import em_capsule_conv_native
 

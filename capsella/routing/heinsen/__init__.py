@@ -67,6 +67,7 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
     """Options of `heinsen_routing` for a capsule layer. In a convolution the types at one site compete."""
 
     name: ClassVar[str] = "heinsen"
+    fused: ClassVar[tuple[str, ...]] = ("native",)
     compares_poses: ClassVar[bool] = True
 
     shared: bool = False
@@ -89,7 +90,7 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
 
     def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
         """See `LogisticRouting`."""
-        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), conv, SLOWER)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *self.fused), conv, SLOWER)
         betas, bias = (parameters["beta_use"], parameters["beta_ignore"]), parameters.get("bias")
         if backend != "native":
             scored = _score(*capsule_votes(conv), *betas, bias, self, backend)
@@ -98,8 +99,9 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
 
         sizes = conv.sizes
         _check_parameters(*betas, bias, (sizes.i, sizes.c_out, sizes.d))
-        beta_use, beta_ignore = (beta.expand(sizes.i, -1) for beta in betas)
-        every = None if bias is None else bias.expand(sizes.i, -1, -1)
+        rows = max(len(tensor) for tensor in (*betas, bias) if tensor is not None)
+        beta_use, beta_ignore = (beta.expand(rows, -1) for beta in betas)
+        every = None if bias is None else bias.expand(rows, -1, -1)
         return heinsen_capsule_conv_native(conv, beta_use, beta_ignore, every, self)
 
 

@@ -25,19 +25,24 @@ class Call(NamedTuple):
     sizes: list[int]
     iterations: int
     epsilon: float
+    shared: bool
 
 
-CALL = f"{TENSORS}, int iterations, float epsilon"
+CALL = f"{TENSORS}, int iterations, float epsilon, bool shared"
 
 
 def heinsen_capsule_conv_native(
     conv: CapsuleConv, beta_use: Tensor, beta_ignore: Tensor, bias: Tensor | None, settings: HeinsenSettings
 ) -> ScoredCapsules:
-    """Heinsen 2019, Algorithm 1, for every window of the grid, in float32; both β [i c_out], bias [i c_out d]."""
+    """Heinsen 2019, Algorithm 1, for every window of the grid, in float32; both β [i c_out], bias [i c_out d].
+
+    i = 1 in all of them, or in none that is there.
+    """
     # β_use D_use − β_ign (f − D_use) = (β_use + β_ign) D_use − β_ign f
     parameters = torch.cat([beta_use + beta_ignore, beta_ignore])
     arguments = first_arguments(conv, parameters, bias)
-    call = Call(**arguments, iterations=settings.iterations, epsilon=settings.epsilon)
+    shared = len(beta_use) == 1
+    call = Call(**arguments, iterations=settings.iterations, epsilon=settings.epsilon, shared=shared)
     poses, log_odds, *_ = _heinsen_capsule_conv(*call)
     return ScoredCapsules(poses, log_odds)
 

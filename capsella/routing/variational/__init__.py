@@ -72,6 +72,7 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
     """
 
     name: ClassVar[str] = "variational"
+    fused: ClassVar[tuple[str, ...]] = ("native",)
     compares_poses: ClassVar[bool] = True
 
     bias: bool = True
@@ -90,7 +91,7 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
 
     def score_conv(self, conv: CapsuleConv, **parameters: Tensor) -> ScoredCapsules:
         """See `LogisticRouting`."""
-        backend = choose_conv_backend(self.backend, (*BACKENDS, "native"), conv, SLOWER)
+        backend = choose_conv_backend(self.backend, (*BACKENDS, *self.fused), conv, SLOWER)
         if backend != "native":
             scored = _score(*capsule_votes(conv), parameters.get("bias"), self, backend)
             return conv.scored_parents(scored.poses, scored.log_odds)

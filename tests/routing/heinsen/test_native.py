@@ -88,4 +88,4 @@ def test_the_operator_keeps_torch_s_contract() -> None:
     conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=LAYERS["4×4 poses"].geometry)
     betas = torch.cat([tensors["beta_use"], tensors["beta_ignore"]])
     arguments = first_arguments(conv, betas.detach().requires_grad_(), tensors["bias"])
-    torch.library.opcheck(_heinsen_capsule_conv, tuple(Call(**arguments, iterations=3, epsilon=1e-5)))
+    torch.library.opcheck(_heinsen_capsule_conv, tuple(Call(**arguments, iterations=3, epsilon=1e-5, shared=False)))
