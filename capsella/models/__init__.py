@@ -12,6 +12,7 @@ from capsella.models import (
     resnet,
     self_routing_capsnet,
     self_routing_cnn,
+    stem_capsnet,
     stems,
     variational_capsnet,
 )  # which registers them
