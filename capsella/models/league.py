@@ -1,6 +1,7 @@
 """Networks that differ in their routing alone, or have none: ours, for a league of routings."""
 
 from collections.abc import Callable
+from math import prod
 from typing import TypeVar
 
 import torch
@@ -36,6 +37,8 @@ POSE, TYPES, KERNEL = 16, (8, 16), (3, 2)
 STRIDES = (2, 1, 2)
 """Of the stem's 3×3 convolutions, of 32, 64 and `width` channels."""
 CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES = 4, 6, 4
+FIRST = 4.0
+"""How long the sum of a parent's votes is at first, in mean children: their directions differ, so it is about 1."""
 Model = TypeVar("Model", bound=ImageClassifier)
 
 
@@ -76,7 +79,7 @@ def league_capsnet(
             channels=channels,
             classes=classes,
         )
-        start_for_relus(model.backbone)
+        _start(model, routing)
         return model
 
     return _of_parameters(build, parameters, width)
@@ -194,6 +197,21 @@ def _between(routing: Routing) -> list[nn.Module]:
     norm = _norm(routing)
     layer = CapsuleConv2d(TYPES[0], POSE, TYPES[1], POSE, *KERNEL, pose="matrix", routing=routing, norm=norm)
     return [layer, NormalisePoses(TYPES[1], POSE)] if routing.activation_kind == "shares" else [layer]
+
+
+def _start(model: CapsuleClassifier, routing: Routing) -> None:
+    """The stem's first weights, and the capsules' where activations are lengths.
+
+    There even couplings are to sum up to `FIRST` times the mean of the children: the plain sum over a hundred is so
+    long that a squash has no slope, and self-attention would not learn.
+    """
+    start_for_relus(model.backbone)
+    if routing.activation_kind != "lengths":
+        return
+    for layer in model.capsule_layers:
+        if isinstance(layer, CapsuleConv2d) and not layer.weight.is_meta:
+            children = prod(layer.geometry.kernel) * layer.weight.shape[2]
+            layer.weight.detach().mul_(FIRST * layer.weight.shape[3] / children)
 
 
 def _norm(routing: Routing) -> ParentNorm | None:

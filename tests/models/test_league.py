@@ -38,6 +38,14 @@ def test_every_routing_reaches_the_stem(routing):
     assert kind not in primary or type(model.primary) is primary[kind]
 
 
+@pytest.mark.parametrize("size", [20, 32, 48])
+@pytest.mark.parametrize("routing", ["dynamic", "random", "self_attention", "uniform"])
+def test_lengths_start_where_a_squash_has_a_slope(routing, size):
+    options = {"image_size": size, "channels": 2, "classes": 5, "routing": {"name": routing}}
+    lengths = create_model("league_capsnet", **options).train()(torch.rand(8, 2, size, size)).activations
+    assert 0.2 < lengths.min() < lengths.max() < 0.95
+
+
 def test_the_width_is_saved(tmp_path):
     model = create_model("league_cnn", image_size=24, classes=3)
     assert model.options["width"] > 8

@@ -1,4 +1,4 @@
-"""A new routing is a class that is registered, and nothing elsewhere: every part of the package takes it by its kind."""
+"""A new routing is a class that is registered, and nothing elsewhere: every part takes it by its kind."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
