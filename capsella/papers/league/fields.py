@@ -85,10 +85,10 @@ def _loaded(data: DataOptions) -> tuple[str, LabelledImages]:
 FIELDS = (
     Field("smallNORB", "league-smallnorb", ("smallnorb", "smallnorb-jpeg")),
     Field(
-        "smallNORB, a third of the elevations", "league-elevation", ("smallnorb-jpeg-poses", "toys"),
+        "smallNORB, a third of the elevations", "league-elevation", ("smallnorb-jpeg-poses",),
         Changed("novel elevations", _novel), stops=True, budgets={"small": SMALL_STOPPED, "night": NIGHT_STOPPED},
     ),
-    Field("MNIST", "league-digits", ("mnist40", "mnist"), Changed("affine digits", _affine)),
+    Field("MNIST", "league-digits", ("mnist40",), Changed("affine digits", _affine)),
     Field("blood cells", "league-cells", ("pbc",), Changed("another laboratory", _elsewhere)),
     Field("CIFAR-10", "league-photographs", ("cifar10", "cifar10-jpeg")),
 )  # fmt: skip

@@ -86,6 +86,8 @@ def test_sources():
         ("CIFAR-10", "cifar10-jpeg"),
     ]
     assert fields_on("smallnorb-jpeg-poses")[0][0].stops
+    for field in FIELDS:  # every source takes the options of its field's images
+        assert [field.base("small", source).data.name for source in field.sources] == list(field.sources)
     with pytest.raises(ValueError, match="'smallnorb-jpg'; did you mean smallnorb-jpeg"):
         fields_on("smallnorb-jpg")
     with pytest.raises(ValueError, match="data: must name each source once, got 'mnist,mnist40'"):
