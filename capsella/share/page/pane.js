@@ -154,8 +154,8 @@ function makeDrawing(run, input) {
  */
 export function makePane(run, change, bring) {
   const strip = makeStrip(run, (image) => change({ image, target: null, offsets: {} }));
-  const refusal = h("p", { class: "refusal", role: "status" });
-  const say = (text) => (refusal.textContent = text);
+  const news = h("p", { class: "news", role: "status" });
+  const say = (text) => (news.textContent = text);
   const more = run.server && makeMore(run, run.server.tests(run.number), bring, say);
   const about = h("p", { class: "about", role: "status" });
   const input = framed("input", "input");
@@ -176,7 +176,7 @@ export function makePane(run, change, bring) {
     dials ? [dialsHead(), dials.element] : h("p", { class: "note" }, run.whyNoDials),
     tools.element,
   );
-  const element = h("article", { class: "pane" }, strip.element, more, refusal, about, workbench, changed.element, routing.element);
+  const element = h("article", { class: "pane" }, strip.element, more, news, about, workbench, changed.element, routing.element);
   let measured = "";
 
   function show(state) {
