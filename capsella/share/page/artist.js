@@ -20,7 +20,7 @@ function makeShelf() {
 
 /** What the predicted capsule of an image draws as it was found: PyTorch drew it beforehand. */
 export function keptDrawing(run, image) {
-  return Float32Array.from(run.of(image, "drawn").row(), (value) => value / 255);
+  return Float32Array.from(run.its(image, "drawn").row(), (value) => value / 255);
 }
 
 /**

@@ -95,7 +95,7 @@ export function makeChanged(run, change) {
 
   const draw = run.artist && easelOn(run, drawing, drawingCaption);
   let shown = null; // what is to be seen, once it is in sight and known
-  const known = (image) => run.of(image, "changedPoses0") !== undefined;
+  const known = (image) => run.its(image, "changedPoses0") !== undefined;
   const inSight = makeLooker(run, element, (image, failure) => {
     if (!shown || shown.view.image !== image) return;
     if (failure) said.textContent = failure;
@@ -120,11 +120,11 @@ export function makeChanged(run, change) {
     element.classList.remove("unknown");
     const stop = state.stop ?? range.rest;
     const target = view.facts.predicted;
-    const found = run.of(state.image, `changedPoses${state.change}`).row();
+    const found = run.its(state.image, `changedPoses${state.change}`).row();
     const d = run.dials.names.length;
     const poseAt = (k) => found.subarray(k * d, (k + 1) * d);
     draw?.({ image: state.image, target, pose: poseAt(stop), turned: stop !== range.rest });
-    const active = run.of(state.image, `changedActivations${state.change}`);
+    const active = run.its(state.image, `changedActivations${state.change}`);
     const stops = current.amounts.length;
     const sure = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
     lengths.show([{ values: sure, kind: "first" }], 0, 1, stop, stops);
@@ -180,7 +180,7 @@ function makeLooker(run, element, done) {
     const { image, facts } = wish;
     wish = null;
     try {
-      run.learn(image, await run.server.changes(run.number, run.of(image, "images").row(), facts.predicted));
+      run.learn(image, await run.server.changes(run.number, run.its(image, "images").row(), facts.predicted));
       done(image, "");
     } catch (error) {
       done(image, error.message);

@@ -66,14 +66,14 @@ export async function readArrays(table, base64, prefix = "") {
   return grids;
 }
 
-/** A run's images and their arrays: `of(image, name)`, or undefined; `add` and `learn` take what came later. */
+/** A run's images and their arrays: `its(image, name)`, or undefined; `add` and `learn` take what came later. */
 function imagesOf(run, grid) {
   const images = [...run.images];
   const later = images.map(() => ({}));
   const single = (grids) => Object.fromEntries(Object.entries(grids).map(([name, one]) => [name, one.at(0)]));
   return {
     images,
-    of: (image, name) => later[image][name] ?? (image < run.images.length ? grid(name)?.at(image) : undefined),
+    its: (image, name) => later[image][name] ?? (image < run.images.length ? grid(name)?.at(image) : undefined),
     learn: (image, grids) => Object.assign(later[image], single(grids)),
     add(facts, grids) {
       later.push(single(grids));

@@ -14,7 +14,7 @@ const page = document.getElementById("page");
 export function worstDrawing(run) {
   let worst = 0;
   run.images.forEach((facts, image) => {
-    const drawn = decode(run.layers, facts.predicted, run.of(image, "poses").row(facts.predicted));
+    const drawn = decode(run.layers, facts.predicted, run.its(image, "poses").row(facts.predicted));
     const expected = keptDrawing(run, image);
     drawn.forEach((value, k) => (worst = Math.max(worst, 255 * Math.abs(value - expected[k]))));
   });

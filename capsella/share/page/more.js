@@ -46,7 +46,10 @@ function makeSketchpad(take) {
     event.preventDefault();
     canvas.setPointerCapture(event.pointerId);
     last = at(event);
-    strokeTo(last); // a click leaves a dot
+    pen.fillStyle = "white"; // a click leaves a dot
+    pen.beginPath();
+    pen.arc(...last, STROKE / 2, 0, 2 * Math.PI);
+    pen.fill();
   });
   canvas.addEventListener("pointermove", (event) => last && strokeTo(at(event)));
   canvas.addEventListener("pointerup", () => {

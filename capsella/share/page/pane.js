@@ -15,8 +15,8 @@ const PLAY_SECONDS = 3;
 /** All that follows from a state. */
 export function viewOf(run, state) {
   const facts = run.images[state.image];
-  const activations = run.of(state.image, "activations").row();
-  const poses = run.of(state.image, "poses");
+  const activations = run.its(state.image, "activations").row();
+  const poses = run.its(state.image, "poses");
   const target = state.target ?? facts.predicted;
   const pose = poses.row(target);
   const turnedPose = Float32Array.from(pose, (value, k) => value + (state.offsets[k] ?? 0));
@@ -33,7 +33,7 @@ export function viewOf(run, state) {
     turnedPose,
     other,
     otherPose: other === null ? null : poses.row(other),
-    pixels: Float32Array.from(run.of(state.image, "images").row(), (value) => value / 255),
+    pixels: Float32Array.from(run.its(state.image, "images").row(), (value) => value / 255),
     offsets: state.offsets,
     turnedDials: Object.values(state.offsets).filter((value) => value !== 0).length,
     activation: activations[target],
@@ -48,7 +48,7 @@ export function viewOf(run, state) {
 function makeThumbnail(run, k, choose) {
   const facts = run.images[k];
   const canvas = h("canvas", { "aria-hidden": "true" });
-  paint(canvas, Float32Array.from(run.of(k, "images").row(), (value) => value / 255), [run.channels, ...run.size]);
+  paint(canvas, Float32Array.from(run.its(k, "images").row(), (value) => value / 255), [run.channels, ...run.size]);
   const called = nameOf(facts).replace(/^./, (letter) => letter.toUpperCase());
   const truth = facts.truth.length ? `: ${namesOf(run, facts.truth)}` : "";
   const label = `${called}${truth}${isWrong(facts) ? `, taken for ${namesOf(run, facts.taken)}` : ""}`;

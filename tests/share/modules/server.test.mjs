@@ -33,15 +33,15 @@ test("a page that was sent asks nobody", () => {
 
 test("images that came later have arrays of their own", async () => {
   const run = await made();
-  assert.deepEqual([...run.of(1, "drawn").row()], [102, 255]);
-  assert.equal(run.of(0, "nothing"), undefined);
+  assert.deepEqual([...run.its(1, "drawn").row()], [102, 255]);
+  assert.equal(run.its(0, "nothing"), undefined);
   const place = run.add({ number: 7 }, { drawn: run.grid("drawn") });
   assert.equal(place, 2);
   assert.equal(run.images[2].number, 7);
-  assert.deepEqual([...run.of(2, "drawn").row()], [0, 51]);
-  assert.equal(run.of(2, "bias0"), undefined);
+  assert.deepEqual([...run.its(2, "drawn").row()], [0, 51]);
+  assert.equal(run.its(2, "bias0"), undefined);
   run.learn(0, { more: run.grid("drawn") });
-  assert.deepEqual(run.of(0, "more").shape, [1, 1, 2]);
+  assert.deepEqual(run.its(0, "more").shape, [1, 1, 2]);
 });
 
 test("what the server refuses is an error with its sentence; so is its silence", async (t) => {
