@@ -58,7 +58,7 @@ FIRST_STEPS = {
     "attack": ("load_runs",),
     "predict": ("load_run",),
     "explain": ("load_run",),
-    "explore": ("check_gradio",),
+    "explore": ("check_starlette",),
     "share": ("load_runs",),
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
