@@ -55,7 +55,7 @@ def opener(browser, own):
     yield open_tab
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert complaints == [], complaints
     assert asked
     assert not [url for url in asked if not url.startswith((*own, "data:", "blob:"))]
 

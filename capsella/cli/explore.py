@@ -21,7 +21,7 @@ _RUNS = tyro.conf.arg(metavar="[RUN…]", help_behavior_hint=f"(default: {DEMO})
 class Explore:
     """Open a page in the browser: choose, upload or draw an image, turn its dials.
 
-    It is the page of `capsella share`, with any test image, and with runs of any size. Further runs are beside it.
+    It is the page of `capsella share`, with any test image, and runs of any size.
 
     Without a run it shows runs/demo, the demo's, and trains that first if need be.
     """

@@ -13,8 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from capsella.explorer.server import USER
-
+USER = "capsella"
 MOST_WRONG = 5
 """Wrong passwords from one address within `WINDOW`, after which the right one is refused as well."""
 WINDOW = 60.0  # seconds

@@ -12,7 +12,6 @@ from capsella.errors import CapsellaError
 from capsella.explorer.subject import Subject
 
 INSTALL = 'the explorer needs Starlette and uvicorn, which are not installed: pip install "capsella[explore]"'
-USER = "capsella"
 LEAST_PASSWORD = 8
 
 
@@ -99,8 +98,6 @@ def serve(
 ) -> None:
     """Serve the page about `subjects` until interrupted; on other hosts than this one to whoever has the password.
 
-    Uploads stay in memory, for one answer. Nothing is written.
-
     Args:
         subjects: the runs, the first in front.
         host, port: where to listen.
@@ -120,17 +117,19 @@ def serve(
     from capsella.explorer.application import make_application
 
     application = make_application(subjects, names_of_server(host, name), password or None)
-    console = console or Console(highlight=False)
     with listen(host, port) as listening:
-        shown = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        console.print(f"explore {' and '.join(one.name for one in subjects)} at {shown}", soft_wrap=True, markup=False)
-        if password:
-            console.print(f"sign in as {USER}, with the password in CAPSELLA_PASSWORD", soft_wrap=True, markup=False)
-        console.print("Ctrl-C ends it")
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        _announce(console or Console(highlight=False), subjects, address, password)
         if browser:
-            webbrowser.open(shown)  # which waits until the server answers
-        uvicorn.Server(
-            uvicorn.Config(
-                application, log_level="error", server_header=False, proxy_headers=False, timeout_graceful_shutdown=2
-            )
-        ).run(sockets=[listening])
+            webbrowser.open(address)  # which waits until the server answers
+        config = uvicorn.Config(
+            application, log_level="error", server_header=False, proxy_headers=False, timeout_graceful_shutdown=2
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _announce(console: Console, subjects: Sequence[Subject], address: str, password: str | None) -> None:
+    console.print(f"explore {' and '.join(one.name for one in subjects)} at {address}", soft_wrap=True, markup=False)
+    if password:
+        console.print("sign in as capsella, with the password in CAPSELLA_PASSWORD", soft_wrap=True, markup=False)
+    console.print("Ctrl-C ends it")

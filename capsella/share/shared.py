@@ -58,8 +58,7 @@ def share_runs(
     if not megabytes > 0:
         raise ValueError(f"megabytes: must be above 0, got {megabytes}")
     named = dict(zip(names_of(runs), map(capsules_of, runs), strict=True))
-    tests = [load_data(run.recipe.data).test for run in runs]
-    every = [make_pool(model, test) for model, test in zip(named.values(), tests, strict=True)]
+    every = [make_pool(capsules_of(run), load_data(run.recipe.data).test) for run in runs]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())

@@ -24,7 +24,7 @@ export function testNumber(text, count) {
 
 function makeSketchpad(take) {
   const canvas = h("canvas", { class: "sketch", width: SIDE, height: SIDE, role: "img", "aria-label": "Drawing area, light on dark, for mouse, pen or finger. Without one of them, choose a file instead." });
-  const pen = canvas.getContext("2d");
+  const pen = canvas.getContext("2d", { willReadFrequently: true }); // each stroke is read as a PNG
   const clear = () => {
     pen.fillStyle = "black";
     pen.fillRect(0, 0, SIDE, SIDE);
