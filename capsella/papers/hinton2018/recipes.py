@@ -88,7 +88,6 @@ def stem_capsnet_smallnorb_best() -> Recipe:
         model=ModelOptions("stem_matrix_capsnet", options),
         augment=AugmentOptions(shift=4, border="repeat", rotation=10.0, stretch=0.15, mixup=0.2),
         epochs=25,
-        precision="auto",
     )
 
 
