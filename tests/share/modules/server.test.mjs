@@ -6,7 +6,7 @@ import { readContent } from "../../../capsella/share/page/content.js";
 import { makeServer } from "../../../capsella/share/page/server.js";
 
 const packed = (bytes) => deflateSync(Uint8Array.from(bytes)).toString("base64");
-const soon = () => new Promise((done) => setTimeout(done, 5));
+const soon = () => new Promise((done) => setTimeout(done, 100));
 
 /** A run of two images of 1×2 pixels, whose drawings the server makes. */
 async function made() {
