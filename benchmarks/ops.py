@@ -94,7 +94,7 @@ class LayerOp(Op):
             return torch.randn(shape, generator=generator)
 
         poses = normal(batch, *self.grid, self.types, self.pose)
-        if self.routing.name == "dynamic":  # routes squashed capsules, whose activations are their lengths
+        if self.routing.activation_kind == "lengths":  # it routes squashed capsules
             poses = squash(poses)
             activations = length(poses)
         else:

@@ -58,7 +58,7 @@ FIRST_STEPS = {
     "attack": ("load_runs",),
     "predict": ("load_run",),
     "explain": ("load_run",),
-    "explore": ("check_gradio",),
+    "explore": ("check_starlette",),
     "share": ("load_runs",),
     "export": ("load_run",),
     "bench": ("bench_networks", "execution_times"),
@@ -78,7 +78,7 @@ FIRST_STEPS = {
 def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], bool]:
     """Whether a command line would be carried out, where cells/ has images; what it would do first is taken away."""
     from capsella.cli.main import VERBS, main
-    from capsella.papers.published import FIGURES, TABLES
+    from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
 
     def stop(*arguments: object, **options: object) -> None:
         raise ReachedError
@@ -93,7 +93,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
         if verb in VERBS:
             for step in steps:
                 monkeypatch.setattr(importlib.import_module(f"capsella.cli.{verb}"), step, stop)
-    for published in (*TABLES.values(), *FIGURES.values()):
+    for published in (*TABLES.values(), *OWN_TABLES.values(), *FIGURES.values()):
         monkeypatch.setattr(type(published("small")), "run", stop)
 
     def check(line: str) -> bool:

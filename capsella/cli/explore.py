@@ -8,30 +8,38 @@ from typing import Annotated
 import tyro
 
 from capsella.cli import train
+from capsella.cli.runs import load_runs
 from capsella.cli.screen import console
 from capsella.explorer import open_run
-from capsella.explorer.server import check_gradio, check_host, check_port, serve
+from capsella.explorer.server import check_host, check_port, check_starlette, serve
 
 DEMO = Path("runs/demo")
+_RUNS = tyro.conf.arg(metavar="[RUN…]", help_behavior_hint=f"(default: {DEMO})")
 
 
 @dataclass(frozen=True)
 class Explore:
     """Open a page in the browser: choose, upload or draw an image, turn its dials.
 
-    The first run has the dials; others are compared with it.
+    It is the page of `capsella share`, with any test image, and with runs of any size. Further runs are beside it.
 
     Without a run it shows runs/demo, the demo's, and trains that first if need be.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
+    runs: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="[RUN…]", help_behavior_hint="(default: runs/demo)"),
+    ] = ()
     """Folders of runs."""
     images: int = 500
-    """Test images on the page, spread evenly over the test set."""
+    """Test images that are looked at first, spread evenly: to be found by class, by right and wrong."""
     port: int = 7860
     """Port of the page."""
     host: str = "127.0.0.1"
     """Another address lets other machines in, with the password in the environment variable CAPSELLA_PASSWORD."""
+    name: str | None = None
+    """The name under which a proxy shows the page, as explore.example.org; other names are refused."""
     browser: bool = True
     """Open the page in this machine's browser."""
 
@@ -42,9 +50,17 @@ def run(arguments: list[str]) -> None:
     password = os.environ.get("CAPSELLA_PASSWORD")
     check_host(options.host, password)
     check_port(options.host, options.port)
-    check_gradio()
+    check_starlette()
     if not options.runs and not (DEMO / "model.safetensors").exists():
         print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
-    subjects = [open_run(folder, options.images) for folder in options.runs or (DEMO,)]
-    serve(subjects, host=options.host, port=options.port, password=password, browser=options.browser, console=console())
+    subjects = [open_run(run, name, options.images) for name, run in load_runs(options.runs or (DEMO,)).items()]
+    serve(
+        subjects,
+        host=options.host,
+        port=options.port,
+        password=password,
+        name=options.name,
+        browser=options.browser,
+        console=console(),
+    )

@@ -9,6 +9,8 @@ import tyro
 from capsella.cli.runs import load_runs
 from capsella.share import MOST_IMAGES, MOST_MEGABYTES, share_runs
 
+_RUNS = tyro.conf.arg(metavar="RUN [RUN]", help_behavior_hint="(required)")
+
 
 @dataclass(frozen=True)
 class Share:
@@ -19,9 +21,11 @@ class Share:
     Test images are in it: whoever gets the page can see them.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN]")]
+    runs: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN]", help_behavior_hint="(required)")
+    ]
     """Folder of the run, or of two to compare."""
-    out: Path
+    out: Annotated[Path, tyro.conf.arg(metavar="PAGE.HTML")]
     """The page to write, as page.html."""
     images: int = MOST_IMAGES
     """Test images on the page: every class, mistakes, and images of which no capsule is sure."""

@@ -7,7 +7,8 @@ from capsella.cli.published import run_published
 from capsella.cli.screen import show
 from capsella.grid import BudgetName
 from capsella.papers.kinds.published import PublishedTable, draw_table
-from capsella.papers.published import TABLES
+from capsella.papers.league.table import League
+from capsella.papers.published import OWN_TABLES, TABLES
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,19 @@ class TableOptions:
     seeds: tuple[int, ...] = (0,)
     """Seeds of each row's runs; two or more give a standard deviation."""
     data: str | None = None
-    """Another source of images, as smallnorb-jpeg for smallnorb; for sabour2017-affnist, of the changed ones alone."""
+    """Another source of images, as smallnorb-jpeg for smallnorb; for sabour2017-affnist, of the changed ones alone; for
+    routings, one or several of its sources, with commas between them."""
     folder: Path | None = None
     """Folder of the runs and the JSON; default: runs/NAME-BUDGET[-DATA], one for all tables of forslov2018."""
 
 
 def run(arguments: list[str]) -> None:
     """List the tables, or run one."""
-    if ran := run_published("table", TABLES, TableOptions, _describe, arguments):
+    if ran := run_published("table", {**TABLES, **OWN_TABLES}, TableOptions, _describe, arguments):
         values, path = ran
         show(draw_table(values))
         print(f"written to {path}")
 
 
-def _describe(table: PublishedTable) -> str:
+def _describe(table: PublishedTable | League) -> str:
     return f"{table.title}; {len(table.rows)} rows ({', '.join(table.columns)})"

@@ -1,40 +1,13 @@
 """Whether a training ended while its network still learned."""
 
-from collections.abc import Sequence
-
-import numpy as np
-from jaxtyping import Float
-from scipy.stats import linregress
-
 from capsella.compare.trained import Trained
-from capsella.explain.plots import read_metrics
-
-STILL = 0.1
-"""A curve still falls where its last third brought more than this share of all that it fell."""
+from capsella.grid import still_learned
 
 
 def is_unfinished(one: Trained) -> bool:
     """Whether its training loss, or its training error, still fell when the trainings with every seed ended.
 
-    A loss whose margin widens may rise while the network learns; the error then tells.
-
     Raises:
         CapsellaError: unreadable metrics of a run.
     """
-    tables = [read_metrics(run.folder / "metrics.csv") for run in one.by_seed.values()]
-    return any(still_falls([table[name] for table in tables]) for name in ("train_loss", "train_error"))
-
-
-def still_falls(seeds: Sequence[Float[np.ndarray, "epochs"]]) -> bool:
-    """Whether a curve of the training, as loss against epochs, still fell clearly when it ended.
-
-    The mean over seeds counts. A line through its last third, three epochs at least, must fall by more than a tenth of
-    what the whole curve fell, and not by chance (one-sided t-test of the slope, 5 %). Of two epochs nothing is said.
-    """
-    curve = np.stack([one[: min(map(len, seeds))] for one in seeds]).mean(0)
-    last = max(3, len(curve) // 3)
-    if len(curve) < last or not np.isfinite(curve).all() or np.ptp(curve[-last:]) == 0:
-        return False
-    line = linregress(np.arange(last), curve[-last:], alternative="less")
-    end = line.intercept + line.slope * (last - 1)
-    return bool(line.pvalue < 0.05 and -line.slope * last > STILL * max(curve[0] - end, 0))
+    return still_learned([run.folder for run in one.by_seed.values()])

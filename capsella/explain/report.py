@@ -239,7 +239,9 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
 def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
-        return Section(name, title, "EM routing alone gathers votes around means; this model's classes do without it.")
+        return Section(
+            name, title, "Votes are gathered around means by EM routing and its kin; this model's classes do without."
+        )
     index, image = _example(evaluation, images)
     histograms = class_vote_distances(model, image)
     text = (

@@ -127,6 +127,10 @@ def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list
         for layer in layers:
             handle = layer.register_forward_pre_hook(lambda module, args: children.update({module: args[0]}))
             hooks.callback(handle.remove)
+        if layers and layers[-1] is model.last_layer():  # where log-odds are the logits, it is asked for them instead
+            below = [model.primary, *model.capsule_layers][-2]
+            handle = below.register_forward_hook(lambda module, args, made: children.update({layers[-1]: made}))
+            hooks.callback(handle.remove)
         model.encode(image.unsqueeze(0).to(device))
         return [
             _look_at(f"routing layer {number} ({trace.name})", fields, layer, children[layer], trace)

@@ -11,7 +11,7 @@ from torch import Tensor
 from capsella.errors import CapsellaError
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
-from capsella.routing import EMRouting, RoutingTrace, record
+from capsella.routing import RoutingTrace, record
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,19 @@ def _check_bins(bins: int) -> None:
 
 
 def has_vote_distances(model: ImageClassifier) -> bool:
-    """Whether EM routes the class capsules, so that `class_vote_distances` works."""
-    return isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, EMRouting)
+    """Whether distances weigh the votes for the class capsules, as in EM, so that `class_vote_distances` works."""
+    routing = model.class_routing if isinstance(model, CapsuleClassifier) else None
+    return routing is not None and routing.compares_poses
 
 
 def class_vote_distances(model: ImageClassifier, image: Float[Tensor, "c h w"], bins: int = 40) -> VoteDistances:
     """The histograms of the class capsules, the last routed layer, for one image.
 
     Raises:
-        CapsellaError: the model's last layer is not routed by EM.
+        CapsellaError: the routing of the model's last layer, if any, does not weigh votes by distance.
     """
     if not has_vote_distances(model):
-        raise CapsellaError(f"{model.name}: the class capsules must be routed by EM for vote distances")
+        raise CapsellaError(f"{model.name}: the class capsules must be routed by EM, or others by distance, for this")
     model.check_images(image[None])
     with inference(model) as device, record() as traces:
         model(image[None].to(device))

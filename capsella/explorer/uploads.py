@@ -1,12 +1,11 @@
 """Images from outside, uploaded or drawn: checked before anything large is unpacked, and every change said."""
 
-import base64
-import binascii
+import re
+import warnings
 from io import BytesIO
-from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -17,16 +16,16 @@ from capsella.models import ImageClassifier
 
 MOST_BYTES = 20_000_000
 MOST_PIXELS = 40_000_000  # a page is no place to wait for a gigapixel scan; 120 MB of memory unpacked
+MOST_SKETCHED = 1_000_000  # pixels of the page's own canvas
 _OTHERS = ("ICO", "TGA", "PPM")  # looked at only to say what a file is
-_DATA_URL = "data:image/png;base64,"
 _FOREIGN = "drawing: must come from the page's own canvas"
 
 
-def read_upload(file: Path, name: str, model: ImageClassifier) -> tuple[Float[Tensor, "c h w"], list[str]]:
-    """An uploaded file as the model takes it, and what was done to it.
+def read_upload(content: bytes, name: str, model: ImageClassifier) -> tuple[UInt8[Tensor, "c h w"], list[str]]:
+    """An uploaded file as the model takes it, and what was done to it. It is read in memory; no disk sees it.
 
     Returns:
-        [c h w] in [0, 1], and sentences: resized, converted, brought to 8 bits.
+        [c h w], 0..255, and sentences: resized, converted, brought to 8 bits.
 
     Raises:
         CapsellaError: larger than `MOST_BYTES` or `MOST_PIXELS`, damaged, of another format, animated or of several
@@ -34,20 +33,27 @@ def read_upload(file: Path, name: str, model: ImageClassifier) -> tuple[Float[Te
     """
     if model.channels not in (1, 3):
         raise CapsellaError(f"this network takes images of {model.channels} channels, which no image file holds")
-    size = file.stat().st_size
-    if size > MOST_BYTES:
-        raise CapsellaError(f"{name}: must be at most {MOST_BYTES / 1e6:.0f} MB, got {size / 1e6:.1f} MB")
-    content = file.read_bytes()
+    if len(content) > MOST_BYTES:
+        raise CapsellaError(f"{name}: must be at most {MOST_BYTES / 1e6:.0f} MB, got {len(content) / 1e6:.1f} MB")
     said = _check_header(content, name, model)
-    form = (model.image_size, model.channels, model.value_range, model.cut)
-    return decode(BytesIO(content), name, *form).float() / 255, said
+    return decode(BytesIO(content), name, model.image_size, model.channels, model.value_range, model.cut), said
 
 
 def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str]:
     try:
-        with Image.open(BytesIO(content), formats=(*FORMATS, *_OTHERS)) as image:
-            kind, (width, height), mode, depth = image.format, image.size, image.mode, depth_of(image)
-            frames = getattr(image, "n_frames", 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # ours is a sentence, and stricter
+            image = Image.open(BytesIO(content), formats=(*FORMATS, *_OTHERS))
+        with image:
+            kind, (width, height), mode = image.format, image.size, image.mode
+            _check_pixels(name, width * height, f"{width}×{height} = ")
+            depth, frames = depth_of(image), getattr(image, "n_frames", 1)
+    except Image.DecompressionBombError as error:  # Pillow does not even say its sides
+        pixels = re.search(r"\d+", str(error))
+        _check_pixels(name, int(pixels[0]) if pixels else 2 * MOST_PIXELS, "")
+        raise
+    except CapsellaError:
+        raise
     except Exception as error:  # decoders raise errors of every kind on damaged bytes
         raise CapsellaError(
             f"{name}: is damaged, or no image; PNG, JPEG, BMP, TIFF, GIF and WebP can be read"
@@ -56,14 +62,18 @@ def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str
         raise CapsellaError(f"{name}: must be a single picture, got {frames} (animated, or several pages)")
     if kind not in FORMATS and kind != "MPO":
         raise CapsellaError(f"{name}: must be PNG, JPEG, BMP, TIFF, GIF or WebP, got {kind}")
-    if width * height > MOST_PIXELS:
-        got = f"{width}×{height} = {width * height / 1e6:.1f}"
-        raise CapsellaError(f"{name}: must have at most {MOST_PIXELS // 10**6} megapixels, got {got}")
     if depth is not None and model.value_range is None:
         raise CapsellaError(
             f"{name}: has {depth} a channel, and this network was trained on images of 8; save it with 8 bits"
         )
     return _changes(name, (height, width), mode, depth, model)
+
+
+def _check_pixels(name: str, pixels: int, sides: str) -> None:
+    if pixels > MOST_PIXELS:
+        raise CapsellaError(
+            f"{name}: is too large, must have at most {MOST_PIXELS // 10**6} megapixels, got {sides}{pixels / 1e6:,.1f}"
+        )
 
 
 def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, model: ImageClassifier) -> list[str]:
@@ -87,23 +97,20 @@ def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, mod
     return said
 
 
-def read_drawing(url: str, model: ImageClassifier) -> Float[Tensor, "c h w"]:
-    """A drawing, light on dark, as the browser's canvas gives it, at the model's size, in [0, 1].
+def read_sketch(content: bytes, model: ImageClassifier) -> UInt8[Tensor, "c h w"]:
+    """What was drawn on the page, light on dark, a PNG of its canvas; at the model's size, 0..255.
 
     Raises:
-        CapsellaError: a model of colour images, no PNG as a data URL, or an empty canvas.
+        CapsellaError: a model of colour images, no PNG of a canvas, or an empty canvas.
     """
     if model.channels != 1:
         raise CapsellaError("drawing: must be for a network of grey images; this one takes colour")
-    if not url.startswith(_DATA_URL) or len(url) > MOST_BYTES:
-        raise CapsellaError(_FOREIGN)
     try:
-        pixels = base64.b64decode(url.removeprefix(_DATA_URL), validate=True)
-        with Image.open(BytesIO(pixels), formats=("PNG",)) as image:
-            if image.width * image.height > 1_000_000:
+        with Image.open(BytesIO(content), formats=("PNG",)) as image:
+            if image.width * image.height > MOST_SKETCHED:
                 raise CapsellaError(_FOREIGN)
-            tensor = to_tensor(image.convert("L"), model.image_size, 1).float() / 255
-    except (binascii.Error, OSError, SyntaxError, ValueError) as error:
+            tensor = to_tensor(image.convert("L"), model.image_size, 1)
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise CapsellaError(_FOREIGN) from error
     if not torch.any(tensor > 0):
         raise CapsellaError("drawing: must show something; the canvas is empty")

@@ -113,12 +113,12 @@ class Grid:
         self.clock.plan([*(_cost(row) for row in rows for _ in range(len(factors) + len(seeds) - 1)), *later])
         found = [Searched(row) for row in rows]
         for factor in factors:
-            tried = [_at_rate(row, rate_at(row.recipe, factor)) for row in rows]
+            tried = [at_rate(row, rate_at(row.recipe, factor)) for row in rows]
             for one, row, runs in zip(found, tried, self.validated(tried, seeds[:1]), strict=True):
                 one.tried[row.recipe.optimizer.learning_rate] = runs[seeds[0]]
         for one in found:
             one.rate = min(one.tried, key=lambda rate: one.tried[rate].rank)
-        best = [_at_rate(one.row, one.rate) for one in found]
+        best = [at_rate(one.row, one.rate) for one in found]
         for one, runs in zip(found, self.validated(best, seeds[1:]), strict=True):
             one.by_seed = {seeds[0]: one.tried[one.rate], **runs}
         return found
@@ -170,6 +170,12 @@ def rate_at(recipe: Recipe, factor: float) -> float:
     return float(f"{factor * recipe.optimizer.learning_rate:.2g}")
 
 
+def at_rate(row: Row, rate: float) -> Row:
+    """The row with this learning rate, in folders of its own."""
+    recipe = replace(row.recipe, optimizer=replace(row.recipe.optimizer, learning_rate=rate))
+    return replace(row, slug=f"{row.slug}-rate{rate:g}", recipe=recipe, cost=_cost(row))
+
+
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raises:
     ValueError: no seed, or one twice.
@@ -190,11 +196,6 @@ def check_sources(recipes: Sequence[Recipe]) -> None:
 
 def _cost(row: Row) -> str:
     return row.cost or row.slug
-
-
-def _at_rate(row: Row, rate: float) -> Row:
-    recipe = replace(row.recipe, optimizer=replace(row.recipe.optimizer, learning_rate=rate))
-    return replace(row, slug=f"{row.slug}-rate{rate:g}", recipe=recipe, cost=_cost(row))
 
 
 def _validated(files: RunFolder) -> Validated:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 from rich.console import Console
 
-from capsella.data import DataOptions, Splits, load_data
+from capsella.data import DataOptions, LabelledImages, Splits, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.models import ImageClassifier
@@ -120,10 +120,33 @@ def evaluated_again(
     Raises:
         CapsellaError: no finished run is in `folder`.
     """
+
+    def images() -> tuple[str, LabelledImages]:
+        splits = load_data(data)
+        return splits.name, splits.test
+
+    return evaluated_on(folder, name, images, change)
+
+
+def evaluated_on(
+    folder: Path,
+    name: str,
+    images: Callable[[], tuple[str, LabelledImages]],
+    change: Callable[[ImageClassifier], ImageClassifier] | None = None,
+) -> dict[str, Any]:
+    """As `evaluated_again`, on any images.
+
+    Args:
+        folder, name, change: as there.
+        images: gives their name, and them; only called where the JSON is missing.
+
+    Raises:
+        CapsellaError: no finished run is in `folder`.
+    """
     files = RunFolder(folder)
     if not (folder / f"{name}.json").exists():
-        splits = load_data(data)
+        called, tested = images()
         model = load_run(folder).model
-        evaluation = evaluate(model if change is None else change(model).eval(), splits.test)
-        files.write(name, {"data": splits.name, **_test_values(evaluation)})
+        evaluation = evaluate(model if change is None else change(model).eval(), tested)
+        files.write(name, {"data": called, **_test_values(evaluation)})
     return files.read(name)

@@ -83,11 +83,15 @@ class ClusterCapsules(nn.Module):
 
     def forward(self, children: Capsules) -> Capsules:
         """Vote, weigh, normalise; but for the convolution always in float32."""
-        maps: Tensor = self.conv(children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2))  # [b (i g j d) h' w']
-        rows, columns = maps.shape[2:]
-        votes = maps.float().unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
-        with torch.autocast(maps.device.type, enabled=False):
-            poses = cluster_routing(votes.flatten(4).transpose(1, 2)).poses.unflatten(2, (self.pose_out, rows, columns))
+        votes = self.cast_votes(children)
+        with torch.autocast(votes.device.type, enabled=False):
+            poses = cluster_routing(votes.flatten(4)).poses.unflatten(2, votes.shape[4:])
             poses = cast(Tensor, self.norm(poses))
         poses = poses.flatten(2)[:, None, None] if self.whole else poses.permute(0, 3, 4, 1, 2)
         return Capsules(poses, torch.ones_like(poses[..., 0]))
+
+    def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
+        """The votes of each child type's cluster, for every element and site."""
+        maps: Tensor = self.conv(children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2))  # [b (i g j d) h' w']
+        votes = maps.float().unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
+        return votes.transpose(1, 2)

@@ -81,9 +81,7 @@ class CapsuleConv2d(nn.Module):
     def forward(self, children: Capsules) -> Capsules:
         """Route the children of every window; always in float32, since routing sums thousands of small votes."""
         if self.norm is not None:
-            parents = self.score(children).capsules()
-            record_normalised(parents.activations)
-            return parents
+            return self.score(children).capsules()
         with torch.autocast(children.poses.device.type, enabled=False):
             return self.routing.capsule_conv(self.conv_of(children), **self.routing_parameters)
 
@@ -98,7 +96,11 @@ class CapsuleConv2d(nn.Module):
             raise ValueError(f"routing: must be one whose activations are of log-odds, got {routing.name!r}")
         with torch.autocast(children.poses.device.type, enabled=False):
             scored = routing.score_conv(self.conv_of(children), **self.routing_parameters)
-            return scored if self.norm is None else self.norm(scored)
+            if self.norm is None:
+                return scored
+            normalised: ScoredCapsules = self.norm(scored)
+            record_normalised(normalised.log_odds.sigmoid())
+            return normalised
 
     def conv_of(self, children: Capsules) -> CapsuleConv:
         """The capsule convolution of these children, in float32, with the layer's weight and geometry."""

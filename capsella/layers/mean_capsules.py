@@ -27,4 +27,6 @@ class MeanCapsules(DenseCapsules):
         del self.weight
         # Not a part of the saved weights, as it never changes. torch.eye would import PyTorch's compiler.
         unit = torch.zeros(pose, pose).fill_diagonal_(1)
-        self.register_buffer("weight", unit.expand(1, 1, types_in, types_out, pose, pose), persistent=False)
+        # Written out, for an average over the steps of a training cannot be kept in a tensor that repeats its numbers.
+        weight = unit.expand(1, 1, types_in, types_out, pose, pose).clone()
+        self.register_buffer("weight", weight, persistent=False)

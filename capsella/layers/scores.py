@@ -27,11 +27,15 @@ class PoseScores(nn.Module):
     """One linear unit, the same for all classes, on the poses of class capsules.
 
     Shapes: Capsules(poses [b 1 1 classes d], activations [b 1 1 classes]) → [b classes].
+
+    Args:
+        pose: elements of each.
+        bias: with a number that is added to all scores, as the papers have it. A softmax takes it away again.
     """
 
-    def __init__(self, pose: int) -> None:
+    def __init__(self, pose: int, bias: bool = True) -> None:
         super().__init__()
-        self.linear = nn.Linear(pose, 1)
+        self.linear = nn.Linear(pose, 1, bias)
 
     def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
         """A score a class, always in float32."""

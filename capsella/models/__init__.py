@@ -8,6 +8,7 @@ from capsella.models import (
     efficient_capsnet,
     forslov2018,
     heinsen_capsnet,
+    league,
     matrix_capsnet,
     resnet,
     self_routing_capsnet,

@@ -61,7 +61,7 @@ def tsai2020_resnet(
         image_size=image_size,
         channels=channels,
         classes=classes,
-        scores=PoseScores(POSE) if isinstance(routing, InvertedAttentionRouting) else LogActivations(),
+        scores=LogActivations() if routing.has_activations else PoseScores(POSE),
     )
 
 

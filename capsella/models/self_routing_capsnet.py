@@ -161,7 +161,7 @@ def _with_capsules(
 
 def _hidden(types: int, pose: int, stride: int, routing: Routing, norm: Norm) -> Iterator[nn.Module]:
     # Kaiming's deviation, as the authors' code counts the fan-in of their weights [children, types·pose, pose].
-    sd = math.sqrt(2 / (types * pose * pose)) if isinstance(routing, SelfRouting) else WEIGHT_SD
+    sd = math.sqrt(2 / (types * pose * pose)) if routing.activation_kind == "shares" else WEIGHT_SD
     yield PadCapsules(1)
     yield CapsuleConv2d(types, pose, types, pose, 3, stride, weight_sd=sd, routing=routing)
     yield NormalisePoses(types, pose, norm)
@@ -169,6 +169,6 @@ def _hidden(types: int, pose: int, stride: int, routing: Routing, norm: Norm) ->
 
 def _class_capsules(grid: tuple[int, int], types: int, pose: int, classes: int, routing: Routing) -> DenseCapsules:
     """Those of self-routing have no votes; another routing needs them."""
-    if isinstance(routing, SelfRouting):
+    if routing.activation_kind == "shares":
         return MeanCapsules(grid, types, pose, classes, routing=routing)
     return DenseCapsules(grid, types, pose, classes, pose, routing=routing)

@@ -57,24 +57,32 @@ def stem_matrix_capsnet(
     require(width > 0 and width % 2 == 0, "be even and at least 2", width=width)
     require(types > 0 and types % 2 == 0, "be even and at least 2", types=types)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
-    convolutions = [*((3, stride) for stride in STRIDES), *CAPSULES]
-    grid = grid_after(prepare.size, convolutions)
-    offset = coordinate_addition(receptive_field_centres(prepare.size, convolutions), POSE)
     return CapsuleClassifier(
         backbone=nn.Sequential(prepare, *_stem((channels, width // 2, width, width))),
         primary=MatrixPrimaryCapsules(width, types // 2, POSE, norm=norm),
-        capsule_layers=nn.Sequential(
-            CapsuleConv2d(types // 2, POSE, types, POSE, 3, 2, pose="matrix", routing=routing, norm=norm),
-            CapsuleConv2d(types, POSE, types, POSE, 3, 1, pose="matrix", routing=routing, norm=norm),
-            DenseCapsules(
-                grid, types, POSE, len(classes), POSE,
-                tied=True, pose="matrix", vote_offset=offset, routing=routing, norm=class_norm,
-            ),
-        ),
+        capsule_layers=_capsule_layers(prepare.size, types, len(classes), routing, norm, class_norm),
         decoder=None,
         image_size=image_size,
         channels=channels,
         classes=classes,
+    )
+
+
+def _capsule_layers(
+    size: tuple[int, int], types: int, classes: int, routing: Routing, norm: ParentNorm | None,
+    class_norm: ParentNorm | None,
+) -> nn.Sequential:  # fmt: skip
+    """Two convolutions of capsules and the class capsules, for images of `size`."""
+    convolutions = [*((3, stride) for stride in STRIDES), *CAPSULES]
+    grid = grid_after(size, convolutions)
+    offset = coordinate_addition(receptive_field_centres(size, convolutions), POSE)
+    return nn.Sequential(
+        CapsuleConv2d(types // 2, POSE, types, POSE, 3, 2, pose="matrix", routing=routing, norm=norm),
+        CapsuleConv2d(types, POSE, types, POSE, 3, 1, pose="matrix", routing=routing, norm=norm),
+        DenseCapsules(
+            grid, types, POSE, classes, POSE,
+            tied=True, pose="matrix", vote_offset=offset, routing=routing, norm=class_norm,
+        ),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018 import tables as hinton2018
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.published import Published, PublishedTable
+from capsella.papers.league.table import League
 from capsella.papers.ribeiro2020 import tables as ribeiro2020
 from capsella.papers.sabour2017 import claims as sabour2017_claims
 from capsella.papers.sabour2017 import figures as sabour2017_figures
@@ -39,6 +40,8 @@ TABLES: dict[str, Callable[[BudgetName], PublishedTable]] = {
     "ribeiro2020": ribeiro2020.table,
     "heinsen2019": heinsen2019.table,
 }
+OWN_TABLES: dict[str, Callable[[BudgetName], League]] = {"routings": League}
+"""Tables of no paper: `capsella table` makes them, and `capsella reproduce` has nothing to hold them against."""
 FIGURES: dict[str, Callable[[BudgetName], Published]] = {
     "hinton2018-2": hinton2018_figures.figure_2,
     "sabour2017-3": sabour2017_figures.figure_3,

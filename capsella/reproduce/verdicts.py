@@ -6,15 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from capsella.compare.unfinished import still_falls
 from capsella.errors import CapsellaError
 from capsella.evaluation.intervals import Interval, difference_interval
-from capsella.explain.plots import read_metrics
-from capsella.grid import hits_of
+from capsella.grid import hits_of, still_learned
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.stopped_table import StoppedTable
 from capsella.reproduce.entries import Entry
-from capsella.training import Recipe, RunFolder
+from capsella.training import Recipe
 
 Answer = Literal["supports", "contradicts", "cannot tell"]
 FEWEST_SEEDS = 2
@@ -89,9 +87,7 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     if recipe.stop_at_error is not None:
         return "" if all(run["training"]["stopped"]["reached"] for run in runs) else "not reached"
     row = next(row for row in entry.rows if row.slug == slug)
-    tables = [read_metrics(RunFolder(row.folder(entry.folder, run["seed"])).metrics) for run in runs]
-    falls = any(still_falls([table[name] for table in tables]) for name in ("train_loss", "train_error"))
-    return "still learning" if falls else ""
+    return "still learning" if still_learned([row.folder(entry.folder, run["seed"]) for run in runs]) else ""
 
 
 def _open(claim: Claim, entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]]) -> str:

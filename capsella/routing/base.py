@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,10 @@ from capsella.errors import unknown_name
 from capsella.routing.checks import check_names
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.types import Capsules, ScoredCapsules
+
+ActivationKind = Literal["lengths", "log-odds", "shares", "none"]
+"""lengths: of the parents' squashed poses. log-odds: their logistic function, as of a `LogisticRouting`. shares: of the
+children, by their poses and not by votes; they sum to 1 over the parents. none: all are 1."""
 
 
 class Routed(NamedTuple):
@@ -57,8 +61,13 @@ class Routing(ABC):
     """Its fused backends, which hold no votes: "native", "triton", or none. Where there is one, an option `backend`
     chooses."""
 
-    has_activations: ClassVar[bool] = True
-    """Whether parents have activations; without, all are 1, and a network must read its classes off their poses."""
+    activation_kind: ClassVar[ActivationKind] = "lengths"
+    """What its activations are, by which networks choose the layers around it."""
+
+    @property
+    def has_activations(self) -> bool:
+        """Whether parents have activations; without, a network must read its classes off their poses."""
+        return self.activation_kind != "none"
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Name and shape of what a layer must learn for it, beside its weights.
@@ -93,6 +102,12 @@ class Routing(ABC):
 @dataclasses.dataclass(frozen=True)
 class LogisticRouting(Routing):
     """A routing whose activations are the logistic function of log-odds, which it can hand over instead."""
+
+    activation_kind: ClassVar[ActivationKind] = "log-odds"
+
+    @abstractmethod
+    def once(self) -> "LogisticRouting":
+        """The same with even couplings that stay so: what the votes say when every child counts alike."""
 
     @abstractmethod
     def score(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Scored:

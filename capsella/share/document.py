@@ -52,7 +52,7 @@ def joined_modules(entry: str = "main.js", folder: Path = PAGE) -> str:
 
 
 def page_html(title: str, facts: Mapping[str, Any], data: str) -> str:
-    """The file: `facts` become JSON, `data` is base64.
+    """The file: `facts` become JSON, `data` is base64. Where `facts` have a "server", the page may ask it.
 
     Raises:
         ValueError: a fact that is not finite, which JSON has no word for.
@@ -66,5 +66,6 @@ def page_html(title: str, facts: Mapping[str, Any], data: str) -> str:
         style=(PAGE / "style.css").read_text(encoding="utf-8"),
         script=joined_modules(),
         facts=printable(json_text),
+        server="server" in facts,
         data=data,
     )

@@ -14,13 +14,22 @@ NOT_DENSE = (
     "There are no dials: this network draws with convolutions, and this page holds dense decoders only. "
     "capsella explore has its dials."
 )
+MOST_WEIGHTS = 8_000_000
+"""Of a decoder that a served page holds: 16 MB, and 10 ms for a drawing. One page for all is no use if it is larger."""
 
 
-def why_no_dials(model: CapsuleClassifier) -> str:
-    """In a sentence; empty where the page can draw."""
+def why_no_dials(model: CapsuleClassifier, live: bool = False) -> str:
+    """In a sentence; empty where there are dials. live: a server stands behind the page, and draws all."""
     if model.decoder is None:
         return NO_DECODER
-    return "" if isinstance(model.decoder, DenseDecoder) else NOT_DENSE
+    return "" if live or isinstance(model.decoder, DenseDecoder) else NOT_DENSE
+
+
+def drawn_by_page(model: CapsuleClassifier, live: bool = False) -> bool:
+    """Whether the page draws, by weights that it holds. live: a large decoder stays with the server."""
+    if not isinstance(model.decoder, DenseDecoder):
+        return False
+    return not live or sum(weight.numel() for weight in model.decoder.parameters()) <= MOST_WEIGHTS
 
 
 def add_decoder(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> list[str]:

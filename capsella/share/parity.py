@@ -14,12 +14,11 @@ from jaxtyping import Float
 
 from capsella.errors import CapsellaError
 from capsella.models import CapsuleClassifier
-from capsella.models.inference import inference
-from capsella.share.content import Pool
 from capsella.share.document import PAGE
-from capsella.share.drawing import why_no_dials
+from capsella.share.drawing import drawn_by_page
+from capsella.share.looked import draw
+from capsella.share.pool import Pool
 from capsella.share.turned import turned
-from capsella.types import Capsules
 
 TOLERANCE = 0.004
 """Of a pixel in [0, 1], about one of 256 greys: more must not differ."""
@@ -75,17 +74,13 @@ def compare_page(page: Path, models: list[CapsuleClassifier], chosen: list[Pool]
 
 def _drawings(model: CapsuleClassifier, pool: Pool, dial: float) -> list[tuple[dict[str, Any], np.ndarray]]:
     """Each image's predicted capsule as found, and with all dials turned at random; none without a dense decoder."""
-    if why_no_dials(model):
+    if not drawn_by_page(model):
         return []
-    random, targets = np.random.default_rng(0), pool.activations.argmax(1)
+    random, targets = np.random.default_rng(0), pool.taken[:, 0]
     cases = []
     for scale in (0.0, dial):
         offsets = torch.from_numpy(random.uniform(-scale, scale, pool.poses.shape[::2])).float()  # [n d]
-        poses = pool.poses.clone()
-        poses[torch.arange(len(poses)), targets] += offsets
-        with inference(model) as device:
-            capsules = Capsules(poses[:, None, None].to(device), pool.activations[:, None, None].to(device))
-            drawn = model.decode(capsules, targets.to(device)).float().cpu().numpy()
+        drawn = draw(model, targets, pool.poses[torch.arange(len(targets)), targets] + offsets).numpy()
         for image, target in enumerate(targets.tolist()):
             request = {"draw": image, "target": target, "offsets": offsets[image].tolist()}
             cases.append((request, drawn[image]))
@@ -94,7 +89,7 @@ def _drawings(model: CapsuleClassifier, pool: Pool, dial: float) -> list[tuple[d
 
 def _changes(pool: Pool) -> list[tuple[dict[str, Any], np.ndarray]]:
     """The first image, changed in five ways."""
-    image = pool.images.images[:1].float() / 255
+    image = pool.images[:1].float() / 255
     shift = float(math.ceil(image.shape[3] / 5))
     ways = [("turn", 40.0), ("turn", -10.0), ("shift", shift), ("scale", 60.0), ("scale", 140.0)]
     return [

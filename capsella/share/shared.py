@@ -1,19 +1,20 @@
 """From trained runs to one page: chosen, packed, compared with PyTorch, and written only if it passes and fits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from capsella.data import load_data
-from capsella.data.split.sets import single_images
 from capsella.errors import CapsellaError, at_least
 from capsella.files import write_whole
 from capsella.models import CapsuleClassifier
 from capsella.share.arrays import Arrays
-from capsella.share.content import Pool, make_pool, run_content
+from capsella.share.choice import choose_images
+from capsella.share.content import run_content
 from capsella.share.document import page_html
 from capsella.share.parity import Compared, compare_page, find_node
+from capsella.share.pool import Pool, make_pool
 from capsella.training import Run
 
 MOST_IMAGES = 20
@@ -49,47 +50,69 @@ def share_runs(
 
     Raises:
         ValueError: no run or more than two, no images, no room.
-        CapsellaError: a CNN, a run on pairs, a page that is too large or differs from PyTorch.
+        CapsellaError: a CNN, a page that is too large or differs from PyTorch.
     """
     if not 1 <= len(runs) <= 2:
         raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
     at_least(1, images=images)
     if not megabytes > 0:
         raise ValueError(f"megabytes: must be above 0, got {megabytes}")
-    models = [_capsules(run) for run in runs]
+    named = dict(zip(names_of(runs), map(capsules_of, runs), strict=True))
+    tests = [load_data(run.recipe.data).test for run in runs]
+    every = [make_pool(model, test) for model, test in zip(named.values(), tests, strict=True)]
     arrays, node = Arrays(), find_node() is not None
-    facts, pools = _contents(runs, models, images, arrays)
-    names = [str(one["name"]) for one in facts]
-    everything = {"runs": facts, "arrays": arrays.table, "compared": node}
-    html = page_html(f"{' and '.join(names)}: inside a capsule network", everything, arrays.packed())
+    facts, pools = page_content(named, every, images, arrays)
+    html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
 
     def write(temporary: Path) -> None:
         temporary.write_text(html, encoding="utf-8")
         if node:
-            compared.append(compare_page(temporary, models, pools, [one["dials"]["most"] for one in facts]))
+            reach = [one["dials"]["most"] for one in facts["runs"]]
+            compared.append(compare_page(temporary, list(named.values()), pools, reach))
 
     write_whole(out, write)
-    inside = {name: pool.numbers for name, pool in zip(names, pools, strict=True)}
+    inside = {name: pool.numbers for name, pool in zip(named, pools, strict=True)}
     return Shared(out, out.stat().st_size / 1e6, inside, compared[0] if compared else None)
 
 
-def _contents(
-    runs: Sequence[Run], models: Sequence[CapsuleClassifier], most: int, arrays: Arrays
-) -> tuple[list[dict[str, Any]], list[Pool]]:
-    """Facts about each run, and the images chosen of it; the arrays go to `arrays`."""
-    facts, pools = [], []
-    for number, (run, model) in enumerate(zip(runs, models, strict=True)):
-        test = single_images(load_data(run.recipe.data).test, "shared pages")
-        name = run.folder.resolve().name
-        content, chosen = run_content(name, model, make_pool(model, test), most, arrays, str(number))
-        facts.append(content)
-        pools.append(chosen)
-    return facts, pools
+def page_content(
+    named: Mapping[str, CapsuleClassifier], pools: Sequence[Pool], most: int, arrays: Arrays, *, live: bool = False
+) -> tuple[dict[str, Any], list[Pool]]:
+    """Facts about runs, and the `most` images chosen of each pool; the arrays go to `arrays`.
+
+    Runs on the same images show the same ones, so that a comparison can follow what is chosen: then "alike" is true.
+    live: as `run_content`.
+    """
+    alike = all(pools[0].is_like(pool) for pool in pools)
+    places = [choose_images(pool, most) for pool in pools]
+    chosen = [pool.take(places[0] if alike else own) for pool, own in zip(pools, places, strict=True)]
+    rows = zip(named.items(), pools, chosen, strict=True)
+    facts = [
+        run_content(name, model, pool, some, arrays, str(number), live=live)
+        for number, ((name, model), pool, some) in enumerate(rows)
+    ]
+    return {"runs": facts, "alike": alike}, chosen
 
 
-def _capsules(run: Run) -> CapsuleClassifier:
+def page_title(names: Iterable[str]) -> str:
+    """Of the browser's tab."""
+    return f"{' and '.join(names)}: inside a capsule network"
+
+
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """What a page calls runs: by their folders, and by number where two folders have one name."""
+    names = [run.folder.resolve().name for run in runs]
+    return [f"{name} ({number + 1})" if names.count(name) > 1 else name for number, name in enumerate(names)]
+
+
+def capsules_of(run: Run) -> CapsuleClassifier:
+    """The run's network.
+
+    Raises:
+        CapsellaError: it is a CNN.
+    """
     if not isinstance(run.model, CapsuleClassifier):
         raise CapsellaError(
             f"{run.folder}: {run.model.name} is a CNN and has no capsules; capsella explain draws what it sees"

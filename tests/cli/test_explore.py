@@ -3,7 +3,7 @@
 import pytest
 
 from capsella.cli import explore
-from capsella.explorer import open_run
+from capsella.cli.runs import load_runs
 
 
 @pytest.fixture
@@ -11,10 +11,11 @@ def opened(monkeypatch, tmp_path):
     """Folders that were opened, and calls of `capsella train`; nothing is trained, loaded or served."""
     opened, trained = [], []
     monkeypatch.chdir(tmp_path)
-    for check in ("check_gradio", "check_port"):
+    for check in ("check_starlette", "check_port"):
         monkeypatch.setattr(explore, check, lambda *_: None)
     monkeypatch.setattr(explore.train, "run", trained.append)
-    monkeypatch.setattr(explore, "open_run", lambda folder, images: opened.append(str(folder)))
+    monkeypatch.setattr(explore, "load_runs", lambda folders: {str(folder): folder for folder in folders})
+    monkeypatch.setattr(explore, "open_run", lambda run, name, images: opened.append(name))
     monkeypatch.setattr(explore, "serve", lambda subjects, **options: None)
     return opened, trained
 
@@ -37,7 +38,7 @@ def test_what_is_refused_before_anything_is_loaded_or_trained(cli, words, text, 
 
 
 def test_a_folder_that_is_no_run_is_not_trained(cli, opened, monkeypatch):
-    monkeypatch.setattr(explore, "open_run", open_run)
+    monkeypatch.setattr(explore, "load_runs", load_runs)
     answer = cli("explore", "nowhere")
     assert "nowhere is not a run folder" in answer.err
     assert opened == ([], [])

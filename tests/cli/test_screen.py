@@ -9,14 +9,14 @@ from capsella.cli.recipes import recipe_groups
 from capsella.cli.screen import console, list_entries, list_names, show
 from capsella.data import source_table
 from capsella.models import list_models
-from capsella.papers.published import FIGURES, TABLES
+from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
 
 RECIPE_NAMES = [name for names in recipe_groups().values() for name in names]
 NAMES = {
     "train --help": RECIPE_NAMES,
     "recipes": RECIPE_NAMES,
     "models": list_models(),
-    "table": list(TABLES),
+    "table": [*TABLES, *OWN_TABLES],
     "figure": list(FIGURES),
     "data list": [row.name for row in source_table()],
 }

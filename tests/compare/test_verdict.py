@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from capsella.compare.sides import Judged, Side
-from capsella.compare.unfinished import still_falls
 from capsella.compare.verdict import judge as judge_by
 from capsella.evaluation.robustness.kept import Changed, kept
+from capsella.grid import still_falls
 
 IMAGES = 200
 EVEN = np.arange(IMAGES) % 5

@@ -96,8 +96,8 @@ def test_em_routing_shows_the_distances_of_its_votes(report, matrix_capsnet, cap
     text = report(matrix_capsnet)
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == FIGURES | {"coupling_entropy", "vote_distances"}
     assert "how far the votes for each class capsule lie from its mean" in text
-    assert "EM routing alone gathers votes around means" not in text
-    assert "EM routing alone gathers votes around means" in report(capsnet)
+    assert "Votes are gathered around means by EM routing and its kin" not in text
+    assert "Votes are gathered around means by EM routing and its kin" in report(capsnet)
 
 
 def test_no_mistakes_and_all_mistakes(report, cnn, image_set):

@@ -146,3 +146,17 @@ def test_figures_show_the_numbers(matrix_capsnet, image):
 
 def test_a_cnn_has_nothing_to_look_into(cnn, image):
     assert routed_layers(cnn, image) == []
+
+
+@pytest.mark.parametrize("routing", ["heinsen", "variational"])
+def test_networks_whose_log_odds_are_logits_are_looked_into(routing):
+    """Their class capsules are asked for log-odds, not called."""
+    options = {"image_size": 17, "channels": 1, "classes": 3, "routing": {"name": routing}}
+    model = create_model("league_capsnet", **options).eval()
+    image = torch.rand(1, 17, 17)
+    last = routed_layers(model, image)[-1]
+    with record() as traces, torch.no_grad():
+        output = model(image[None])
+        children = model.capsule_layers[:-1](model.primary(model.backbone(image[None])))
+    np.testing.assert_allclose(traces[1].activations[-1], output.activations, rtol=1e-5)
+    np.testing.assert_allclose(last.evidence[-1].sum(3), children.activations[0], rtol=1e-4, atol=1e-6)

@@ -1,10 +1,10 @@
+import importlib.util
 import socket
-import sys
 
 import pytest
 
 from capsella.errors import CapsellaError
-from capsella.explorer.server import check_gradio, check_host, check_port, is_loopback
+from capsella.explorer.server import check_host, check_port, check_starlette, is_loopback, names_of_server
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.3.2.1"])
@@ -34,7 +34,14 @@ def test_a_port_that_is_taken():
         check_port("127.0.0.1", 70000)
 
 
-def test_without_gradio_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gradio", None)
+@pytest.mark.parametrize("name", ["starlette", "uvicorn"])
+def test_without_its_libraries_the_error_says_how_to_install_them(monkeypatch, name):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == name else find(asked))
     with pytest.raises(CapsellaError, match=r'not installed: pip install "capsella\[explore\]"'):
-        check_gradio()
+        check_starlette()
+
+
+def test_names_under_which_browsers_may_ask():
+    assert names_of_server("127.0.0.1", None) == {"127.0.0.1", "localhost", "::1"}
+    assert {"192.168.1.7", "lab.example", socket.gethostname().lower()} <= names_of_server("192.168.1.7", "Lab.example")

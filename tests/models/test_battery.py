@@ -36,7 +36,8 @@ def images_for(model: ImageClassifier, batch: int = 2) -> torch.Tensor:
 def test_forward_and_backward(name: str) -> None:
     """Every parameter has a part in the loss, a little away from where training starts.
 
-    There, couplings of self-routing are zero whatever the poses are, so that the poses have no part yet.
+    There, couplings of self-routing are zero whatever the poses are, so that the poses have no part yet. A bias that is
+    added to the scores of all classes alike never has one: its gradient is 0 but for rounding.
     """
     model = small(name).train()
     with torch.no_grad():
@@ -52,7 +53,8 @@ def test_forward_and_backward(name: str) -> None:
     for path, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{path} has no gradient"
         assert parameter.grad.isfinite().all(), f"the gradient of {path} is not finite"
-        assert parameter.grad.abs().max() > 0, f"the gradient of {path} is zero"
+        if path != "scores.linear.bias":
+            assert parameter.grad.abs().max() > 0, f"the gradient of {path} is zero"
 
 
 @every_model
@@ -92,7 +94,7 @@ def test_any_batch_and_no_image_depends_on_its_neighbours(name: str) -> None:
         return torch.cat([output.activations, *poses], 1)
 
     # Products are summed in another order for other batches, and Gaussians in float32 make 4e-5 of that.
-    tolerance = 2e-4 if re.search("emnet|matrix|heinsen", name) else 2e-6
+    tolerance = 2e-4 if re.search("emnet|matrix|heinsen|league_cluster", name) else 2e-6
     together = answers(images)
     torch.testing.assert_close(answers(images[1:2]), together[1:2], rtol=tolerance, atol=tolerance)
     assert (together[0] - together[1]).abs().max() > 5 * tolerance  # a neighbour's answer would not pass

@@ -2,75 +2,36 @@
 
 import io
 import re
-import shutil
 import statistics
 
 import numpy as np
 import pytest
 from PIL import Image
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from tests.browser import CHROMIUM, DIAL, SIZES, launched, opener, pixels, until, violations
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-SLOW = 60_000  # milliseconds; other tests share the processor
 MOST_LATENCY = 16  # milliseconds from a dial's turn to the picture, median: the bar
-SIZES = [(1440, 900), (1024, 768), (390, 844)]
-DIAL = ".dials [role=slider]"
 
 
 @pytest.fixture(scope="module")
 def chromium():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def tab(shared, chromium):
-    """A function that opens the page; at the end no tab may have seen an error, or asked for anything but the file."""
-    complaints, asked, contexts = [], set(), []
+    """A function that opens the page from the disk; at the end nothing else may have been asked for."""
+    with opener(chromium, ("file:",)) as open_tab:
 
-    def open_tab(hash_="", path=shared.path, size=SIZES[0], motion="reduce", **options):
-        context = chromium.new_context(
-            viewport={"width": size[0], "height": size[1]}, reduced_motion=motion, accept_downloads=True, **options
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(SLOW)
-        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.add(request.url))
-        page.goto(f"{path.as_uri()}{hash_}")
-        page.wait_for_selector("main[data-ready]")
-        page.wait_for_selector(DIAL, state="attached") if path == shared.path else None
-        return page
+        def open_file(hash_="", path=shared.path, **options):
+            page = open_tab(f"{path.as_uri()}{hash_}", **options)
+            page.wait_for_selector(DIAL, state="attached") if path == shared.path else None
+            return page
 
-    yield open_tab
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert asked
-    assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
-
-
-def pixels(page, css=".drawing canvas"):
-    code = """css => {
-      const canvas = document.querySelector(css);
-      return [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data];
-    }"""
-    return np.array(page.evaluate(code, css))
-
-
-def until(page, code, *given):
-    """Wait until JavaScript says so; the page forbids code from strings, with which Playwright's own wait works."""
-    for _ in range(SLOW // 50):
-        if page.evaluate(code, *given):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"not within a minute: {code}")
+        yield open_file
 
 
 def texts(page, css):
@@ -189,11 +150,9 @@ def test_nothing_hangs_over_and_pictures_stay_in_sight(tab, size):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("hash_", ["", "#class=1&dials=1:0.2&change=turn&stop=7&iteration=1"])
 def test_axe_finds_nothing(tab, scheme, hash_):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = tab(hash_, color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    found = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found] == []
+    assert violations(page) == []
 
 
 def test_no_white_plots_in_the_dark(tab):

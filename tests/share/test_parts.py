@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.data import ImageSet
 from capsella.models import create_model
 from capsella.share.arrays import Arrays
 from capsella.share.choice import choose_images
-from capsella.share.content import Pool, class_axes, steepest_axes
+from capsella.share.content import class_axes, steepest_axes
 from capsella.share.document import PAGE, joined_modules, modules_in_order, page_html
+from capsella.share.pool import Pool
 from capsella.share.routed import MOST_VOTES, WITHIN, class_votes, look_at_routing
 from capsella.share.turned import STOPS, changes_of, turned
 
@@ -61,26 +61,40 @@ def test_arrays_that_are_refused(name, kind, values, text):
         arrays.add(name, kind, values)
 
 
+def pool_of(activations, labels):
+    count = len(labels)
+    images = torch.zeros(count, 1, 4, 4, dtype=torch.uint8)
+    return Pool(images, labels.reshape(count, -1), tuple(range(count)), count, activations, torch.zeros(count, 3, 2))
+
+
 def test_every_class_mistakes_and_unsure_images_are_chosen():
     labels = torch.arange(40) % 4
     activations = torch.full((40, 4), 0.1)
     activations[torch.arange(40), labels] = 0.9
     activations[20] = torch.tensor([0.1, 0.2, 0.95, 0.1])  # of class 0: a mistake
     activations[21] = torch.tensor([0.1, 0.3, 0.1, 0.1])  # right, but unsure
-    chosen = choose_images(activations, labels, 8)
+    chosen = choose_images(pool_of(activations, labels), 8)
     assert len(chosen) == len(set(chosen)) == 8
     assert {20, 21} <= set(chosen)
     assert set(labels[chosen].tolist()) == {0, 1, 2, 3}
     assert chosen[-1] == 20  # mistakes stand last
-    assert choose_images(activations, labels, 1) == [0]
-    assert sorted(choose_images(activations, labels, 100)) == list(range(40))
+    assert choose_images(pool_of(activations, labels), 1) == [0]
+    assert sorted(choose_images(pool_of(activations, labels), 100)) == list(range(40))
     with pytest.raises(ValueError, match="images: must be at least 1, got 0"):
-        choose_images(activations, labels, 0)
+        choose_images(pool_of(activations, labels), 0)
+
+
+def test_pairs_are_right_where_both_classes_are():
+    activations = torch.tensor([[0.9, 0.8, 0.1], [0.9, 0.1, 0.8], [0.2, 0.3, 0.1]])
+    pool = pool_of(activations, torch.tensor([[1, 0], [0, 1], [1, 0]]))
+    assert pool.taken.tolist() == [[0, 1], [0, 2], [1, 0]]
+    assert pool.right.tolist() == [True, False, True]
+    assert choose_images(pool, 3) == [0, 2, 1]  # mistakes stand last
 
 
 def test_more_classes_than_images():
     activations = torch.eye(30)
-    assert len(choose_images(activations, torch.arange(30), 5)) == 5
+    assert len(choose_images(pool_of(activations, torch.arange(30)), 5)) == 5
 
 
 def test_changes_about_the_centre():
@@ -101,8 +115,8 @@ def test_the_plane_of_a_class():
     poses = 0.9 * (usual + torch.linspace(-0.5, 0.5, 11)[:, None] * aside)
     both = torch.stack([poses, torch.rand(11, 5)], 1)
     activations = torch.tensor([[0.9, 0.1]]).repeat(11, 1)
-    images = ImageSet(torch.zeros(11, 1, 4, 4, dtype=torch.uint8), torch.zeros(11, dtype=torch.long), ("a", "b"))
-    axes = class_axes(Pool(images, tuple(range(11)), 11, activations, both))
+    images, labels = torch.zeros(11, 1, 4, 4, dtype=torch.uint8), torch.zeros(11, 1, dtype=torch.long)
+    axes = class_axes(Pool(images, labels, tuple(range(11)), 11, activations, both))
     torch.testing.assert_close(axes[0, 0], usual)
     torch.testing.assert_close(axes[0, 1].abs(), aside)
     assert axes.isfinite().all()

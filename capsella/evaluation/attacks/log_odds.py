@@ -5,7 +5,6 @@ their margins) mask the gradient: an attack then fails, and the network looks ro
 functions exactly: they are ln ‖s‖² of a squashed length ‖s‖²/(1+‖s‖²), and λ(β_a − cost) of an EM capsule.
 """
 
-from dataclasses import replace
 from typing import cast
 
 from jaxtyping import Float, Int
@@ -13,18 +12,11 @@ from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.routing import (
-    DynamicRouting,
-    EMRouting,
-    RandomRouting,
-    SelfAttentionRouting,
-    UniformRouting,
-    capsule_votes,
-)
+from capsella.routing import LogisticRouting, capsule_votes
 from capsella.types import Output
 
-BY_VOTES = (DynamicRouting, SelfAttentionRouting, UniformRouting, RandomRouting, EMRouting)
-"""Routings whose votes alone say which class is there, by their length or their agreement."""
+BY_VOTES = ("lengths", "log-odds")
+"""Kinds of activations that votes alone tell, by their length or their agreement."""
 LEAST = 1e-12
 """Activations below it, and squared lengths, count as this: their logarithm stays finite."""
 LEAST_BELOW_ONE = 2.0**-24
@@ -54,8 +46,8 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
     Dynamic routing, self-attention, and the uniform and random couplings that stand in for them:
     ‖squash(1/N Σ_i û_j|i)‖ over all N children, as in the authors' code; its log-odds are ln ‖1/N Σ_i û_j|i‖².
 
-    EM routing (not in the paper): the length of a pose says nothing of its presence there, agreement does. So: the
-    activation after one M-step with even couplings, the fixed start of Procedure 1, as log-odds λ_0(β_a − Σ_h cost).
+    EM routing and others by agreement (not in the paper): the length of a pose says nothing of its presence there. So:
+    the log-odds after one pass with even couplings; of EM's fixed start, λ_0(β_a − Σ_h cost).
 
     Capsule layers below the last route as they always do (the paper's network has none).
 
@@ -64,16 +56,20 @@ def vote_log_odds(model: ImageClassifier, images: Float[Tensor, "b c h w"]) -> F
     """
     model, layer = class_capsules(model)
     children = model.capsule_layers[:-1](model.primary(model.backbone(images)))
-    votes, activations = capsule_votes(layer.conv_of(children))
-    if not isinstance(layer.routing, EMRouting):
+    conv = layer.conv_of(children)
+    votes, activations = capsule_votes(conv)
+    if not isinstance(layer.routing, LogisticRouting):
         return (votes.mean(1).square().sum(2) + LEAST).log()
-    once = replace(layer.routing, iterations=1, start="even", backend="eager")
-    return log_odds(Output(once.route(votes, activations, **layer.routing_parameters).activations))
+    scored = layer.routing.once().score(votes, activations, **layer.routing_parameters)
+    parents = conv.scored_parents(scored.poses, scored.log_odds)
+    return (parents if layer.norm is None else layer.norm(parents)).log_odds[:, 0, 0].float()
 
 
 def has_class_capsules(model: ImageClassifier) -> bool:
     """Whether the vote attack can be made: the votes for the class capsules say which class is there."""
-    return isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, BY_VOTES)
+    if not isinstance(model, CapsuleClassifier) or model.class_routing is None:
+        return False
+    return model.class_routing.activation_kind in BY_VOTES
 
 
 def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleConv2d]:
@@ -82,6 +78,6 @@ def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleCo
     Raises:
         ValueError: it has none.
     """
-    if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, BY_VOTES):
+    if isinstance(model, CapsuleClassifier) and has_class_capsules(model):
         return model, cast(CapsuleConv2d, model.last_layer())
     raise ValueError(f"model: must have routed class capsules for the vote attack, got {type(model).__name__}")

@@ -1,6 +1,6 @@
 """EM routing of matrix capsules (Hinton, Sabour, Frosst 2018, OpenReview HJWLfGWRb, Procedure 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -120,6 +120,10 @@ class EMRouting(EMSettings, LogisticRouting):
         """β_u and β_a, from what a layer has learned."""
         scale = 1.0 if self.beta_a_scale is None else self.beta_a_scale
         return parameters["beta_u"], scale * parameters["beta_a"]
+
+    def once(self) -> LogisticRouting:
+        """The fixed start of Procedure 1: see `LogisticRouting`."""
+        return replace(self, iterations=1, start="even")
 
     def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
         """`em_routing`, with log-odds: all parents of these votes compete."""

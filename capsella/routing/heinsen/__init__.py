@@ -1,6 +1,6 @@
 """Heinsen routing (Heinsen 2019, "An Algorithm for Routing Capsules in All Domains", arXiv 1911.00792, Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -82,6 +82,10 @@ class HeinsenRouting(HeinsenSettings, LogisticRouting):
         rows = 1 if self.shared else children
         betas: dict[str, tuple[int, ...]] = {"beta_use": (rows, types), "beta_ignore": (rows, types)}
         return {**betas, "bias": (rows, types, pose)} if self.bias else betas
+
+    def once(self) -> LogisticRouting:
+        """See `LogisticRouting`."""
+        return replace(self, iterations=1)
 
     def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
         """`heinsen_routing`, with scores."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsella.errors import at_least
 from capsella.routing.backends import Backend, choose_backend
-from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.base import ActivationKind, Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
 from capsella.routing.inverted_attention.eager import attend_eager
 from capsella.routing.inverted_attention.reference import attend_reference
@@ -95,7 +95,7 @@ class InvertedAttentionRouting(Routing):
     """Options of `inverted_attention_routing` for a capsule layer; `AttentionStack` routes several layers at once."""
 
     name: ClassVar[str] = "inverted_attention"
-    has_activations: ClassVar[bool] = False
+    activation_kind: ClassVar[ActivationKind] = "none"
 
     iterations: int = 2
     """Rounds; in the first, couplings are even."""

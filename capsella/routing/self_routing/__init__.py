@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend
-from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.base import ActivationKind, Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes, gather_windows
 from capsella.routing.self_routing.eager import self_routing_eager
@@ -61,6 +61,7 @@ class SelfRouting(Routing):
     """Options of `self_routing` for a capsule layer, which reads the logits off its children's poses."""
 
     name: ClassVar[str] = "self"
+    activation_kind: ClassVar[ActivationKind] = "shares"
 
     backend: Backend = "auto"
     """Which implementation runs: reference or eager."""

@@ -1,6 +1,6 @@
 """Variational Bayes routing (Ribeiro, Leontidis, Kollias 2020, "Capsule Routing via Variational Bayes", 1905.11455)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -84,6 +84,10 @@ class VariationalRouting(VariationalSettings, LogisticRouting):
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """A bias [j] where asked for."""
         return {"bias": (types,)} if self.bias else {}
+
+    def once(self) -> LogisticRouting:
+        """See `LogisticRouting`."""
+        return replace(self, iterations=1)
 
     def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
         """`variational_routing`, with log-odds."""

@@ -1,7 +1,7 @@
 // The input turned, shifted or scaled: pose numbers move while the length holds. All of it seen by the network before.
 
+import { makeEasel } from "./artist.js";
 import { angleBetween, heading } from "./capsules.js";
-import { decode } from "./decoder.js";
 import { choices, h, svg } from "./dom.js";
 import { paint } from "./pictures.js";
 import { namedSlider } from "./slider.js";
@@ -10,6 +10,7 @@ import { plain, signed } from "./words.js";
 
 const WIDTH = 560;
 const HEIGHT = 150;
+const LOOKING = "The network is looking at this image, turned, shifted and scaled…";
 const NAMES = { turn: "Turn", shift: "Shift", scale: "Scale" };
 
 /** "turned by +20°", "shifted by −2 px", "scaled to 80 %", "unchanged". */
@@ -66,6 +67,7 @@ export function movers(poses, d) {
 export function makeChanged(run, change) {
   const input = h("canvas", { role: "img", "aria-label": "The input, changed" });
   const drawing = h("canvas", { role: "img", "aria-label": "What the capsule of the changed input draws" });
+  const drawingCaption = h("figcaption", {}, "drawn from its capsule");
   const said = h("p", { class: "said", role: "status" });
   const lengths = makeChart("How sure the capsule is, at each amount", () => [0, 0.5, 1]);
   const poses = makeChart("Each number of the pose, at each amount", (low, high) => [low, 0, high]);
@@ -78,35 +80,65 @@ export function makeChanged(run, change) {
     "section",
     { class: "changed" },
     h("h2", {}, "Change the input, and the pose follows"),
-    h("p", {}, "Here the network did look: every changed image was shown to it when this page was made. A good capsule stays as sure, and its numbers move."),
+    h("p", {}, `Here the network did look: every changed image ${run.server ? "is" : "was"} shown to it${run.server ? "" : " when this page was made"}. A good capsule stays as sure, and its numbers move.`),
     h("div", { class: "controls" }, kinds.element, slider.element),
     said,
     h(
       "div",
       { class: "changed-row" },
       h("figure", {}, input, h("figcaption", {}, "input, changed")),
-      run.layers && h("figure", {}, drawing, h("figcaption", {}, "drawn from its capsule")),
+      run.artist && h("figure", {}, drawing, drawingCaption),
       h("figure", { class: "chart" }, lengths.element, h("figcaption", {}, "how sure")),
       h("figure", { class: "chart" }, poses.element, legend),
     ),
   );
 
+  const draw = run.artist && easelOn(run, drawing, drawingCaption);
+  let shown = null; // what is to be seen, once it is in sight and known
+  const known = (image) => run.its(image, "changedPoses0") !== undefined;
+  const inSight = makeLooker(run, element, (image, failure) => {
+    if (!shown || shown.view.image !== image) return;
+    if (failure) said.textContent = failure;
+    else showKnown(shown.view, shown.state);
+  });
+
   function show(view, state) {
+    shown = { view, state };
     current = run.changes[state.change];
     const stop = state.stop ?? range.rest;
     kinds.set(state.change);
     slider.set(stop);
     const changed = turned(view.pixels, [run.channels, ...run.size], current.name, current.amounts[stop]);
     paint(input, changed, [run.channels, ...run.size]);
+    element.classList.toggle("unknown", !known(view.image));
+    if (known(view.image)) return showKnown(view, state);
+    said.textContent = LOOKING;
+    inSight.ask(view);
+  }
+
+  function showKnown(view, state) {
+    element.classList.remove("unknown");
+    const stop = state.stop ?? range.rest;
     const target = view.facts.predicted;
-    const found = run.grid(`changedPoses${state.change}`).row(state.image);
+    const found = run.its(state.image, `changedPoses${state.change}`).row();
     const d = run.dials.names.length;
     const poseAt = (k) => found.subarray(k * d, (k + 1) * d);
-    if (run.layers) paint(drawing, decode(run.layers, target, poseAt(stop)), [run.channels, ...run.decoder.size]);
-    const active = run.grid(`changedActivations${state.change}`);
+    draw?.({ image: state.image, target, pose: poseAt(stop), turned: stop !== range.rest });
+    const active = run.its(state.image, `changedActivations${state.change}`);
     const stops = current.amounts.length;
-    const sure = Array.from({ length: stops }, (_, k) => active.row(state.image, k)[target]);
+    const sure = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
     lengths.show([{ values: sure, kind: "first" }], 0, 1, stop, stops);
+    showPoses(found, d, stop);
+    const angle = angleBetween(poseAt(range.rest), poseAt(stop));
+    const strongest = active.row(stop).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
+    said.textContent =
+      `Capsule of ${run.classes[target]}, the input ${sayChange(current, stop)}: ` +
+      `how sure ${plain(sure[range.rest])} → ${plain(sure[stop])}, direction ${plain(angle, 0)}° from where it was.` +
+      (strongest === target ? "" : ` The network now says ${run.classes[strongest]}.`);
+  }
+
+  function showPoses(found, d, stop) {
+    const stops = found.length / d;
     const most = movers(found, d);
     const high = Math.max(...found.map(Math.abs), 0.1);
     const series = Array.from({ length: d }, (_, k) => ({
@@ -118,12 +150,52 @@ export function makeChanged(run, change) {
       "the pose: ", h("span", { class: "first" }, run.dials.names[most[0]]),
       ...(most.length > 1 ? [" and ", h("span", { class: "second" }, run.dials.names[most[1]])] : []), " move most",
     );
-    const angle = angleBetween(poseAt(range.rest), poseAt(stop));
-    const strongest = active.row(state.image, stop).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
-    said.textContent =
-      `Capsule of ${run.classes[target]}, the input ${sayChange(current, stop)}: ` +
-      `how sure ${plain(sure[range.rest])} → ${plain(sure[stop])}, direction ${plain(angle, 0)}° from where it was.` +
-      (strongest === target ? "" : ` The network now says ${run.classes[strongest]}.`);
   }
   return { element, show };
+}
+
+/** Draws what the capsule of a changed input holds. */
+function easelOn(run, canvas, caption) {
+  const shape = [run.channels, ...run.decoder.size];
+  const say = (how, text) => {
+    canvas.parentElement.className = how;
+    caption.textContent = text;
+  };
+  return makeEasel(run.artist, {
+    show(picture) {
+      paint(canvas, picture, shape);
+      say("", "drawn from its capsule");
+    },
+    wait: () => say("late", "drawing…"),
+    fail: (sentence) => say("failed", sentence),
+  });
+}
+
+/** Asks the server for what becomes of an image, once the section is in sight; `done(image, failure)` when it is known. */
+function makeLooker(run, element, done) {
+  let wish = null;
+  let seen = false;
+  async function go() {
+    if (!seen || !wish) return;
+    const { image, facts } = wish;
+    wish = null;
+    try {
+      run.learn(image, await run.server.changes(run.number, run.its(image, "images").row(), facts.predicted));
+      done(image, "");
+    } catch (error) {
+      done(image, error.message);
+    }
+  }
+  if (run.server) {
+    new IntersectionObserver((entries) => {
+      seen = entries[entries.length - 1].isIntersecting;
+      go();
+    }).observe(element);
+  }
+  return {
+    ask(view) {
+      wish = view;
+      go();
+    },
+  };
 }

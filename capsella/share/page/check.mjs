@@ -16,11 +16,11 @@ const runs = await readContent(JSON.parse(inside("facts")), inside("data"));
 function picture(request) {
   const run = runs[request.run];
   if ("draw" in request) {
-    const pose = Float32Array.from(run.grid("poses").row(request.draw, request.target));
+    const pose = Float32Array.from(run.its(request.draw, "poses").row(request.target));
     request.offsets.forEach((offset, k) => (pose[k] += offset));
     return decode(run.layers, request.target, pose);
   }
-  const pixels = Float32Array.from(run.grid("images").row(request.change), (value) => value / 255);
+  const pixels = Float32Array.from(run.its(request.change, "images").row(), (value) => value / 255);
   return turned(pixels, [run.channels, ...run.size], request.name, request.amount);
 }
 

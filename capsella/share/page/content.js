@@ -33,7 +33,7 @@ async function inflated(bytes) {
   return new Response(stream).arrayBuffer();
 }
 
-/** An array of a shape; `row(...index)` is what lies at the first indices, as a view. */
+/** An array of a shape; `row(...index)` is what lies at the first indices, as a view, and `at(k)` the same with its shape. */
 class Grid {
   constructor(values, shape) {
     this.values = values;
@@ -45,9 +45,15 @@ class Grid {
     const place = index.reduce((at, k, axis) => at * this.shape[axis] + k, 0);
     return this.values.subarray(place * size, (place + 1) * size);
   }
+
+  at(k) {
+    return new Grid(this.row(k), this.shape.slice(1));
+  }
 }
 
-function gridsOf(table, buffer) {
+/** The arrays of a table whose names begin with `prefix`, by what follows it. */
+export async function readArrays(table, base64, prefix = "") {
+  const buffer = await inflated(bytesOf(base64));
   const grids = {};
   for (const [name, [kind, shape, start]] of Object.entries(table)) {
     const count = shape.reduce((a, b) => a * b, 1);
@@ -55,21 +61,37 @@ function gridsOf(table, buffer) {
       kind === "f2"
         ? floatsOfHalves(new Uint8Array(buffer, start, 2 * count))
         : new KINDS[kind](buffer, start, count);
-    grids[name] = new Grid(values, shape);
+    if (name.startsWith(prefix)) grids[name.slice(prefix.length)] = new Grid(values, shape);
   }
   return grids;
 }
 
-/** The runs of a page: their facts, `grid(name)`, and a decoder's `layers`, or null. */
+/** A run's images and their arrays: `its(image, name)`, or undefined; `add` and `learn` take what came later. */
+function imagesOf(run, grid) {
+  const images = [...run.images];
+  const later = images.map(() => ({}));
+  const single = (grids) => Object.fromEntries(Object.entries(grids).map(([name, one]) => [name, one.at(0)]));
+  return {
+    images,
+    its: (image, name) => later[image][name] ?? (image < run.images.length ? grid(name)?.at(image) : undefined),
+    learn: (image, grids) => Object.assign(later[image], single(grids)),
+    add(facts, grids) {
+      later.push(single(grids));
+      return images.push(facts) - 1;
+    },
+  };
+}
+
+/** The runs of a page: their facts, `grid(name)` of the run, its images, and a decoder's `layers`, or null. */
 export async function readContent(facts, base64) {
-  const grids = gridsOf(facts.arrays, await inflated(bytesOf(base64)));
+  const grids = await readArrays(facts.arrays, base64);
   return facts.runs.map((run, number) => {
     const grid = (name) => grids[`${number}/${name}`];
-    const layers = run.decoder?.after.map((after, k) => ({
+    const layers = run.decoder?.after?.map((after, k) => ({
       weight: grid(`weight${k}`).values,
       bias: grid(`bias${k}`).values,
       after,
     }));
-    return { ...run, grid, layers: layers ?? null };
+    return { ...run, number, grid, layers: layers ?? null, ...imagesOf(run, grid) };
   });
 }

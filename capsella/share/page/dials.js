@@ -1,6 +1,5 @@
 // One dial for each number of a capsule, ranked by what it changes in the picture.
 
-import { decode } from "./decoder.js";
 import { h } from "./dom.js";
 import { paint } from "./pictures.js";
 import { makeSlider } from "./slider.js";
@@ -58,7 +57,8 @@ function makeDial(index, name, most, shape, turn, refuse) {
     if (event.key === "Enter") number.focus();
   });
   const showEnds = (pictures) => pictures.forEach((picture, k) => paint(ends[k], picture, shape));
-  return { element, slider: slider.element, set, showEnds };
+  const clearEnds = () => ends.forEach((canvas) => (canvas.width = canvas.width + 0)); // which empties it
+  return { element, slider: slider.element, set, showEnds, clearEnds };
 }
 
 /** Up and down go from dial to dial of a group; Tab enters it once. */
@@ -95,29 +95,48 @@ export function makeDials(run, turn) {
   const summary = h("summary", {});
   const folded = h("details", { class: "flat" }, summary, flat);
   for (const group of [strong, flat]) roveDials(group);
+  const progress = h("p", { class: "hint progress" });
   let measured = 0;
   let strongest = 0;
 
   /** Draw both ends of each dial, from the pose as the network found it, and put the dials in order. */
-  async function measure(target, pose) {
-    const turnNow = ++measured;
+  async function measure(image, target, pose) {
+    const mine = ++measured;
     const effects = [];
+    if (!run.artist.quick) begin();
     let began = performance.now();
     for (let k = 0; k < dials.length; k++) {
       if (performance.now() - began > BUSY) {
         await new Promise((done) => setTimeout(done));
-        if (turnNow !== measured) return;
+        if (mine !== measured) return;
         began = performance.now();
       }
-      const pictures = [-most, most].map((offset) => {
-        const moved = Float32Array.from(pose);
-        moved[k] += offset;
-        return decode(run.layers, target, moved);
-      });
+      const poses = [-most, most].map((offset) => Float32Array.from(pose, (value, at) => value + (at === k ? offset : 0)));
+      const pictures = run.artist.quick ? poses.map((moved) => run.artist.now(image, target, moved, true)) : await asked(target, poses);
+      if (mine !== measured) return;
+      if (!pictures) break;
       dials[k].showEnds(pictures);
       effects.push(effectOf(...pictures));
+      if (!run.artist.quick) progress.textContent = `The server has drawn the ends of ${k + 1} of ${dials.length} dials; then they are put in order.`;
     }
+    if (effects.length === dials.length) finish(effects);
+  }
+
+  function begin() {
+    dials.forEach((dial) => dial.clearEnds());
+    order({ strong: names.map((_, k) => k), flat: [] });
+  }
+  function finish(effects) {
+    progress.textContent = "";
     order(ranked(effects));
+  }
+  async function asked(target, poses) {
+    try {
+      return await run.artist.later(target, poses);
+    } catch (error) {
+      progress.textContent = `The dials are in the order of their numbers: ${error.message}`;
+      return null;
+    }
   }
 
   function order(rank) {
@@ -139,5 +158,5 @@ export function makeDials(run, turn) {
   function show(view) {
     dials.forEach((dial, k) => dial.set(view.offsets[k] ?? 0));
   }
-  return { element: h("div", { class: "all-dials" }, said, strong, folded), show, measure, strongest: () => strongest };
+  return { element: h("div", { class: "all-dials" }, said, progress, strong, folded), show, measure, strongest: () => strongest };
 }

@@ -1,10 +1,12 @@
 // The page: one view, or two beside each other.
 
+import { keptDrawing, makeArtist } from "./artist.js";
 import { readContent } from "./content.js";
 import { decode } from "./decoder.js";
 import { choices, h } from "./dom.js";
 import { makePane } from "./pane.js";
-import { firstState, formatHash, parseHash } from "./state.js";
+import { makeServer } from "./server.js";
+import { firstState, formatHash, missingImages, parseHash } from "./state.js";
 
 const page = document.getElementById("page");
 
@@ -12,9 +14,9 @@ const page = document.getElementById("page");
 export function worstDrawing(run) {
   let worst = 0;
   run.images.forEach((facts, image) => {
-    const drawn = decode(run.layers, facts.predicted, run.grid("poses").row(image, facts.predicted));
-    const expected = run.grid("drawn").row(image);
-    drawn.forEach((value, k) => (worst = Math.max(worst, Math.abs(255 * value - expected[k]))));
+    const drawn = decode(run.layers, facts.predicted, run.its(image, "poses").row(facts.predicted));
+    const expected = keptDrawing(run, image);
+    drawn.forEach((value, k) => (worst = Math.max(worst, 255 * Math.abs(value - expected[k]))));
   });
   return worst;
 }
@@ -32,23 +34,44 @@ function header(runs) {
   );
 }
 
-function footer(runs, compared) {
+function whence(runs, compared) {
+  if (runs[0].server) return "capsella explore serves this page. It asks that server alone.";
   const inside = runs.map((run) => `${run.images.length} of the ${run.of} test images of ${run.name}`).join(" and ");
-  const checked = h("span", {});
   const when = compared
     ? "It was compared with PyTorch when it was made."
     : "It was not compared with PyTorch when it was made, because Node was not installed there.";
+  return `Inside this file: ${inside}. It asks no other machine for anything. ${when}`;
+}
+
+function footer(runs, compared) {
+  const checked = h("span", {});
+  const text = whence(runs, compared);
   const check = () => {
     const drawing = runs.filter((run) => run.layers);
     if (!drawing.length) return;
     const worst = Math.max(...drawing.map(worstDrawing));
     checked.textContent = ` In this browser, no pixel of the ${drawing.reduce((sum, run) => sum + run.images.length, 0)} drawings is further than ${worst.toFixed(1)} grey levels of 255 from PyTorch’s (rounding alone makes 0.5).`;
   };
-  return { element: h("footer", {}, h("p", {}, `Inside this file: ${inside}. It asks no other machine for anything. ${when}`, checked)), check };
+  return { element: h("footer", {}, h("p", {}, text, checked)), check };
 }
 
-function makePage(runs, compared) {
-  const views = []; // { state, pane, holder }
+/** Where a run holds an image that another run shows, fetched if need be; null where it cannot be had. */
+async function placeOf(run, facts, alike) {
+  const same = run.images.findIndex((one) => (facts.wanted ? one.wanted === facts.wanted : alike && one.number === facts.number));
+  if (same >= 0) return same;
+  if (!run.server || !(alike || facts.wanted)) return null;
+  return fetchImage(run, facts.wanted ?? { number: facts.number });
+}
+
+/** Ask the server for an image; its place in the run. `wanted` is { number }, { file } or { sketch }. */
+async function fetchImage(run, wanted) {
+  const [kind] = Object.keys(wanted);
+  const { facts, grids } = await run.server[kind === "number" ? "image" : kind](run.number, wanted[kind]);
+  return run.add(kind === "number" ? facts : { ...facts, wanted }, grids);
+}
+
+function makePage(runs, { compared, alike }) {
+  const views = []; // { state, pane, holder, wishes }
   const holders = h("div", { class: "panes" });
   const beside = h("button", { type: "button", class: "beside", onclick: () => (views.length > 1 ? remove() : add()) });
   const { element: foot, check } = footer(runs, compared);
@@ -61,12 +84,9 @@ function makePage(runs, compared) {
   }
   function build(view) {
     view.pane?.stop();
-    view.pane = makePane(runs[view.state.run], (values) => set(view, values));
-    const which = choices("Run", runs.map((run) => run.name), (run) => {
-      view.state = firstState(run);
-      build(view);
-      remember();
-    });
+    const run = runs[view.state.run];
+    view.pane = makePane(run, (values) => choose(view, values), (wanted) => bring(view, wanted));
+    const which = choices("Run", runs.map(({ name }) => name), (number) => switchTo(view, number));
     which.set(view.state.run);
     which.element.hidden = runs.length < 2;
     view.holder.replaceChildren(which.element, view.pane.element);
@@ -82,20 +102,74 @@ function makePage(runs, compared) {
     else view.pane.showAll(view.state);
     remember();
   }
+  /** What a reader chooses; a view of another run follows. */
+  function choose(view, values) {
+    view.wishes++;
+    set(view, values);
+    for (const other of views) if (other !== view && other.state.run !== view.state.run) follow(other, view);
+  }
+  /** Show the same image and class as another view, and change the input as it does. */
+  async function follow(view, leader) {
+    const facts = runs[leader.state.run].images[leader.state.image];
+    const { target, change, stop } = leader.state;
+    const image = await when(view, placeOf(runs[view.state.run], facts, alike));
+    if (image === null) return;
+    const same = runs[view.state.run].classes.join() === runs[leader.state.run].classes.join();
+    const values = { image, target: same ? target : null, change, stop };
+    if (Object.entries(values).some(([name, value]) => view.state[name] !== value)) {
+      const moved = values.image !== view.state.image || values.target !== view.state.target;
+      set(view, moved ? { ...values, offsets: {} } : values);
+    }
+  }
+  /** What was promised, or null where it is not to be had, or something else was chosen meanwhile. */
+  async function when(view, promise) {
+    const wish = ++view.wishes;
+    view.pane.say("");
+    const slow = setTimeout(() => wish === view.wishes && view.pane.say("The network is looking at it…"), 300);
+    try {
+      const got = await promise;
+      if (wish !== view.wishes) return null;
+      view.pane.say("");
+      return got;
+    } catch (error) {
+      if (wish === view.wishes) view.pane.say(error.message);
+      return null;
+    } finally {
+      clearTimeout(slow);
+    }
+  }
+  async function bring(view, wanted) {
+    const run = runs[view.state.run];
+    const known = run.images.findIndex((facts) => "number" in wanted && facts.number === wanted.number);
+    const image = known >= 0 ? known : await when(view, fetchImage(run, wanted));
+    if (image === null) return;
+    choose(view, { image, target: null, offsets: {} });
+    view.pane.say((run.images[image].said ?? []).join("; "));
+  }
+  async function switchTo(view, number) {
+    const facts = runs[view.state.run].images[view.state.image];
+    const image = await when(view, placeOf(runs[number], facts, alike));
+    view.state = { ...firstState(number), image: image ?? 0 };
+    build(view);
+    remember();
+  }
   function open(state) {
-    const view = { state, pane: null, holder: h("div", { class: "holder" }) };
+    const view = { state, pane: null, holder: h("div", { class: "holder" }), wishes: 0 };
     views.push(view);
     holders.append(view.holder);
     build(view);
+    return view;
   }
   function settle() {
     holders.classList.toggle("two", views.length > 1);
-    beside.textContent = views.length > 1 ? "One view again" : runs.length > 1 ? "Put the other run beside it" : "Put a second image beside it";
+    const which = runs.length > 2 ? "another run" : "the other run";
+    beside.textContent = views.length > 1 ? "One view again" : runs.length > 1 ? `Put ${which} beside it` : "Put a second image beside it";
   }
   function add() {
-    const first = views[0].state;
-    const other = runs.length > 1 ? 1 - first.run : first.run;
-    open({ ...firstState(other), image: runs.length > 1 ? 0 : (first.image + 1) % runs[other].images.length });
+    const [first] = views;
+    const other = (first.state.run + 1) % runs.length;
+    const second = open({ ...firstState(other), image: runs.length > 1 ? 0 : (first.state.image + 1) % runs[other].images.length });
+    if (runs.length > 1) follow(second, first);
     settle();
     remember();
   }
@@ -104,15 +178,16 @@ function makePage(runs, compared) {
     settle();
     remember();
   }
-  function follow() {
-    const states = parseHash(location.hash, runs);
+  /** Show what the address says. */
+  async function read() {
+    const missing = runs[0].server ? missingImages(location.hash, runs) : [];
+    await Promise.all(missing.map(({ run, number }) => fetchImage(runs[run], { number }).catch(() => null)));
     while (views.length) views.pop().holder.remove();
-    states.forEach(open);
+    parseHash(location.hash, runs).forEach(open);
     settle();
   }
-  follow();
-  window.addEventListener("hashchange", follow);
-  return { views, check };
+  window.addEventListener("hashchange", read);
+  return { views, check, read };
 }
 
 /** The strongest dial plays once, unless the reader likes no motion, came for a view, or does something first. */
@@ -127,8 +202,11 @@ function playOnce({ views }) {
 }
 
 const facts = JSON.parse(document.getElementById("facts").textContent);
+const server = makeServer(facts);
 const runs = await readContent(facts, document.getElementById("data").textContent);
-const made = makePage(runs, facts.compared);
+for (const run of runs) Object.assign(run, { server, artist: makeArtist(run, server) });
+const made = makePage(runs, facts);
+await made.read();
 page.dataset.ready = "true";
 playOnce(made);
 setTimeout(made.check, 1500);

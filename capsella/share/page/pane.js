@@ -1,32 +1,39 @@
 // One view of a run: image → capsules → drawing, the dials, the changed input, the routing.
 
+import { makeEasel } from "./artist.js";
 import { heading, makeArrow, makeBars, norm } from "./capsules.js";
 import { makeChanged } from "./changed.js";
-import { decode } from "./decoder.js";
 import { makeDials } from "./dials.js";
 import { h, roveByArrows } from "./dom.js";
-import { paint, paintDifference, sheet } from "./pictures.js";
+import { makeMore } from "./more.js";
+import { paint, paintBoth, paintDifference, sheet } from "./pictures.js";
 import { makeRouting } from "./routing.js";
-import { aboutImage, aboutLength, silence, signed } from "./words.js";
+import { aboutImage, aboutLength, isWrong, nameOf, namesOf, silence, signed } from "./words.js";
 
 const PLAY_SECONDS = 3;
 
 /** All that follows from a state. */
 export function viewOf(run, state) {
   const facts = run.images[state.image];
-  const activations = run.grid("activations").row(state.image);
+  const activations = run.its(state.image, "activations").row();
+  const poses = run.its(state.image, "poses");
   const target = state.target ?? facts.predicted;
-  const pose = run.grid("poses").row(state.image, target);
+  const pose = poses.row(target);
   const turnedPose = Float32Array.from(pose, (value, k) => value + (state.offsets[k] ?? 0));
   const axes = run.grid("axes").row(target);
   const turnedLength = norm(turnedPose);
+  const other = facts.taken.length > 1 ? facts.taken.find((k) => k !== target) : null; // of a pair
   return {
     runNumber: state.run,
+    image: state.image,
     facts,
     activations,
     target,
     pose,
-    pixels: Float32Array.from(run.grid("images").row(state.image), (value) => value / 255),
+    turnedPose,
+    other,
+    otherPose: other === null ? null : poses.row(other),
+    pixels: Float32Array.from(run.its(state.image, "images").row(), (value) => value / 255),
     offsets: state.offsets,
     turnedDials: Object.values(state.offsets).filter((value) => value !== 0).length,
     activation: activations[target],
@@ -35,32 +42,37 @@ export function viewOf(run, state) {
     turnedActivation: run.lengthIsActivation ? turnedLength : activations[target],
     heading: heading(axes, pose),
     turnedHeading: heading(axes, turnedPose),
-    drawing: run.layers && decode(run.layers, target, turnedPose),
   };
 }
 
+function makeThumbnail(run, k, choose) {
+  const facts = run.images[k];
+  const canvas = h("canvas", { "aria-hidden": "true" });
+  paint(canvas, Float32Array.from(run.its(k, "images").row(), (value) => value / 255), [run.channels, ...run.size]);
+  const called = nameOf(facts).replace(/^./, (letter) => letter.toUpperCase());
+  const truth = facts.truth.length ? `: ${namesOf(run, facts.truth)}` : "";
+  const label = `${called}${truth}${isWrong(facts) ? `, taken for ${namesOf(run, facts.taken)}` : ""}`;
+  return h(
+    "button",
+    { type: "button", role: "radio", "data-value": k, "aria-label": label, title: label, onclick: () => choose(k) },
+    canvas, isWrong(facts) && h("span", { class: "wrong", "aria-hidden": "true" }, "✗"),
+  );
+}
+
 function makeStrip(run, choose) {
-  const buttons = run.images.map((facts, k) => {
-    const canvas = h("canvas", { "aria-hidden": "true" });
-    paint(canvas, Float32Array.from(run.grid("images").row(k), (value) => value / 255), [run.channels, ...run.size]);
-    const wrong = facts.truth !== facts.predicted;
-    const label = `Test image ${facts.number}: ${run.classes[facts.truth]}${wrong ? `, taken for ${run.classes[facts.predicted]}` : ""}`;
-    return h(
-      "button",
-      { type: "button", role: "radio", "data-value": k, "aria-label": label, title: label, onclick: () => choose(k) },
-      canvas, wrong && h("span", { class: "wrong", "aria-hidden": "true" }, "✗"),
-    );
-  });
-  const strip = h("div", { class: "strip", role: "radiogroup", "aria-label": "Images" }, buttons);
+  const buttons = [];
+  const strip = h("div", { class: "strip", role: "radiogroup", "aria-label": "Images" });
   roveByArrows(strip, choose);
-  const set = (chosen) =>
+  function set(chosen) {
+    while (buttons.length < run.images.length) buttons.push(makeThumbnail(run, buttons.length, choose));
+    strip.append(...buttons.slice(strip.children.length));
     buttons.forEach((button, k) => {
       button.setAttribute("aria-checked", k === chosen);
       button.tabIndex = k === chosen ? 0 : -1;
-      if (k !== chosen) return;
-      const middle = button.offsetLeft + button.offsetWidth / 2 - strip.clientWidth / 2;
-      strip.scrollLeft = middle - strip.offsetLeft;
     });
+    const middle = buttons[chosen].offsetLeft + buttons[chosen].offsetWidth / 2 - strip.clientWidth / 2;
+    strip.scrollLeft = middle - strip.offsetLeft;
+  }
   return { element: strip, set };
 }
 
@@ -77,31 +89,94 @@ function framed(kind, words) {
 
 const arrowTo = () => h("span", { class: "to", "aria-hidden": "true" }, "→");
 
-/** A run's view; `change(values)` is asked to set parts of the state, and answers with `show(state)`. */
-export function makePane(run, change) {
-  const strip = makeStrip(run, (image) => change({ image, target: null, offsets: {} }));
-  const about = h("p", { class: "about", role: "status" });
-  const input = framed("input", "input");
+/** The drawing beside the input, and the difference; of a pair both drawings in one. */
+function makeDrawing(run, input) {
   const drawing = framed("drawing", "drawing");
   const difference = framed("difference", "difference");
+  const shape = [run.channels, ...(run.decoder?.size ?? run.size)];
+  const pictures = { first: null, second: null };
+  let view = null;
+  let isSilent = false;
+  const say = (text) => (drawing.caption.textContent = text);
+  const busy = (how) => {
+    for (const { element } of [drawing, difference]) {
+      element.classList.toggle("late", how === "late");
+      element.classList.toggle("failed", how === "failed");
+    }
+  };
+
+  function paintAll() {
+    const { first, second } = pictures;
+    const pair = view.other !== null;
+    if (!first || (pair && !second)) return false;
+    if (pair) paintBoth(drawing.canvas, first, second, shape);
+    else paint(drawing.canvas, first, shape);
+    const whole = pair ? first.map((value, k) => Math.min(1, value + second[k])) : first;
+    difference.element.hidden = whole.length !== view.pixels.length;
+    if (!difference.element.hidden) paintDifference(difference.canvas, whole, view.pixels, shape);
+    if (pair) say(`drawing: ${run.classes[view.target]} orange, ${run.classes[view.other]} blue`);
+    else say(isSilent ? "drawing, of a silent capsule" : "drawing");
+    return true;
+  }
+  const easelOf = (which) =>
+    makeEasel(run.artist, {
+      show(picture, last) {
+        pictures[which] = picture;
+        if (!paintAll()) return;
+        busy(last ? "" : "late");
+        if (!last) say("drawing…");
+      },
+      wait() {
+        busy("late");
+        say("drawing…");
+      },
+      fail(sentence) {
+        busy("failed");
+        say(sentence);
+      },
+    });
+  const drawFirst = run.artist && easelOf("first");
+  const drawSecond = run.artist && easelOf("second");
+
+  function show(next, silent) {
+    if (view?.image !== next.image) Object.assign(pictures, { first: null, second: null });
+    view = next;
+    isSilent = silent;
+    drawFirst({ image: view.image, target: view.target, pose: view.turnedPose, turned: view.turnedDials > 0 });
+    if (view.other !== null) drawSecond({ image: view.image, target: view.other, pose: view.otherPose, turned: false });
+  }
+  return { figures: [input, drawing, difference], show, elements: run.artist ? [arrowTo(), drawing.element, difference.element] : [] };
+}
+
+/**
+ * A run's view. `change(values)` is asked to set parts of the state, and answers with `show(state)`; `bring(wanted)`
+ * is asked for an image that the page does not hold.
+ */
+export function makePane(run, change, bring) {
+  const strip = makeStrip(run, (image) => change({ image, target: null, offsets: {} }));
+  const news = h("p", { class: "news", role: "status" });
+  const say = (text) => (news.textContent = text);
+  const more = run.server && makeMore(run, run.server.tests(run.number), bring, say);
+  const about = h("p", { class: "about", role: "status" });
+  const input = framed("input", "input");
+  const drawn = makeDrawing(run, input);
   const bars = makeBars((target) => change({ target, offsets: {} }));
   const arrow = makeArrow();
   const silent = h("p", { class: "silent", role: "status" });
   const lengths = h("p", { class: "lengths" });
-  const dials = run.layers && makeDials(run, (dial, value) => change({ offsets: { [dial]: value } }));
-  const tools = makeTools(run, dials, change, () => sheetOf(run, [input, drawing, difference]));
+  const dials = run.artist?.mayTurn ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
+  const tools = makeTools(run, dials, change, () => sheetOf(run, drawn.figures));
   const changed = makeChanged(run, change);
   const routing = makeRouting(run, change);
-  const drawn = run.layers ? [arrowTo(), drawing.element, difference.element] : [];
-  const row = h("div", { class: "row" }, bars.element, input.element, arrowTo(), arrow.element, ...drawn);
+  const row = h("div", { class: "row" }, bars.element, input.element, arrowTo(), arrow.element, ...drawn.elements);
   const workbench = h(
     "section",
     { class: "bench" },
     row, silent, lengths,
-    run.layers ? [dialsHead(), dials.element] : h("p", { class: "note" }, run.whyNoDials),
+    dials ? [dialsHead(), dials.element] : h("p", { class: "note" }, run.whyNoDials),
     tools.element,
   );
-  const element = h("article", { class: "pane" }, strip.element, about, workbench, changed.element, routing.element);
+  const element = h("article", { class: "pane" }, strip.element, more, news, about, workbench, changed.element, routing.element);
   let measured = "";
 
   function show(state) {
@@ -111,28 +186,19 @@ export function makePane(run, change) {
     if (about.textContent !== said) about.textContent = said;
     bars.show(run, view);
     arrow.show(run, view);
-    lengths.textContent = aboutLength(run, view);
-    const silenceNow = run.layers ? silence(run, view.target, view.activations) : "";
+    lengths.textContent = dials ? aboutLength(run, view) : "";
+    const silenceNow = run.artist ? silence(run, view.target, view.activations) : "";
     if (silent.textContent !== silenceNow) silent.textContent = silenceNow;
     element.classList.toggle("is-silent", silenceNow !== "");
-    if (run.layers) showDrawing(view);
+    if (run.artist) drawn.show(view, silenceNow !== "");
+    dials?.show(view);
     const here = `${state.image}:${view.target}`;
     const all = here !== measured;
     measured = here;
     if (all) paint(input.canvas, view.pixels, [run.channels, ...run.size]);
-    if (all && dials) dials.measure(view.target, view.pose);
+    if (all && dials) dials.measure(state.image, view.target, view.pose);
     tools.show(view);
     return view;
-  }
-
-  function showDrawing(view) {
-    const shape = [run.channels, ...run.decoder.size];
-    paint(drawing.canvas, view.drawing, shape);
-    const alike = view.drawing.length === view.pixels.length;
-    difference.element.hidden = !alike;
-    if (alike) paintDifference(difference.canvas, view.drawing, view.pixels, shape);
-    drawing.caption.textContent = element.classList.contains("is-silent") ? "drawing, of a silent capsule" : "drawing";
-    dials.show(view);
   }
 
   function showAll(state) {
@@ -140,7 +206,7 @@ export function makePane(run, change) {
     changed.show(view, state);
     routing.show(view, state);
   }
-  return { element, show, showAll, play: tools.play, stop: tools.stop };
+  return { element, show, showAll, say, play: tools.play, stop: tools.stop };
 }
 
 function dialsHead() {
@@ -178,7 +244,9 @@ function makeTools(run, dials, change, picture) {
   const send = button("Copy the link to this view", async () => {
     try {
       await navigator.clipboard.writeText(location.href);
-      said.textContent = "The link is copied. Whoever has this file sees the same view with what stands after #.";
+      const whoever = run.server ? "reaches this server" : "has this file";
+      const without = element.dataset.sendable ? "" : " Your own image is not in it.";
+      said.textContent = `The link is copied. Whoever ${whoever} sees the same view with what stands after #.${without}`;
     } catch {
       said.textContent = "This browser does not let the page copy. The link stands in the address bar.";
     }
@@ -205,6 +273,7 @@ function makeTools(run, dials, change, picture) {
   function show(view) {
     const turned = Object.entries(view.offsets).filter(([, value]) => value !== 0);
     element.dataset.turned = turned.map(([k, value]) => `${run.dials.names[k]} ${signed(value)}`).join(", ");
+    element.dataset.sendable = view.facts.number === null ? "" : "yes";
     reset.disabled = turned.length === 0;
   }
   return { element, show, play: () => dials && start(), stop };

@@ -36,6 +36,14 @@ export function paint(canvas, pixels, shape) {
   });
 }
 
+/** What two capsules draw, in one picture: the one orange, the other blue. Grey drawings only. */
+export function paintBoth(canvas, one, other, shape) {
+  fillCanvas(canvas, widthOf(shape), shape[1], (k) => {
+    const [at] = placesOf(shape, k);
+    return BRIGHTER.map((colour, c) => Math.min(255, colour * one[at] + DARKER[c] * other[at])).concat(255);
+  });
+}
+
 /** Where a drawing is brighter than the image (orange) and darker (blue); clear where both are alike. */
 export function paintDifference(canvas, drawing, image, shape) {
   fillCanvas(canvas, widthOf(shape), shape[1], (k) => {

@@ -80,39 +80,40 @@ export function makeRouting(run, change) {
     const iteration = Math.min(state.iteration ?? layer.iterations - 1, layer.iterations - 1);
     slider?.set(iteration);
     layers.set(number);
-    const entropy = run.grid(`entropy${number}`).row(state.image);
+    const entropy = run.its(state.image, `entropy${number}`).row();
     const { nothing, text } = aboutEntropy(entropy);
     lead.textContent = text;
     lead.classList.toggle("nothing", nothing);
     showEntropies(entropy, iteration);
-    const kept = Array.from(run.grid("shown").row(state.image)).indexOf(view.target);
+    const shown = Array.from(run.its(state.image, "shown").row());
+    const kept = shown.indexOf(view.target);
     element.classList.toggle("unkept", kept < 0);
     if (kept < 0) {
-      overCaption.textContent = `The page keeps routing for the ${run.grid("shown").shape[1]} most active classes; ${run.classes[view.target]} is not among them.`;
+      overCaption.textContent = `The page keeps routing for the ${shown.length} most active classes; ${run.classes[view.target]} is not among them.`;
       votesFigure.hidden = true;
       return;
     }
     showOver(view, state, number, kept, iteration);
-    votesFigure.hidden = number !== last || !run.grid("points");
+    votesFigure.hidden = number !== last || !run.its(state.image, "points");
     if (!votesFigure.hidden) showVotes(view, state, kept, iteration);
   }
 
   function showOver(view, state, number, kept, iteration) {
-    const grid = run.grid(`evidence${number}`);
-    const maps = Float32Array.from(grid.row(state.image, kept, iteration), (value) => value / 255);
+    const grid = run.its(state.image, `evidence${number}`);
+    const maps = Float32Array.from(grid.row(kept, iteration), (value) => value / 255);
     const fields = run.routed[number].fields;
-    paintOver(over, view.pixels, [run.channels, ...run.size], spread(maps, grid.shape.slice(3), fields, run.size));
-    const parent = run.grid(`parents${number}`).row(state.image)[kept];
+    paintOver(over, view.pixels, [run.channels, ...run.size], spread(maps, grid.shape.slice(2), fields, run.size));
+    const parent = run.its(state.image, `parents${number}`).row()[kept];
     const whose = number === last ? run.classes[view.target] : `type ${parent + 1}, which gave most to what follows`;
     const [down, across] = fields.side.map((side) => Math.round(side));
     overCaption.textContent = `Orange: what went to ${whose}, iteration ${iteration + 1}. A part sees ${down}×${across} pixels.`;
   }
 
   function showVotes(view, state, kept, iteration) {
-    const points = run.grid("points").row(state.image, kept);
-    const couplings = run.grid("couplings").row(state.image, kept, iteration);
-    votes.show(points, couplings, run.grid("means").row(state.image, kept), iteration);
-    const share = Math.round(100 * run.grid("spread").row(state.image)[kept]);
+    const points = run.its(state.image, "points").row(kept);
+    const couplings = run.its(state.image, "couplings").row(kept, iteration);
+    votes.show(points, couplings, run.its(state.image, "means").row(kept), iteration);
+    const share = Math.round(100 * run.its(state.image, "spread").row()[kept]);
     const children = run.routed[last].children;
     const which = points.length / 2 < children ? `the ${points.length / 2} most active of ${children} parts` : `${children} parts`;
     votesCaption.textContent = `Votes of ${which} for ${run.classes[view.target]}, in the two directions that hold ${share} % of their spread. A dot’s area is its coupling, those on the rim lie farther out; the cross is their mean.`;

@@ -43,7 +43,8 @@ export function formatView(state, runs) {
   const run = runs[state.run];
   const said = [];
   if (runs.length > 1) said.push(`run=${state.run}`);
-  said.push(`image=${run.images[state.image].number}`);
+  const { number } = run.images[state.image];
+  if (number !== null) said.push(`image=${number}`);
   if (state.target !== null) said.push(`class=${state.target}`);
   const dials = Object.entries(state.offsets).filter(([, value]) => value !== 0);
   if (dials.length) said.push(`dials=${dials.map(([k, value]) => `${Number(k) + 1}:${Number(value.toFixed(4))}`).join(",")}`);
@@ -60,4 +61,14 @@ export function parseHash(hash, runs) {
 /** What stands after #, for one view or two. */
 export function formatHash(states, runs) {
   return states.map((state) => formatView(state, runs)).join("|");
+}
+
+/** Test images that an address names and that the page does not hold: [{ run, number }]. */
+export function missingImages(hash, runs) {
+  return hash.replace(/^#/, "").split("|").slice(0, 2).flatMap((text) => {
+    const said = new URLSearchParams(text);
+    const run = whole(said.get("run"), runs.length) ?? 0;
+    const number = whole(said.get("image"), runs[run].of);
+    return number === null || runs[run].images.some((facts) => facts.number === number) ? [] : [{ run, number }];
+  });
 }

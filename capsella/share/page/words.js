@@ -24,16 +24,33 @@ export function typed(text, name, most) {
   return { value };
 }
 
+/** Names of classes: "3", or "3 and 5". */
+export function namesOf(run, classes) {
+  return classes.map((k) => run.classes[k]).join(" and ");
+}
+
+/** What an image is called. */
+export function nameOf(facts) {
+  return facts.number === null ? facts.title : `test image ${facts.number}`;
+}
+
+/** Whether the network takes an image for something else; false where nobody knows. */
+export function isWrong({ truth, taken }) {
+  return truth.length > 0 && [...truth].sort().join() !== [...taken].sort().join();
+}
+
 /** What is known of an image, and what the network makes of it. */
 export function aboutImage(run, facts, activations) {
-  const strongest = activations[facts.predicted];
-  const is = `Test image ${facts.number} is ${run.classes[facts.truth]}. `;
-  const name = run.classes[facts.predicted];
-  if (strongest < run.sure) {
-    return `${is}No capsule is sure: that of ${name}, the most active, has ${plain(strongest)}.`;
+  const { truth, taken, predicted } = facts;
+  const called = nameOf(facts).replace(/^./, (letter) => letter.toUpperCase());
+  const is = truth.length ? `${called} ${truth.length > 1 ? "shows" : "is"} ${namesOf(run, truth)}. ` : `${called}. `;
+  if (activations[predicted] < run.sure) {
+    return `${is}No capsule is sure: that of ${run.classes[predicted]}, the most active, has ${plain(activations[predicted])}.`;
   }
-  const verdict = facts.predicted === facts.truth ? "The network agrees" : `The network takes it for ${name}`;
-  return `${is}${verdict}: its capsule of ${name} has ${plain(strongest)} of at most 1.`;
+  const verdict = truth.length && !isWrong(facts) ? "The network agrees" : `The network takes it for ${namesOf(run, taken)}`;
+  const sure = taken.map((k) => plain(activations[k])).join(" and ");
+  const whose = taken.length > 1 ? `its capsules of ${namesOf(run, taken)} have` : `its capsule of ${run.classes[predicted]} has`;
+  return `${is}${verdict}: ${whose} ${sure} of at most 1.`;
 }
 
 /** Why a drawing is not to be believed, or "". */

@@ -1,6 +1,7 @@
 """Attacks against closed forms of a linear classifier, and against small trained networks."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -224,6 +225,23 @@ def test_votes_of_em_routing_by_hand():
     cost = (beta_u[:, None] + 0.5 * variance.log()).sum(1) * a.sum() / 3
     expected = 0.5 * (1 - 0.95) * (beta_a - cost)
     torch.testing.assert_close(vote_log_odds(ClassLayerOnly(layer), images)[0], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("routing", ["em", "heinsen", "variational"])
+def test_votes_of_normalised_layers_are_those_of_one_pass(routing):
+    """The class capsules, once with even couplings, and normalised as the network does it."""
+    options = {"image_size": 16, "classes": 3, "parameters": 100_000}
+    model = create_model("league_capsnet", **options, routing={"name": routing}).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        model(torch.rand(8, 1, 16, 16))  # statistics to normalise by
+        model.eval()
+        images = torch.rand(4, 1, 16, 16)
+        odds = vote_log_odds(model, images)
+        assert not odds.allclose(model(images).logits, rtol=0.01, atol=1e-4)
+        model.capsule_layers[-1].routing = replace(model.capsule_layers[-1].routing, iterations=1)
+        torch.testing.assert_close(odds, model(images).logits, rtol=1e-3, atol=1e-3)
 
 
 def test_hidden_capsule_layers_route_as_always():

@@ -70,7 +70,7 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
         "run 4 of 4: random, seed 1",
         "Budget: 3 training, 1 validation and 2 test",
     ):
-        assert text in out
+        assert text in " ".join(out.split())  # the name of the processor decides where lines break
     for row in values["rows"]:
         assert all(cell in out for cell in row["cells"])
 
@@ -164,7 +164,7 @@ def test_seeds_must_be_some_and_different(seeds, tmp_path):
         tiny_table().run(tmp_path, seeds, "", QUIET)
 
 
-@pytest.mark.parametrize("words", [["table"], ["table", "--help"], ["table", "tin"]])
+@pytest.mark.parametrize("words", [["table"], ["table", "--help"], ["table", "tinyy"]])
 def test_without_a_known_name_the_tables_are_listed(words, capsys):
     code = 0
     try:
@@ -174,5 +174,5 @@ def test_without_a_known_name_the_tables_are_listed(words, capsys):
     out, err = capsys.readouterr()
     assert all(name in out for name in TABLES)
     assert "A paper, Table 1" in out
-    assert code == (words[-1] == "tin")
-    assert ("did you mean tiny?" in err) == (words[-1] == "tin")
+    assert code == (words[-1] == "tinyy")
+    assert ("did you mean tiny?" in err) == (words[-1] == "tinyy")

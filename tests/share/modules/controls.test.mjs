@@ -3,14 +3,16 @@ import { test } from "node:test";
 import { arrowPath, heading, shownClasses } from "../../../capsella/share/page/capsules.js";
 import { movers, sayChange } from "../../../capsella/share/page/changed.js";
 import { effectOf, ranked } from "../../../capsella/share/page/dials.js";
+import { nextSuch, testNumber } from "../../../capsella/share/page/more.js";
 import { dotRadius } from "../../../capsella/share/page/routing.js";
 import { isTurn, keyed, snapped } from "../../../capsella/share/page/slider.js";
-import { formatHash, parseHash, parseView, firstState } from "../../../capsella/share/page/state.js";
+import { firstState, formatHash, missingImages, parseHash, parseView } from "../../../capsella/share/page/state.js";
 import { aboutEntropy, aboutImage, aboutLength, signed, silence, typed } from "../../../capsella/share/page/words.js";
 
 const run = {
   name: "digits", classes: ["zero", "one"], sure: 0.5, silent: 0.1, lengthIsActivation: true,
-  images: [{ number: 4, truth: 0, predicted: 0 }, { number: 9, truth: 1, predicted: 0 }],
+  of: 12,
+  images: [{ number: 4, truth: [0], taken: [0], predicted: 0 }, { number: 9, truth: [1], taken: [0], predicted: 0 }],
   dials: { names: ["number 1", "number 2", "number 3"], most: 0.25 },
   changes: [{ name: "turn", unit: "°", amounts: [-10, 0, 10] }, { name: "scale", unit: " %", amounts: [90, 100, 110] }],
   routed: [{ iterations: 3 }],
@@ -59,6 +61,13 @@ test("an address that says nonsense shows the first view", () => {
   }
 });
 
+test("an image of one's own is in no address, and images that are missing are found in one", () => {
+  const own = { ...run, images: [...run.images, { number: null, title: "cell.png", truth: [], taken: [1], predicted: 1 }] };
+  assert.equal(formatHash([{ ...firstState(), image: 2, target: 1 }], [own]), "class=1");
+  assert.deepEqual(missingImages("#image=4|image=7&class=1", [run]), [{ run: 0, number: 7 }]);
+  assert.deepEqual(missingImages("#image=12|image=x", [run]), []);
+});
+
 test("the arrow: upward where a pose is usual, aside by the second axis, as long as it is sure", () => {
   const axes = [1, 0, 0, 1];
   assert.equal(heading(axes, [2, 0]), 0);
@@ -75,11 +84,26 @@ test("many classes: the most active have bars, and the chosen one", () => {
 test("sentences", () => {
   assert.equal(aboutImage(run, run.images[1], [0.9, 0.2]), "Test image 9 is one. The network takes it for zero: its capsule of zero has 0.90 of at most 1.");
   assert.match(aboutImage(run, run.images[0], [0.3, 0.2]), /No capsule is sure: that of zero, the most active, has 0.30/);
+  const own = { number: null, title: "cell.png", truth: [], taken: [1], predicted: 1 };
+  assert.equal(aboutImage(run, own, [0.2, 0.9]), "Cell.png. The network takes it for one: its capsule of one has 0.90 of at most 1.");
+  const pair = { number: 4, truth: [0, 1], taken: [1, 0], predicted: 1 };
+  assert.equal(aboutImage(run, pair, [0.8, 0.9]), "Test image 4 shows zero and one. The network agrees: its capsules of one and zero have 0.90 and 0.80 of at most 1.");
   assert.equal(silence(run, 1, [0.9, 0.2]), "");
   assert.match(silence(run, 1, [0.9, 0.02]), /The capsule of one is silent/);
   assert.match(aboutLength(run, { turnedDials: 1, length: 0.5, turnedLength: 1.2 }), /0.50 → 1.00: the decoder’s side.*does not look at this drawing again/);
   assert.match(aboutLength({ ...run, lengthIsActivation: false }, { activation: 0.7 }), /the dials leave it at 0.70/);
   assert.equal(signed(-0.0001), "0");
+});
+
+test("test images are found by class and by right or wrong, round and round", () => {
+  const tests = { numbers: [3, 5, 8], truth: [[0], [1], [0]], right: [true, false, false] };
+  assert.equal(nextSuch(tests, -1, 0, ""), 0);
+  assert.equal(nextSuch(tests, 0, 0, ""), 2);
+  assert.equal(nextSuch(tests, 2, 0, ""), 0);
+  assert.equal(nextSuch(tests, 0, null, "wrong"), 1);
+  assert.equal(nextSuch(tests, 0, 1, "right"), -1);
+  assert.deepEqual(testNumber(" 7 ", 12), { value: 7 });
+  for (const text of ["", "12", "-1", "1.5", "x", "1e3"]) assert.match(testNumber(text, 12).refusal, /numbers from 0 to 11/, text);
 });
 
 test("routing that decides nothing is called so", () => {

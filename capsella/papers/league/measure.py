@@ -1,0 +1,120 @@
+"""What a trained network of the league costs, and how it holds out, measured beside its errors."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from capsella.data import ImageSet, load_data, single_images
+from capsella.data.batches import batches
+from capsella.errors import CapsellaError
+from capsella.evaluation import AttackOptions, attack_networks, latencies
+from capsella.files import write_json
+from capsella.losses import total_loss
+from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
+from capsella.models.inference import inference
+from capsella.routing import diagnose, record
+from capsella.training import Recipe, load_run
+
+STEP_IMAGES = 32
+"""Images of the step whose memory is counted."""
+MOST_ROUTED = 200
+"""Test images whose couplings are looked at."""
+
+
+def measured(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]:
+    """Of the network in the folder of a run: parameters, memory, coupling entropy, and what an attack leaves.
+
+    Read from league.json in that folder where it is there.
+
+    Args:
+        run: its folder.
+        options: how hard to attack, at one ε.
+        attacked: so many of the test images, evenly spread.
+
+    Raises:
+        CapsellaError: the folder holds an attack of other options.
+    """
+    path = run / "league.json"
+    wanted = json.loads(json.dumps({**asdict(options), "images": attacked}))
+    if not path.exists():
+        loaded = load_run(run)
+        model, images = loaded.model, single_images(load_data(loaded.recipe.data).test, "attacks")
+        under_attack = attack_networks({"network": model}, _spread(images, attacked), options)["network"]
+        values = {
+            "parameters": count_parameters(model),
+            "step_memory_mib": step_memory_mib(model, loaded.recipe),
+            "coupling_entropy": coupling_entropies(model, _spread(images, MOST_ROUTED)),
+            "attack": {"options": wanted, "masked": under_attack.is_masked, **under_attack.to_dict()},
+        }
+        write_json(path, values)
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if found["attack"]["options"] != wanted:
+        raise CapsellaError(f"{path} holds another attack; choose another folder, or move that file away")
+    return found
+
+
+def step_memory_mib(model: ImageClassifier, recipe: Recipe) -> float:
+    """What one training step of `STEP_IMAGES` random images keeps for its backward pass, without the weights, in MiB.
+
+    Each stretch of memory counts once. What kernels take and give back within the step is not in it.
+    """
+    kept: dict[int, int] = {}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(STEP_IMAGES, model.channels, *model.image_size, generator=generator)
+    labels = torch.arange(STEP_IMAGES) % len(model.classes)
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        total_loss(model(images, labels), images, labels, recipe.loss)
+    model.eval()
+    return sum(kept.values()) / 2**20
+
+
+def coupling_entropies(model: ImageClassifier, images: ImageSet) -> list[float]:
+    """Of every routed layer after its last iteration: 1 where all couplings are even; none without couplings."""
+    if not isinstance(model, CapsuleClassifier):
+        return []
+
+    def recorded() -> Any:
+        for batch in batches(images, STEP_IMAGES):
+            with inference(model), record() as traces:
+                model(batch.images)
+            yield traces
+
+    return [layer.entropy[-1] for layer in diagnose(recorded())]
+
+
+def times(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, float]:
+    """Median milliseconds of a call with one image, all networks in turn; read from `path` where they are all there."""
+    known: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not set(runs) <= set(known):
+        pixels = images.images[:1].float() / 255
+        models = {slug: load_run(run).model for slug, run in runs.items()}
+
+        def step(model: ImageClassifier) -> object:
+            with inference(model):
+                return model(pixels)
+
+        for model in models.values():
+            step(model)
+        steps = {slug: lambda model=model: step(model) for slug, model in models.items()}
+        known = {slug: latency.p50 for slug, latency in latencies(steps, calls=100).items()}
+        write_json(path, known)
+    return {slug: known[slug] for slug in runs}
+
+
+def _spread(images: ImageSet, number: int) -> ImageSet:
+    rows: Sequence[int] = torch.linspace(0, len(images) - 1, min(number, len(images))).round().long().tolist()
+    return images.subset(rows)

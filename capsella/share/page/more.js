@@ -1,0 +1,104 @@
+// Any image, where a server is there: a test image by its number or class, a file, a drawing.
+
+import { h } from "./dom.js";
+
+const SIDE = 224; // of the canvas; a stroke of 18 is there as thick as one of a handwritten digit at 28
+const STROKE = 18;
+
+/** The place in `tests` after `last` of an image of a class (null: of any) that is right or wrong ("": either), or -1. */
+export function nextSuch({ numbers, truth, right }, last, target, outcome) {
+  const fits = (k) => (target === null || truth[k].includes(target)) && (outcome === "" || right[k] === (outcome === "right"));
+  for (let step = 1; step <= numbers.length; step++) {
+    const k = (last + step) % numbers.length;
+    if (fits(k)) return k;
+  }
+  return -1;
+}
+
+/** The number that was typed of test images below `count`, `{ value }`, or why it is refused, `{ refusal }`. */
+export function testNumber(text, count) {
+  const value = Number(text.trim());
+  if (text.trim() !== "" && Number.isInteger(value) && value >= 0 && value < count) return { value };
+  return { refusal: `Test images have numbers from 0 to ${count - 1}; “${text.trim()}” is none of them, and nothing was changed.` };
+}
+
+function makeSketchpad(take) {
+  const canvas = h("canvas", { class: "sketch", width: SIDE, height: SIDE, role: "img", "aria-label": "Drawing area, light on dark, for mouse, pen or finger. Without one of them, choose a file instead." });
+  const pen = canvas.getContext("2d");
+  const clear = () => {
+    pen.fillStyle = "black";
+    pen.fillRect(0, 0, SIDE, SIDE);
+  };
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [((event.clientX - box.left) * SIDE) / box.width, ((event.clientY - box.top) * SIDE) / box.height];
+  };
+  let last = null;
+  function strokeTo(here) {
+    Object.assign(pen, { strokeStyle: "white", lineWidth: STROKE, lineCap: "round" });
+    pen.beginPath();
+    pen.moveTo(...last);
+    pen.lineTo(...here);
+    pen.stroke();
+    last = here;
+  }
+  canvas.addEventListener("pointerdown", (event) => {
+    event.preventDefault();
+    canvas.setPointerCapture(event.pointerId);
+    last = at(event);
+    pen.fillStyle = "white"; // a click leaves a dot
+    pen.beginPath();
+    pen.arc(...last, STROKE / 2, 0, 2 * Math.PI);
+    pen.fill();
+  });
+  canvas.addEventListener("pointermove", (event) => last && strokeTo(at(event)));
+  canvas.addEventListener("pointerup", () => {
+    if (last) canvas.toBlob(take, "image/png");
+    last = null;
+  });
+  canvas.addEventListener("pointercancel", () => (last = null));
+  clear();
+  const button = h("button", { type: "button", onclick: clear }, "Clear");
+  return h("div", { class: "sketchpad" }, h("p", {}, "Or draw one:"), canvas, button);
+}
+
+/** The folded part of a pane. `bring(wanted)`: `wanted` is { number }, { file } or { sketch }. */
+export function makeMore(run, tests, bring, refuse) {
+  const number = h("input", { type: "text", inputmode: "numeric", size: 6, autocomplete: "off" });
+  const which = h("select", {}, h("option", { value: "" }, "any class"), run.classes.map((name, k) => h("option", { value: k }, name)));
+  const outcomes = { "": "right and wrong", right: "right", wrong: "wrong" };
+  const outcome = h("select", {}, Object.entries(outcomes).map(([value, text]) => h("option", { value }, text)));
+  const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/bmp,image/tiff,image/gif,image/webp" });
+  let last = -1;
+
+  const byNumber = (event) => {
+    event.preventDefault();
+    const { value, refusal } = testNumber(number.value, run.of);
+    if (refusal) refuse(refusal);
+    else bring({ number: value });
+  };
+  const byClass = (event) => {
+    event.preventDefault();
+    last = nextSuch(tests, last, which.value === "" ? null : Number(which.value), outcome.value);
+    if (last < 0) refuse(`None of the ${tests.numbers.length} test images that were looked at is such a one.`);
+    else bring({ number: tests.numbers[last] });
+  };
+  file.addEventListener("change", () => {
+    if (file.files.length) bring({ file: file.files[0] });
+    file.value = ""; // so that the same file can be chosen again
+  });
+  const label = (text, control) => h("label", {}, `${text} `, control);
+  return h(
+    "details",
+    { class: "more" },
+    h("summary", {}, "Another image: from the test set, from a file, drawn"),
+    h(
+      "div",
+      { class: "sources" },
+      h("form", { onsubmit: byNumber }, label(`Test image, 0 to ${run.of - 1}`, number), h("button", {}, "Show it")),
+      h("form", { onsubmit: byClass }, label("True class", which), label("Taken", outcome), h("button", {}, "Next such image")),
+      h("div", {}, label("A file, which this server forgets at once", file)),
+      run.channels === 1 ? makeSketchpad((sketch) => bring({ sketch })) : null,
+    ),
+  );
+}

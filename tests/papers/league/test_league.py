@@ -1,0 +1,218 @@
+"""The league: its rows, what they have alike, what chooses their rates, and a tiny one from the command line."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.cli.main import main
+from capsella.data import load_data
+from capsella.evaluation import AttackOptions
+from capsella.grid import Budget
+from capsella.models import count_parameters
+from capsella.papers.league import fields, measure, table
+from capsella.papers.league.fields import FIELDS, OTHERS, Changed, Field, entrants, fields_on
+from capsella.papers.league.ranks import ranks
+from capsella.papers.league.table import League
+from capsella.papers.published import OWN_TABLES
+from capsella.routing import ROUTINGS
+from capsella.training import ModelOptions, Recipe
+from capsella.training.registry import get_recipe
+from tests.papers.tiny import CAPSNET, QUIET
+
+SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc": (40, 3, 5), "cifar10": (32, 3, 10)}
+"""Size, channels and classes of each source; those of smallnorb-jpeg-poses are smallnorb's."""
+TINY = Budget(epochs=2, epoch_images=32, batch_size=16, validation_per_class=1, test_per_class=2, ema=0.9)
+
+
+def changed(data):
+    splits = load_data(dataclasses.replace(data, split_seed=1))
+    return "digits again", splits.test
+
+
+DIGITS = Field("digits", "league-tiny", ("digits",), Changed("others", changed), budgets={"small": TINY})
+STOPPED = dataclasses.replace(DIGITS, label="digits, stopped", stops=True)
+
+
+def tiny_recipe():
+    """A network of two rows on digits."""
+    return dataclasses.replace(
+        CAPSNET, model=ModelOptions("league_capsnet", {"parameters": 80_000}), loss=get_recipe("league-digits").loss
+    )
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_parameters_are_equal(source):
+    (field,) = [one for one in FIELDS if source in one.sources]
+    size, channels, classes = SHAPES[source]
+    for row in entrants(field, source, "night"):
+        with torch.device("meta"):
+            model = row.recipe.model.create(size, channels, tuple(map(str, range(classes))))
+        assert count_parameters(model) == pytest.approx(128_000, rel=0.01), row.slug
+
+
+@pytest.mark.parametrize("budget", ["small", "night", "full"])
+def test_every_routing_by_its_name_and_all_else_alike(budget):
+    assert OWN_TABLES["routings"] is League
+    league = League(budget)
+    names = {*(name.replace("_", " ") for name in ROUTINGS), *OTHERS}
+    assert len({row.slug for row in league.rows}) == len(league.rows) == len(FIELDS) * len(names)
+    for field, source in league.fields:
+        rows = entrants(field, source, budget)
+        assert {row.label[1] for row in rows} == names
+        for row in rows:
+            same = dataclasses.replace(row.recipe, model=rows[0].recipe.model, loss=rows[0].recipe.loss)
+            assert same == rows[0].recipe
+            name = row.label[1].replace(" ", "_")
+            if name in ROUTINGS:
+                assert type(row.recipe.model.options["routing"]) is ROUTINGS[name]
+            assert row.recipe.stop_at_error is None  # nothing looks at test images while rates are tried
+    assert ("batches of" in league.note) == (budget != "full")
+
+
+def test_a_night_is_longer():
+    def seen(budget):
+        return [row.recipe.epochs * row.recipe.epoch_images for row in League(budget).rows]
+
+    assert all(night > 5 * small for small, night in zip(seen("small"), seen("night"), strict=True))
+    assert len(set(seen("night"))) == 1
+
+
+def test_sources():
+    assert [(field.label, source) for field, source in fields_on("mnist,cifar10-jpeg")] == [
+        ("MNIST", "mnist40"),
+        ("CIFAR-10", "cifar10-jpeg"),
+    ]
+    assert fields_on("smallnorb-jpeg-poses")[0][0].stops
+    for field in FIELDS:  # every source takes the options of its field's images
+        assert [field.base("small", source).data.name for source in field.sources] == list(field.sources)
+    with pytest.raises(ValueError, match="'smallnorb-jpg'; did you mean smallnorb-jpeg"):
+        fields_on("smallnorb-jpg")
+    with pytest.raises(ValueError, match="data: must name each source once, got 'mnist,mnist40'"):
+        fields_on("mnist,mnist40")
+
+
+def test_ranks_stand_only_where_intervals_part():
+    right = {name: np.arange(400) < number for name, number in {"a": 380, "b": 376, "c": 200, "d": 100}.items()}
+    hits = {name: np.stack([row, row]) for name, row in right.items()}
+    assert ranks(hits) == {"a": "1–2", "b": "1–2", "c": "3", "d": "4"}
+    assert ranks({name: hits[name] for name in ("a", "b")}) == {"a": "–", "b": "–"}
+    # Seeds that differ as much as rows do part nothing.
+    apart = {"a": np.stack([right["a"], right["d"]]), "c": np.stack([right["c"], right["c"]])}
+    assert ranks(apart) == {"a": "–", "c": "–"}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Two of its rows and two rates, on a few digits; returns what was tested, in order."""
+    rows = ("self", "average pooling")
+    monkeypatch.setitem(__import__("capsella.training.registry", fromlist=[""]).RECIPES, "league-tiny", tiny_recipe)
+    monkeypatch.setattr(fields, "FIELDS", (DIGITS,))
+    monkeypatch.setattr(fields, "ROUTINGS", {name: ROUTINGS[name] for name in rows if name in ROUTINGS})
+    monkeypatch.setattr(fields, "OTHERS", {name: OTHERS[name] for name in rows if name in OTHERS})
+    monkeypatch.setattr(table, "FACTORS", (1.0, 3.0))
+    monkeypatch.setitem(table.ATTACKS, "small", (AttackOptions((0.03,), steps=1, restarts=1), 2))
+    monkeypatch.setattr(measure, "MOST_ROUTED", 4)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def values_of(folder):
+    return json.loads((folder / f"{folder.name}.json").read_text())
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "mine"
+    words = ["table", "routings", "--data", "digits", "--seeds", "0", "1", "--folder", str(folder)]
+    main(words)
+    out = capsys.readouterr().out
+    values = values_of(folder)
+    assert [row["label"] for row in values["rows"]] == [["digits", "self"], ["digits", "average pooling"]]
+    for row in values["rows"]:
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        assert set(row["validation_error_by_rate"]) == {"0.001", "0.003"}
+        assert len(row["changed"]) == 2
+        cells = dict(zip(values["heads"], row["cells"], strict=True))
+        low, high = row["error"]["interval_95_percent"]
+        assert low <= row["error"]["error_percent"] <= high
+        assert cells["error, ours %"].startswith(f"{row['error']['error_percent']:.2f} [{low:.1f}, {high:.1f}]")
+        assert float(cells["memory MiB"]) > 0 or row["label"][1] == "average pooling"
+        assert float(cells["ms an image"]) > 0
+        assert cells["attacked, right %"].split()[0] in ("0.0", "50.0", "100.0")  # of two images
+        assert (cells["entropy"] == "–") == (row["label"][1] == "average pooling")
+        for run in row["runs"]:
+            assert Recipe.from_dict(run["recipe"]).optimizer.learning_rate == row["rate"]
+    assert out.count("(short)") == 4
+    assert values["command"] == "capsella table routings --budget small --seeds 0 1 --data digits"
+
+    monkeypatch.setattr("capsella.grid.run.train", None)  # what is finished is read
+    main(words)
+    assert values_of(folder) == values
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("field", [DIGITS, STOPPED], ids=["whole", "stopped"])
+def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
+    """Every rate is chosen before the first test, and by validation alone."""
+    chosen, tested = [], []
+    search, finish = table.Grid.search, table.result_of
+
+    def searched(grid, rows, seeds, factors):
+        found = search(grid, rows, seeds, factors)
+        assert not tested
+        assert not [*tmp_path.rglob("test.json"), *tmp_path.rglob("result.json")]
+        for one in found:
+            assert one.rate == min(one.tried, key=lambda rate: one.tried[rate].rank)
+            assert all(row.recipe.stop_at_error is None for row in rows)
+        chosen.extend(one.rate for one in found)
+        return found
+
+    def result(*arguments):
+        tested.append(arguments)
+        return finish(*arguments)
+
+    monkeypatch.setattr(table.Grid, "search", searched)
+    monkeypatch.setattr(table, "result_of", result)
+    league = League("small", ((field, "digits"),))
+    values = league.run(tmp_path, (0,), "capsella table routings --budget small", QUIET)
+    assert len(chosen) == len(tested) == 2
+    stops = [run["training"].get("stopped") for row in values["rows"] for run in row["runs"]]
+    assert [stop is not None for stop in stops] == [field.stops] * 2
+    for row, stop in zip(values["rows"], stops, strict=True):
+        cells = dict(zip(values["heads"], row["cells"], strict=True))
+        assert ("not reached" in cells["error, ours %"]) == (stop is not None and not stop["reached"])
+        assert cells["rank"] == "–" or not field.stops
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_row_that_diverges_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "FACTORS", (1.0,))
+
+    def diverge(recipe, *arguments, **options):
+        from capsella.training import TrainingDivergedError
+
+        if recipe.model.name == "league_pooling":
+            raise TrainingDivergedError("loss: not a number")
+        return train(recipe, *arguments, **options)
+
+    from capsella.grid.run import train
+
+    monkeypatch.setattr("capsella.grid.run.train", diverge)
+    values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0,), "c", QUIET)
+    assert [row["cells"][4] for row in values["rows"]][1] == "diverged"
+    assert values["rows"][0]["cells"][4] != "diverged"
+    assert values["rows"][1]["validation_error_by_rate"] == {"0.001": "diverged"}
+
+
+def test_memory_of_a_step_by_hand():
+    """A linear layer on one pixel keeps its input; pooling keeps nothing that could be less than its maps."""
+    recipe = tiny_recipe()
+    narrow, wide = (
+        dataclasses.replace(recipe, model=ModelOptions("league_pooling", {"width": width})) for width in (8, 64)
+    )
+    sizes = [measure.step_memory_mib(one.model.create(16, 1, ("a", "b")), one) for one in (narrow, wide)]
+    # The last convolution's output and its normalisation: 4×4 sites, twice, of 56 maps more, and their ReLU.
+    more = (sizes[1] - sizes[0]) * 2**20 / (measure.STEP_IMAGES * 56 * 16 * 4)
+    assert 2 <= more <= 4
