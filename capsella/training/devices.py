@@ -56,6 +56,13 @@ def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def settle(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None, str | None]:
+    """The recipe with the precision and the votes that "auto" is on this machine, and why each is."""
+    recipe, precision = settle_precision(recipe, machine)
+    recipe, votes = settle_votes(recipe, machine)
+    return recipe, precision, votes
+
+
 def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None]:
     """The recipe with the precision that "auto" is on this machine, and why; any other recipe as it is."""
     if recipe.precision != "auto":

@@ -22,14 +22,7 @@ from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import (
-    check_devices,
-    folder_of_first,
-    launch,
-    settle_precision,
-    settle_votes,
-    sums_over_devices,
-)
+from capsella.training.devices import check_devices, folder_of_first, launch, settle, sums_over_devices
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
@@ -69,8 +62,7 @@ def train(
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()
-        recipe, precision = settle_precision(recipe, machine)
-        recipe, votes = settle_votes(recipe, machine)
+        recipe, precision, votes = settle(recipe, machine)
         fabric = launch(recipe, machine)
         files = RunFolder(folder_of_first(fabric, folder))
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), splits)
