@@ -16,7 +16,7 @@ from capsella.data.outline import outline
 from capsella.errors import require
 from capsella.papers import get_recipe, list_recipes, recipe_function
 from capsella.papers.own_images import DEFAULT, fitted
-from capsella.training import Machine, Recipe, new_run_folder, read_recipe, resume, train
+from capsella.training import Machine, Recipe, is_launched_first, new_run_folder, read_recipe, resume, train
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
@@ -73,8 +73,8 @@ class Train:
 
 
 def run(arguments: list[str]) -> None:
-    """Train, or resume."""
-    console = screen.console()
+    """Train, or resume; of processes that train together, only the first prints."""
+    console = screen.console() if is_launched_first() else Console(quiet=True)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         screen.list_names(recipe_groups())

@@ -10,7 +10,7 @@ from capsella.training.adapt import (
     take_statistics,
 )
 from capsella.training.calibrate import calibrate_model, calibrate_run, familiarise_model
-from capsella.training.devices import is_first_process
+from capsella.training.devices import is_first_process, is_launched_first
 from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
 from capsella.training.recipe import Recipe

@@ -1,6 +1,6 @@
 """The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,25 @@ class Progress:
     history: list[Row] = field(default_factory=list)
     best: Row | None = None
     sums: dict[str, float] = field(default_factory=dict)
+
+    def of_all(self, processes: int) -> "Progress":
+        """With sums as of all processes, judged by this one's: no process waits for another to write a checkpoint."""
+        return self if processes == 1 else replace(self, sums=_times(self.sums, processes))
+
+    def share_sums(self, processes: int) -> None:
+        """Leave each of the processes that go on from a checkpoint its share of the sums."""
+        if processes > 1:
+            self.sums = _times(self.sums, 1 / processes)
+
+
+def _times(sums: dict[str, float], factor: float) -> dict[str, float]:
+    """All but seconds and norms of gradients, which each process has whole."""
+    return {name: value if is_whole(name) else factor * value for name, value in sums.items()}
+
+
+def is_whole(name: str) -> bool:
+    """Whether each process has a sum whole, as seconds and norms of gradients, and not its own images' part of it."""
+    return name == "seconds" or name.startswith("gradient_")
 
 
 def save_checkpoint(

@@ -4,18 +4,63 @@ import os
 import resource
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from capsella import _native
+from capsella.errors import require
 from capsella.routing import EMRouting
+from capsella.training.checkpoint import is_whole
 from capsella.training.options import Machine
 from capsella.training.precision import Choice, choose_precision, kind_of
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
     from lightning_fabric import Fabric
+
+
+class World(NamedTuple):
+    """The processes of a training: one for each device of each machine."""
+
+    devices: int
+    machines: int
+
+    @property
+    def size(self) -> int:
+        """Processes in all."""
+        return self.devices * self.machines
+
+
+def world_of(machine: Machine) -> World:
+    """What torchrun started, where it started this process; else the machine's own devices."""
+    if not _by_torchrun():
+        return World(machine.devices, 1)
+    size, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    return World(devices, size // devices)
+
+
+def check_devices(machine: Machine) -> None:
+    """What is asked for fits what torchrun started.
+
+    Raises:
+        ValueError: both say how many devices there are, and differ.
+    """
+    started = world_of(machine).devices
+    fits = machine.devices in (1, started)
+    require(fits, f"be left out under torchrun, which started {started} processes here", devices=machine.devices)
+
+
+def _by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def settle(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None, str | None]:
+    """The recipe with the precision and the votes that "auto" is on this machine, and why each is."""
+    recipe, precision = settle_precision(recipe, machine)
+    recipe, votes = settle_votes(recipe, machine)
+    return recipe, precision, votes
 
 
 def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None]:
@@ -56,8 +101,9 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
 
     if recipe.precision == "auto":
         raise ValueError("precision: must be settled before a launch, by settle_precision, got 'auto'")
-    if recipe.batch_size % machine.devices:
-        raise ValueError(f"batch_size: must be a multiple of devices = {machine.devices}, got {recipe.batch_size}")
+    world = world_of(machine)
+    if recipe.batch_size % world.size:
+        raise ValueError(f"batch_size: must be a multiple of all devices = {world.size}, got {recipe.batch_size}")
     _set_threads(machine)
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
@@ -65,12 +111,13 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     try:
         fabric = Fabric(
             accelerator=machine.accelerator,
-            devices=machine.devices,
-            strategy="ddp" if machine.devices > 1 else "auto",
+            devices=world.devices,
+            num_nodes=world.machines,
+            strategy="ddp" if world.size > 1 else "auto",
             precision=recipe.precision,
         )
     except (MisconfigurationException, RuntimeError) as error:
-        wanted = f"{machine.devices} of {machine.accelerator!r}"
+        wanted = f"{world.devices} of {machine.accelerator!r}"
         raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
     fabric.launch()
     _check_same_numbers(fabric, recipe)
@@ -104,7 +151,17 @@ def _check_same_numbers(fabric: "Fabric", recipe: Recipe) -> None:
 def starts_training(machine: Machine) -> bool:
     """Whether this process is the first of those that a training is to have; known before they are launched."""
     ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-    return machine.devices == 1 or next((int(rank) for rank in ranks if rank), 0) == 0
+    return world_of(machine).size == 1 or next((int(rank) for rank in ranks if rank), 0) == 0
+
+
+def is_launched_first() -> bool:
+    """Whether no launcher says that another process comes before this one; known before a training is set up."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+def folder_of_first(fabric: "Fabric", folder: Path) -> Path:
+    """The folder that the first process chose: another may have seen that one already, and chosen the next."""
+    return folder if fabric.world_size == 1 else Path(fabric.broadcast(str(folder)))
 
 
 def is_first_process() -> bool:
@@ -121,10 +178,7 @@ def sums_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, flo
     total = torch.tensor(list(sums.values()), dtype=torch.float64)
     total = torch.as_tensor(fabric.all_reduce(total, reduce_op="sum"))
     added = dict(zip(sums, total.tolist(), strict=True))
-    return {
-        name: value / world if name == "seconds" or name.startswith("gradient_") else value
-        for name, value in added.items()
-    }
+    return {name: value / world if is_whole(name) else value for name, value in added.items()}
 
 
 def peak_memory_mib() -> float:

@@ -22,7 +22,7 @@ from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import launch, settle_precision, settle_votes, sums_over_devices
+from capsella.training.devices import check_devices, folder_of_first, launch, settle, sums_over_devices
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
@@ -58,12 +58,13 @@ def train(
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
+    check_devices(machine)
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()
-        recipe, precision = settle_precision(recipe, machine)
-        recipe, votes = settle_votes(recipe, machine)
+        recipe, precision, votes = settle(recipe, machine)
         fabric = launch(recipe, machine)
+        files = RunFolder(folder_of_first(fabric, folder))
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), splits)
         for field, choice in (("precision", precision), ("votes", votes), ("balance", trainer.balance_choice)):
             if choice is not None:
@@ -71,13 +72,15 @@ def train(
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, machine)
         trainer.run(until)
-        return load_run(folder)
+        return load_run(files.path)
 
 
 def resume(
     folder: Path, *, console: Console | None = None, until: int | None = None, splits: Splits | None = None
 ) -> Run:
     """Continue the training in `folder` from its last checkpoint; a finished one is returned as it is.
+
+    The number of processes may be another one than before.
 
     `until`, `splits`: as for `train`.
 
@@ -89,6 +92,7 @@ def resume(
     with files.alone(machine):
         trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console(), splits)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
+        trainer.progress.share_sums(trainer.fabric.world_size)
         if not trainer.is_finished:
             trainer.run(until)
         return load_run(folder)
@@ -283,7 +287,8 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         if self._is_first:
-            save_checkpoint(self.files.checkpoint, self.model, self.optimizer, self.progress, self.average)
+            progress = self.progress.of_all(self.fabric.world_size)
+            save_checkpoint(self.files.checkpoint, self.model, self.optimizer, progress, self.average)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
         """A seed that nothing else shares: for the order of an epoch (stream 1) or for a step (stream 2)."""

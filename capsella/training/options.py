@@ -237,7 +237,8 @@ class Machine:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute."""
     devices: int = 1
-    """How many of them, with distributed data parallel (DDP); on a CPU, processes."""
+    """How many of them, with distributed data parallel (DDP); on a CPU, processes. Left out under torchrun, which says
+    it, also for several machines: `torchrun --nnodes 2 --nproc-per-node 4 … -m capsella train …`."""
     threads: int | None = None
     """Threads of the processor; default: PyTorch's choice (OMP_NUM_THREADS, or the cores)."""
     checkpoint_seconds: float = 60.0

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from capsella.data import DataOptions, Splits, load_data
-from capsella.training.devices import launch, settle_precision, settle_votes
+from capsella.training.devices import launch, settle
 from capsella.training.loop import Trainer
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
@@ -43,8 +43,7 @@ def time_steps(
     Raises:
         CapsellaError: images are missing or broken.
     """
-    recipe, _ = settle_precision(recipe, machine)
-    recipe, _ = settle_votes(recipe, machine)
+    recipe, _, _ = settle(recipe, machine)
     quiet = Console(quiet=True)
     nowhere, fabric = RunFolder(Path("untrained")), launch(recipe, machine)
     return _Timer(recipe, machine, nowhere, "timing", fabric, quiet, splits).time(seconds)

@@ -1,0 +1,67 @@
+"""`torchrun … -m capsella train` with no other flag: its processes train one network together."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+from rich.console import Console
+
+from capsella.training import Machine, train
+from capsella.training.run import RunFolder
+
+WORDS = "--size 17 --epochs 3 --batch-size 4 --shift 0 --no-flip --precision 32-true --accelerator cpu".split()
+
+
+def torchrun(*words, processes=2):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*launcher, "-m", "capsella", *map(str, words)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def rows(run):
+    with (run / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def assert_close(one, other, tmp_path):
+    """Equal up to rounding, which Adam's first steps may turn into a whole step for a few numbers."""
+    for mine, theirs in zip(rows(tmp_path / one), rows(tmp_path / other), strict=True):
+        for key in ("train_images", "step"):
+            assert mine[key] == theirs[key], key
+        assert float(mine["validation_loss"]) == pytest.approx(float(theirs["validation_loss"]), rel=0.02)
+    weights = [safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in (one, other)]
+    for name, tensor in weights[0].items():
+        assert (weights[1][name] - tensor).abs().mean() < 1e-3, name
+
+
+def test_its_processes_train_one_network_and_another_number_goes_on(cli, images, tmp_path):
+    """Without augmentation a batch's gradient is the mean over its parts: runs agree to rounding."""
+    words = ["train", "images-capsnet", "--path", images, *WORDS, "--out"]
+    process = torchrun(*words, tmp_path / "two")
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == 0, err
+    assert out.count("test error") == 1
+    assert out.count("epoch 1/3") == 1
+    assert cli(*words, tmp_path / "one").code == 0
+    assert_close("two", "one", tmp_path)
+
+    paused = tmp_path / "paused"
+    _, recipe, _ = RunFolder(tmp_path / "one").read_config()
+    train(recipe, paused, machine=Machine(accelerator="cpu"), console=Console(quiet=True), until=1)
+    process = torchrun("train", "--resume", paused)
+    _, err = process.communicate(timeout=500)
+    assert process.returncode == 0, err
+    assert_close("paused", "one", tmp_path)
+
+
+def test_the_number_of_devices_is_torchruns(images, tmp_path):
+    process = torchrun("train", "images-capsnet", "--path", images, *WORDS, "--devices", 3, "--out", tmp_path / "run")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "devices: must be left out under torchrun, which started 2 processes here, got 3" in err
+    assert not (tmp_path / "run").exists()
