@@ -12,7 +12,21 @@ from rich.console import Console
 from capsella.training import Machine, train
 from capsella.training.run import RunFolder
 
-WORDS = "--size 17 --epochs 3 --batch-size 4 --shift 0 --no-flip --precision 32-true --accelerator cpu".split()
+WORDS = [
+    "--size",
+    "17",
+    "--epochs",
+    "3",
+    "--batch-size",
+    "4",
+    "--shift",
+    "0",
+    "--no-flip",
+    "--precision",
+    "32-true",
+    "--accelerator",
+    "cpu",
+]
 
 
 def torchrun(*words, processes=2):
