@@ -14,7 +14,6 @@ from capsella.explorer import open_run
 from capsella.explorer.server import check_host, check_port, check_starlette, serve
 
 DEMO = Path("runs/demo")
-_RUNS = tyro.conf.arg(metavar="[RUN…]", help_behavior_hint=f"(default: {DEMO})")
 
 
 @dataclass(frozen=True)

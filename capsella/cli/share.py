@@ -9,8 +9,6 @@ import tyro
 from capsella.cli.runs import load_runs
 from capsella.share import MOST_IMAGES, MOST_MEGABYTES, share_runs
 
-_RUNS = tyro.conf.arg(metavar="RUN [RUN]", help_behavior_hint="(required)")
-
 
 @dataclass(frozen=True)
 class Share:
