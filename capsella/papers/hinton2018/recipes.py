@@ -93,7 +93,7 @@ def stem_capsnet_smallnorb_best() -> Recipe:
 
 @register_recipe
 def stem_capsnet_smallnorb_cnn() -> Recipe:
-    """The CNN beside `stem_capsnet_smallnorb_best`: a few more parameters (144 K), the same changes of images and training."""
+    """The CNN beside `stem_capsnet_smallnorb_best`: 144 K parameters, the same changes of images and training."""
     options = {"standardise": True, **FROM_PHOTOGRAPHS}
     return replace(
         stem_capsnet_smallnorb_best(),
