@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import at_least, require
 from capsella.routing import cluster_routing
+from capsella.routing.parts import in_parts
 from capsella.types import Capsules
 
 
@@ -83,6 +84,10 @@ class ClusterCapsules(nn.Module):
 
     def forward(self, children: Capsules) -> Capsules:
         """Vote, weigh, normalise; but for the convolution always in float32."""
+        rows, columns = self.norm.normalized_shape[1:]
+        return in_parts(self._route, children, self.conv.out_channels * rows * columns)
+
+    def _route(self, children: Capsules) -> Capsules:
         votes = self.cast_votes(children)
         with torch.autocast(votes.device.type, enabled=False):
             poses = cluster_routing(votes.flatten(4)).poses.unflatten(2, votes.shape[4:])

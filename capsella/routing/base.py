@@ -11,6 +11,7 @@ from torch import Tensor
 from capsella.errors import unknown_name
 from capsella.routing.checks import check_names
 from capsella.routing.convolution import CapsuleConv, capsule_votes
+from capsella.routing.parts import in_parts
 from capsella.types import Capsules, ScoredCapsules
 
 ActivationKind = Literal["lengths", "log-odds", "shares", "none"]
@@ -91,8 +92,13 @@ class Routing(ABC):
 
         Returns poses [b h' w' c_out d] and activations [b h' w' c_out].
         """
-        routed = self.route(*capsule_votes(conv), **parameters)
-        return conv.parents(routed.poses, routed.activations)
+
+        def route(children: Capsules) -> Capsules:
+            part = conv.of(children)
+            routed = self.route(*capsule_votes(part), **parameters)
+            return part.parents(routed.poses, routed.activations)
+
+        return in_parts(route, Capsules(conv.poses, conv.activations), conv.sizes.votes_of_an_image)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready options with the registered name; `routing_from_dict` reads them back."""

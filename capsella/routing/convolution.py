@@ -122,6 +122,11 @@ class ConvSizes(NamedTuple):
         """Elements of a parent's pose."""
         return self.r * self.e
 
+    @property
+    def votes_of_an_image(self) -> int:
+        """Elements of all votes of all windows of one image."""
+        return self.rows * self.columns * self.i * self.c_out * self.d
+
 
 @dataclass(frozen=True, eq=False)
 class CapsuleConv:
@@ -165,6 +170,10 @@ class CapsuleConv:
         return ConvSizes(
             batch, height, width, c_in, *g.grid((height, width)), c_out, *g.kernel, *g.stride, p // q, q, e, int(g.tied)
         )
+
+    def of(self, children: Capsules) -> "CapsuleConv":
+        """The same for other children, as those of some of its images."""
+        return replace(self, poses=children.poses, activations=children.activations)
 
     def parents(self, poses: Tensor, activations: Tensor) -> Capsules:
         """Poses [n j d] and activations [n j] of all windows on their grid: [b h' w' c_out d] and [b h' w' c_out]."""

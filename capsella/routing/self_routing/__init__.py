@@ -11,6 +11,7 @@ from capsella.routing.backends import Backend, choose_backend
 from capsella.routing.base import ActivationKind, Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes, gather_windows
+from capsella.routing.parts import in_parts
 from capsella.routing.self_routing.eager import self_routing_eager
 from capsella.routing.self_routing.reference import self_routing_reference
 from capsella.types import Capsules
@@ -82,8 +83,13 @@ class SelfRouting(Routing):
         sizes, weight, bias = conv.sizes, parameters["weight"], parameters["bias"]
         check_shape("weight", weight, (sizes.i, sizes.c_out, sizes.r * sizes.q), "[i j p]")
         check_shape("bias", bias, (sizes.i, sizes.c_out), "[i j]")
-        u = gather_windows(conv.poses, conv.geometry).reshape(sizes.n, sizes.i, sizes.r * sizes.q)
-        logits = torch.einsum("nip,ijp->nij", u, weight) + bias
-        votes, activations = capsule_votes(conv)
-        routed = self_routing(votes, activations, logits, backend=self.backend)
-        return conv.parents(routed.poses, routed.activations)
+
+        def route(children: Capsules) -> Capsules:
+            part = conv.of(children)
+            u = gather_windows(part.poses, part.geometry).reshape(part.sizes.n, sizes.i, sizes.r * sizes.q)
+            logits = torch.einsum("nip,ijp->nij", u, weight) + bias
+            votes, activations = capsule_votes(part)
+            routed = self_routing(votes, activations, logits, backend=self.backend)
+            return part.parents(routed.poses, routed.activations)
+
+        return in_parts(route, Capsules(conv.poses, conv.activations), sizes.votes_of_an_image)

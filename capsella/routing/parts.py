@@ -1,0 +1,40 @@
+"""Routing some images at a time, so that memory holds the votes of a few and no layer stores those of a batch."""
+
+from collections.abc import Callable
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from capsella.routing.recording import is_recording
+from capsella.types import Capsules
+
+VOTES = {"cpu": 2**20}
+"""About how many elements the votes of a part have, by device, though at least those of one image: on a CPU few enough
+for its cache, elsewhere `MANY_VOTES`."""
+MANY_VOTES = 2**26
+
+
+def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements: int) -> Capsules:
+    """`route(children)`, for parts of the images one after another; the backward pass makes each part's votes again.
+
+    Outputs have the bits of one part. Gradients of weights are sums over parts, so they differ by rounding. A graph
+    that is traced, and a routing that is recorded, stay whole.
+
+    Args:
+        route: makes the votes and routes them, each image by itself and without chance.
+        children: poses [b h w c p] and activations [b h w c].
+        elements: of the votes of one image, windows · children · parents · pose elements.
+    """
+    images = max(1, VOTES.get(children.poses.device.type, MANY_VOTES) // max(1, elements))
+    if len(children.poses) <= images or torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recording():
+        return route(children)
+    parts = zip(children.poses.split(images), children.activations.split(images), strict=True)
+    if not torch.is_grad_enabled():
+        routed = [route(Capsules(*part)) for part in parts]
+    else:
+        routed = [
+            checkpoint(lambda u, a: tuple(route(Capsules(u, a))), *part, use_reentrant=False, preserve_rng_state=False)
+            for part in parts
+        ]
+    poses, activations = zip(*routed, strict=True)
+    return Capsules(torch.cat(poses), torch.cat(activations))

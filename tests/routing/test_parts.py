@@ -1,0 +1,111 @@
+"""Routing some images at a time: the same numbers, and memory for the votes of a part alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from capsella.layers import CapsuleConv2d, ClusterCapsules
+from capsella.routing import (
+    RandomRouting,
+    Routing,
+    SelfAttentionRouting,
+    SelfRouting,
+    UniformRouting,
+    parts,
+    record,
+)
+from capsella.types import Capsules
+from tests.routing.helpers import assert_close, same_bits
+
+TYPES, POSE, GRID = 3, 4, 6
+ROUTINGS: tuple[Routing, ...] = (SelfRouting(), SelfAttentionRouting(), UniformRouting(), RandomRouting())
+
+
+def conv(routing: Routing) -> nn.Module:
+    return CapsuleConv2d(TYPES, POSE, 2, POSE, kernel=3, routing=routing)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    **{routing.name: lambda routing=routing: conv(routing) for routing in ROUTINGS},  # type: ignore[misc]
+    "cluster": lambda: ClusterCapsules(TYPES, POSE, 2, POSE, 2, (GRID, GRID)),
+}
+every_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+def layer(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return LAYERS[name]()
+
+
+def children(images: int) -> Capsules:
+    generator = torch.Generator().manual_seed(1)
+    poses = torch.randn(images, GRID, GRID, TYPES, POSE, generator=generator)
+    activations = torch.rand(images, GRID, GRID, TYPES, generator=generator)
+    return Capsules(poses.requires_grad_(), activations.requires_grad_())
+
+
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image is a part."""
+    monkeypatch.setitem(parts.VOTES, "cpu", 1)
+
+
+def gradients(module: nn.Module, given: Capsules) -> tuple[Tensor, ...]:
+    out = module(given)
+    loss = (
+        out.poses * torch.arange(out.poses.numel()).reshape(out.poses.shape).sin()
+    ).sum() + out.activations.square().sum()
+    inputs = [given.poses, *module.parameters()]
+    return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+
+
+@every_layer
+def test_parts_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, given = layer(name), children(5)
+    whole, slopes = module(given), gradients(module, given)
+    small_parts(monkeypatch)
+    assert_close(module(given), whole, rtol=1e-5, atol=1e-6)
+    assert_close(gradients(module, given), slopes, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        assert_close(module(given), whole, rtol=1e-5, atol=1e-6)
+
+
+@every_layer
+def test_a_part_has_the_bits_of_its_images_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, given = layer(name), children(3)
+    small_parts(monkeypatch)
+    together = module(given)
+    alone = [module(Capsules(given.poses[k : k + 1], given.activations[k : k + 1])) for k in range(3)]
+    assert same_bits(together, tuple(map(torch.cat, zip(*alone, strict=True))))
+
+
+@every_layer
+def test_no_votes_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(images: int) -> int:
+        storages: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        module, given = layer(name), children(images)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            module(given)
+        return sum(storages.values())
+
+    whole = kept(8)
+    small_parts(monkeypatch)
+    inputs = sum(tensor.numel() * tensor.element_size() for tensor in children(8))
+    assert kept(8) <= inputs < whole
+
+
+@every_layer
+def test_what_is_recorded_stays_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, given = layer(name), children(3)
+    small_parts(monkeypatch)
+    with record() as traces:
+        module(given)
+    assert len(traces) == (0 if name == "cluster" else 1)
+    assert all(len(trace.couplings[0]) % 3 == 0 for trace in traces)
