@@ -1,6 +1,7 @@
 """Dispatch to a verb, and errors in one line instead of a stack trace."""
 
 import importlib
+import logging
 import os
 import sys
 import warnings
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with warnings.catch_warnings():
                 # Advice of the training framework to its own users; ours have other flags.
                 warnings.filterwarnings("ignore", module="lightning_fabric")
+                logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
                 warnings.showwarning = partial(_show_warning, errors, warnings.showwarning)
                 _run(words[0], words[1:])
             sys.stdout.flush()

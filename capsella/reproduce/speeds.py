@@ -56,7 +56,8 @@ class Speeds:
     def _of(self, recipe: Recipe) -> StepTime:
         key = _key(recipe)
         if key not in self._known:
-            self.console.print(f"timing a few steps of {recipe.model.name}", markup=False, soft_wrap=True)
+            text = f"timing a few steps of {recipe.model.name} on {recipe.data.name}"
+            self.console.print(text, markup=False, soft_wrap=True)
             self._known[key] = self.measure(recipe)
             write_json(self._file, {"machine": self._machine, "seconds": self._known})
         return self._known[key]
