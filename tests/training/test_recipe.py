@@ -57,11 +57,14 @@ def test_the_network_of_a_recipe_can_be_made(name):
 
 
 def test_only_recipes_that_three_seeds_have_shown_take_what_the_machine_is_fast_with():
-    """LOG.md, L041; the papers' own are in float32."""
+    """LOG.md, L041, L051 and L053; the papers' own are in float32."""
     by_precision = {name: get_recipe(name).precision for name in list_recipes()}
     assert {name for name, precision in by_precision.items() if precision == "auto"} == {
         "capsnet-mnist-best",
         "images-capsnet",
+        "matrix-capsnet-smallnorb-best",
+        "stem-capsnet-smallnorb-best",
+        "stem-capsnet-smallnorb-cnn",
     }
     assert set(by_precision.values()) == {"auto", "32-true"}
 

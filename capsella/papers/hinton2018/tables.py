@@ -28,8 +28,9 @@ BASES: dict[BudgetName, str] = {
 }
 LIMITS = {
     "small": f"Small network, {SMALL}; the paper trains the large one on all images. ",
-    "night": f"Small network, both cameras, a β_a that can be learned, a rate of 0.003, all five toys of each category "
-    f"in training: every row as `{NIGHT_BASE}`, {NIGHT}. The paper's column is of the large network. ",
+    "night": "Small network, both cameras, a β_a that can be learned, a rate of 0.003, images that turn, stretch and "
+    "are mixed in pairs, all five toys of each category in training: every row as "
+    f"`{NIGHT_BASE}`, {NIGHT}. The paper's column is of the large network. ",
     "full": "",
 }
 
