@@ -24,7 +24,7 @@ PAPER = {
 }
 
 
-@pytest.mark.parametrize("budget", ["small", "full"])
+@pytest.mark.parametrize("budget", ["small", "night", "full"])
 def test_the_rows_are_the_papers(budget):
     table = viewpoints(budget)
     assert {row.label: row.paper for row in table.rows} == PAPER
@@ -32,8 +32,8 @@ def test_the_rows_are_the_papers(budget):
         data = row.recipe.data
         assert (data.viewpoints, data.test_viewpoints, row.recipe.stop_on) == (row.label[0], "familiar", "test")
         assert ("routing" in row.recipe.model.options) == (row.label[1] == "capsules")
-        assert row.recipe.stop_at_error == (row.paper[0] if budget == "full" else 15.0)
-        assert row.recipe == get_recipe(row.recipe_name) or budget == "small"
+        assert row.recipe.stop_at_error == (15.0 if budget == "small" else row.paper[0])
+        assert row.recipe == get_recipe(row.recipe_name) or budget != "full"
         familiar, novel = table.errors_on
         assert familiar.data is None
         assert novel.data(data) == dataclasses.replace(data, test_viewpoints="novel")
