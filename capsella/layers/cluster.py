@@ -84,8 +84,8 @@ class ClusterCapsules(nn.Module):
 
     def forward(self, children: Capsules) -> Capsules:
         """Vote, weigh, normalise; but for the convolution always in float32."""
-        rows, columns = self.norm.normalized_shape[1:]
-        return in_parts(self._route, children, self.conv.out_channels * rows * columns)
+        votes_of_a_parent = self.types_in * self.votes
+        return in_parts(self._route, children, votes_of_a_parent * self.types_out * self.norm.weight.numel())
 
     def _route(self, children: Capsules) -> Capsules:
         votes = self.cast_votes(children)

@@ -25,8 +25,11 @@ def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements
         children: poses [b h w c p] and activations [b h w c].
         elements: of the votes of one image, windows · children · parents · pose elements.
     """
+    # The number of images is asked for last: a traced graph that compares it would take this number alone.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recording():
+        return route(children)
     images = max(1, VOTES.get(children.poses.device.type, MANY_VOTES) // max(1, elements))
-    if len(children.poses) <= images or torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recording():
+    if len(children.poses) <= images:
         return route(children)
     parts = zip(children.poses.split(images), children.activations.split(images), strict=True)
     if not torch.is_grad_enabled():

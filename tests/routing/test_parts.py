@@ -109,3 +109,24 @@ def test_what_is_recorded_stays_whole(name: str, monkeypatch: pytest.MonkeyPatch
         module(given)
     assert len(traces) == (0 if name == "cluster" else 1)
     assert all(len(trace.couplings[0]) % 3 == 0 for trace in traces)
+
+
+@every_layer
+@pytest.mark.usefixtures("as_users_call")
+def test_a_traced_layer_takes_any_number_of_images(name, monkeypatch):
+    """Asking for the number of images before anything else would fix it in the graph."""
+    small_parts(monkeypatch)
+    module, given = layer(name).eval(), children(3)
+    poses, activations = given.poses.detach(), given.activations.detach()
+
+    class Traced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, poses: Tensor, activations: Tensor) -> Tensor:
+            return self.inner(Capsules(poses, activations)).poses
+
+    batch = {0: torch.export.Dim("batch")}
+    graph = torch.export.export(Traced(), (poses[:2], activations[:2]), dynamic_shapes=(batch, batch))
+    torch.testing.assert_close(graph.module()(poses, activations), module(given).poses)
