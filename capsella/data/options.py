@@ -66,7 +66,8 @@ class DataOptions:
 
     folds: int | None = None
     """Part all images into this many folds, class by class, and test on one of them, in place of the share `test`: for
-    few images, so that in turn each is tested once."""
+    few images, so that in turn each is tested once. Of a source that sets test images apart, as smallNORB, only its
+    training images are parted, and nothing sees the test images: to choose a training by."""
 
     fold: int | None = None
     """With `folds`: which of them is tested, from 0 on. `capsella train` trains on all in turn where none is named."""

@@ -20,7 +20,7 @@ from capsella.data.split.holdout import first_per_class, hold_out, hold_out_fold
 from capsella.data.split.sets import SPLIT_NAMES, Splits
 from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
 from capsella.data.survey import Survey, glance
-from capsella.errors import CapsellaError, errors_of, require
+from capsella.errors import CapsellaError, errors_of
 
 _NUMBER = "number in the source"  # with spaces, as no array of a file is called
 
@@ -150,8 +150,7 @@ class ReadSource(NamedTuple):
 
 
 def _fold(parts: Parts, options: DataOptions) -> tuple[ImageSet, ImageSet]:
-    """The images to train on, and those of the fold that the options name."""
-    require(parts.test is None, "be None for images whose test images are set apart already", folds=options.folds)
+    """The images to train on, and those of the fold that the options name; test images that are set apart stay so."""
     if options.folds is None or options.fold is None:
         raise ValueError(f"fold: must name one of the {options.folds} folds, as --fold 0")
     return hold_out_fold(parts.train, options.folds, options.fold, options.split_seed)

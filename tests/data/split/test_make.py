@@ -248,9 +248,17 @@ class TestFolds:
         for split, images in load_data(options).named().items():
             assert again.named()[split].files == images.files
 
-    def test_test_images_that_are_set_apart(self, packed: Path, cells: Path):
-        with pytest.raises(CapsellaError, match="digits: folds: must be None for images whose test images are set apa"):
-            load_data(DataOptions(folds=3, fold=0))
+    def test_test_images_that_are_set_apart_are_in_no_fold(self):
+        whole = load_data(DataOptions())
+        folds = [load_data(DataOptions(folds=3, fold=fold)) for fold in range(3)]
+        assert sum(len(splits.test) for splits in folds) == len(whole.train) + len(whole.validation)
+        apart = {image.numpy().tobytes() for image in whole.test.images}
+        seen = {
+            image.numpy().tobytes() for splits in folds for part in splits.named().values() for image in part.images
+        }
+        assert not apart & seen
+
+    def test_folds_that_cannot_be(self, packed: Path, cells: Path):
         with pytest.raises(CapsellaError, match="fold: must name one of the 3 folds, as --fold 0"):
             load_data(npz(packed, folds=3))
         with pytest.raises(CapsellaError, match="the class 'blast' has 20 images for 21 folds"):
