@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -13,12 +13,9 @@ from capsella.data.batches import balanced_order, epoch_order, even_shares
 from capsella.data.show import UNEVEN
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import counted
-
-if TYPE_CHECKING:
-    from capsella.training.recipe import Recipe
+from capsella.training.recipe import Recipe
 
 Settled = Literal["none", "sampling", "weights"]
-Balance = Literal["auto", "none", "sampling", "weights"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ def choose_balance(counts: Mapping[str, int]) -> BalanceChoice:
     return BalanceChoice("sampling" if ratio >= UNEVEN else "none", why)
 
 
-def settle_balance(recipe: "Recipe", images: LabelledImages) -> tuple["Recipe", BalanceChoice | None]:
+def settle_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, BalanceChoice | None]:
     """The recipe with the balance that "auto" is for these training images, and why; any other recipe as it is."""
     if recipe.balance != "auto":
         return recipe, None
@@ -61,7 +58,7 @@ def settle_balance(recipe: "Recipe", images: LabelledImages) -> tuple["Recipe", 
     return replace(recipe, balance=choice.balance), choice
 
 
-def order_of(recipe: "Recipe", images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, "k"]:
+def order_of(recipe: Recipe, images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, "k"]:
     """Rows of the training images, in the order of an epoch."""
     if recipe.balance == "sampling":
         if "laboratory" in images.metadata:
@@ -79,7 +76,7 @@ def _cells(images: LabelledImages) -> Int64[Tensor, "n"]:
     return cells.unique(return_inverse=True)[1]
 
 
-def class_weights(recipe: "Recipe", images: LabelledImages) -> Float[Tensor, " classes"] | None:
+def class_weights(recipe: Recipe, images: LabelledImages) -> Float[Tensor, " classes"] | None:
     """Weights [classes] in the loss, of mean 1 over the training images; None where the recipe has no weights.
 
     In the mean over an epoch they do what sampling does: a class weighs as many times more as it would be drawn.

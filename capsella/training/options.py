@@ -16,6 +16,7 @@ from capsella.errors import at_least, not_negative, require, unknown_name
 from capsella.models import ImageClassifier, create_model, model_function
 from capsella.routing import ROUTINGS, Routing, routing_from_dict
 
+Balance = Literal["auto", "none", "sampling", "weights"]
 FROM_DATA = ("image_size", "channels", "classes")
 """Options of a network that its images decide."""
 

@@ -11,8 +11,7 @@ from capsella.data.depth import ValueRange
 from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.routing import Routing
-from capsella.training.balance import Balance
-from capsella.training.options import AugmentOptions, ModelOptions, OptimizerOptions
+from capsella.training.options import AugmentOptions, Balance, ModelOptions, OptimizerOptions
 from capsella.training.precision import Precision
 
 SEED_BITS = 22  # what the step number and the purpose of a random number leave of torch's 64 bits
