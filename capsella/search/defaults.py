@@ -89,7 +89,7 @@ def _of_em(routing: EMRouting) -> dict[str, Range | Choice]:
         "iterations": Range(1, max(3, routing.iterations)),
         "inverse_temperature": around(routing.inverse_temperature, 10.0),
         "variance_floor": around(routing.variance_floor, 10.0),
-        "early_sharpness": with_own(routing.early_sharpness, 1.0, 0.25),
+        "early_sharpness": with_own(routing.early_sharpness, 1.0, 1 / 64),
         "beta_a_scale": with_own(routing.beta_a_scale, 500.0, 2500.0),
     }
 
