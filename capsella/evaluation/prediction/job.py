@@ -72,7 +72,9 @@ def predict_table(
     check_table(out, model.classes, certainty)
     journal_path = _unused(out, resume=resume, overwrite=overwrite)
     total = sum(1 for _ in image_files(paths))
-    with Journal(journal_path, _about(model, paths, certainty), model.classes, overwrite=overwrite) as journal:
+    with Journal(
+        journal_path, about_prediction(model, paths, certainty), model.classes, overwrite=overwrite
+    ) as journal:
         files = (name for name in image_files(paths) if name not in journal.files)
         number = _workers_for(total - len(journal.files), workers)
         how = {"batch_size": batch_size, "workers": number, "classes": classes}
@@ -138,7 +140,7 @@ def _workers_for(images: int, asked: int | None) -> int:
     return min(_MOST_WORKERS, max(1, cores - 1))
 
 
-def _about(model: ImageClassifier, paths: Iterable[Path], certainty: Certainty) -> dict[str, Any]:
+def about_prediction(model: ImageClassifier, paths: Iterable[Path | str], certainty: Certainty) -> dict[str, Any]:
     """What must be the same for a prediction to be gone on with; names are relative, so the working folder as well."""
     watched = {} if certainty.watched is None else {"fit of what is known": certainty.watched.digest}
     return {
