@@ -14,8 +14,7 @@ from rich.console import Console
 from capsella import cluster
 from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.certainty import Certainty
-from capsella.evaluation.prediction.job import about_prediction
-from capsella.evaluation.prediction.predict import check_speed
+from capsella.evaluation.prediction.job import about_prediction, usual_certainty
 from capsella.evaluation.prediction.progress import image_progress
 from capsella.evaluation.prediction.tables import check_table
 from capsella.evaluation.shards.parts import NAMES, TABLE, Part, parts_of, write_names
@@ -57,8 +56,7 @@ def predict_shards(
 ) -> Sharded:
     """Classify images on the cluster that was joined, into Parquet files in the folder `out`: one row a file.
 
-    A part that was begun by a worker that died is begun anew. However the call ends, one with `resume` goes on with the
-    parts that are not there.
+    However the call ends, one with `resume` goes on with the parts that are not there.
 
     Args:
         load: gives the model, here and in every worker; a function of a module, or a `partial` of one.
@@ -68,33 +66,35 @@ def predict_shards(
         batch_size, resume, overwrite, classes, certainty, console: as for `predict_table`.
 
     Raises:
-        ValueError: arguments that do not fit. CapsellaError: there is something else in `out`; images are not to be
-            had; pyarrow is missing; workers die again and again.
+        ValueError, CapsellaError: as `predict_table`; workers died.
     """
-    at_least(1, size=size)
-    check_speed(batch_size, 0)
+    at_least(1, size=size, batch_size=batch_size)
     require(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
-    model, place = load(), cluster.place()
-    if place is None:
-        raise ValueError("cluster: must be joined first, with capsella.cluster.joined")
-    certainty = certainty or Certainty(model.confidence, novelty=model.novelty)
+    model, place = load(), _joined()
+    certainty = certainty or usual_certainty(model, classes)
     check_table(Path("part.parquet"), model.classes, certainty)
-    require("broken" not in model.classes, "not be a class, as it is a column", broken=model.classes)
+    require("broken" not in model.classes, "not have broken among them, which is a column", classes=model.classes)
     with _alone(out):
         about = json.loads(json.dumps({**about_prediction(model, paths, certainty), "images a part": size}))
         parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
         work = Work(cluster.Desk.here(place.cpus), load, out, batch_size, classes, certainty)
-        found = _predicted(work, parts, place, console or Console(quiet=True))
+        found = _predicted(work, parts, place, console)
         _write_about(out, {**about, "counts": found._asdict()})
         remove(f"{out}/{NAMES}")
     return found
 
 
-def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console: Console) -> Sharded:
+def _joined() -> cluster.Place:
+    if (place := cluster.place()) is None:
+        raise ValueError("cluster: must be joined first, with capsella.cluster.joined, got none")
+    return place
+
+
+def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console: Console | None) -> Sharded:
     """Predict the parts that are not there yet."""
     there, total = names_in(work.out), sum(part.rows for part in parts)
     counts = _counted_before([part for part in parts if part.shard in there], work.out)
-    with image_progress(console, total, counts["rows"]) as advance:
+    with image_progress(console or Console(quiet=True), total, counts["rows"]) as advance:
         for row in _rows(work, [part for part in parts if part.shard not in there], place):
             counts.update({name: int(row[name]) for name in COUNTS})
             advance(int(row["rows"]))
