@@ -10,6 +10,10 @@ class CapsellaError(Exception):
     """Something outside the program is not as it must be: a file, a download, a run folder, a disk."""
 
 
+class BusyError(CapsellaError):
+    """Another process has what this one needs."""
+
+
 class CapsellaWarning(UserWarning):
     """What works, but not as well as it could; the text says what to do. The command line prints it as one line."""
 

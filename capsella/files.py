@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from capsella.errors import CapsellaError, warn_once
+from capsella.errors import BusyError, CapsellaError, warn_once
 
 if sys.platform != "win32":
     import fcntl
@@ -76,14 +76,14 @@ def lock(file: IO[Any], busy: str) -> None:
     On Windows, and on a file system that has no locks (a warning says so), nothing is locked.
 
     Raises:
-        CapsellaError: another process has it; with the text `busy`.
+        BusyError: another process has it; with the text `busy`.
     """
     if sys.platform == "win32":
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise CapsellaError(busy) from error
+        raise BusyError(busy) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-import tyro
 from rich.table import Table
 from rich.text import Text
 
+from capsella.cli.place import parse
 from capsella.cli.screen import console, show
+from capsella.cluster import Place, joined
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.folds import compare_folds, first_plan
 from capsella.compare.folds_report import write_folds
@@ -18,21 +19,22 @@ from capsella.grid import duration
 
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train, test, and write the report."""
-    options = tyro.cli(ComparisonOptions, args=arguments, prog="capsella compare")
+    options, place = parse(ComparisonOptions, arguments, "capsella compare")
     if options.folds is not None and not any(word.partition("=")[0] == "--seeds" for word in arguments):
         options = replace(options, seeds=(0,))
     if options.folds is not None and options.fold is None:
-        _run_folds(options, options.folds)
+        _run_folds(options, options.folds, place)
         return
     plan = make_plan(options)
     _print_plan(plan)
     if options.dry_run:
         return
-    found, report = compare(plan, console())
+    with joined(place):
+        found, report = compare(plan, console())
     print(f"\n{as_text(found)}\n\nreport  {report}")
 
 
-def _run_folds(options: ComparisonOptions, folds: int) -> None:
+def _run_folds(options: ComparisonOptions, folds: int, place: Place) -> None:
     """One comparison a fold, and what they say together."""
     plan = first_plan(options)
     print(f"{folds} folds, tested in turn; the first:")
@@ -41,7 +43,8 @@ def _run_folds(options: ComparisonOptions, folds: int) -> None:
     print(f"All {folds} folds: {counted(runs, 'run')}, estimated training: {duration(folds * plan.total_seconds())}.")
     if options.dry_run:
         return
-    verdict, report = write_folds(options, plan, compare_folds(options, plan, console()))
+    with joined(place):
+        verdict, report = write_folds(options, plan, compare_folds(options, plan, console()))
     lines = [verdict.headline, *(f"{part}: {text}" for part, text in verdict.sentences.items())]
     print("", *lines, f"\nreport  {report}", sep="\n")
 

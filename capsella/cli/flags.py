@@ -12,7 +12,9 @@ from capsella.training import Recipe
 from capsella.training.command_line import leaves
 
 # Flags of `capsella train` that are no fields of a recipe.
-OTHER_FLAGS = ("out", "seeds", "accelerator", "devices", "threads", "checkpoint_seconds", "help")
+OTHER_FLAGS = (
+    *("out", "seeds", "accelerator", "devices", "threads", "checkpoint_seconds", "on", "cpus", "gpus", "help"),
+)
 # And of `capsella search`.
 SEARCH_FLAGS = (
     *("minutes", "trials", "objectives", "limit_ms", "limit_parameters", "finalists", "tune", "storage", "space"),

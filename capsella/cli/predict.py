@@ -3,18 +3,22 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from capsella.cli.screen import console
+from capsella.cluster import Place, joined
 from capsella.data.depth import check_range
 from capsella.errors import counted, require
 from capsella.evaluation import Broken, Certainty, Prediction, predict_files, predict_table, print_table, scaled
+from capsella.evaluation.shards.job import SIZE, predict_shards
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE
 from capsella.training import load_run
+from capsella.types import CellCut
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,12 @@ class Predict:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS…")]
-    """Image files, or folders to look for images in."""
-    out: Path | None = None
-    """The table: a .csv, .jsonl or .parquet file; default: CSV to standard output."""
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATHS…")]
+    """Image files, folders to look for images in, or .txt files with a path a line. With --on also URLs of them, as
+    s3://BUCKET/FOLDER, and .parquet files with a column `path` or `bytes`."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    """The table: a .csv, .jsonl or .parquet file; default: CSV to standard output. With --on a folder, or the URL of
+    one, for a .parquet file a part."""
     resume: bool = False
     """Go on with a table that an earlier call left unfinished; begin it if there is none."""
     overwrite: bool = False
@@ -59,6 +65,9 @@ class Predict:
     """The values that are black and white in files of more than 8 bits a channel; default: as the model was trained."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them at the end. With --out they are always left out."""
+    part: int = SIZE
+    """With --on: images a part."""
+    place: Annotated[Place, tyro.conf.arg(name="")] = Place()
 
 
 def run(arguments: list[str]) -> None:
@@ -73,14 +82,17 @@ def run(arguments: list[str]) -> None:
     trained = load_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
     notes = _scale(options, trained.model)
-    classes = 2 if trained.recipe.data.is_paired else 1
+    paired = trained.recipe.data.is_paired
+    classes = 2 if paired else 1
     model, refuse = trained.model, options.refuse or None
     certainty = Certainty(model.confidence, options.coverage, options.unsure_below, model.novelty, refuse)
-    if options.out is None:
+    if options.place.on is not None:
+        _to_shards(options, trained.model, classes, certainty, began)
+    elif options.out is None:
         _to_standard_output(options, trained.model, classes, certainty)
     else:
-        _to_table(options, trained.model, classes, options.out, certainty, began)
-    for note in notes if trained.recipe.data.is_paired else [*notes, *certainty.notes()]:
+        _to_table(options, trained.model, classes, Path(options.out), certainty, began)
+    for note in notes if paired else [*notes, *certainty.notes()]:
         console(stderr=True).print(f"note: {note}", soft_wrap=True, markup=False)
 
 
@@ -90,7 +102,9 @@ def _scale(options: Predict, model: ImageClassifier) -> list[str]:
         radius = options.cell_radius
         require(radius is None, "be None for a network that cuts no cells out", cell_radius=radius)
         return []
-    model.cut, note = scaled(model.cut, options.paths, options.cell_radius)
+    if options.place.on is not None and options.cell_radius is None:
+        raise ValueError("cell_radius: must be given with --on, for a network that cuts cells out")
+    model.cut, note = scaled(model.cut, map(Path, options.paths), options.cell_radius)
     return [] if note is None else [note]
 
 
@@ -99,7 +113,7 @@ def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, 
     workers = options.workers or 0
     predictions = predict_files(
         model,
-        options.paths,
+        map(Path, options.paths),
         batch_size=options.batch_size,
         workers=workers,
         broken=broken,
@@ -129,7 +143,7 @@ def _to_table(
     errors = console(stderr=True)
     written = predict_table(
         model,
-        options.paths,
+        map(Path, options.paths),
         out,
         batch_size=options.batch_size,
         workers=options.workers,
@@ -148,6 +162,38 @@ def _to_table(
     if written.broken_table:
         lines.append(f"{counted(written.broken, 'broken image')} listed in {written.broken_table}")
     errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def _to_shards(options: Predict, model: ImageClassifier, classes: int, certainty: Certainty, began: float) -> None:
+    out = options.out
+    if out is None or Path(out).suffix in (".csv", ".jsonl", ".parquet"):
+        raise ValueError(f"out: must be a folder with --on, got {out!r}")
+    errors = console(stderr=True)
+    with joined(options.place):
+        written = predict_shards(
+            partial(_loaded, options.run, model.value_range, model.cut),
+            options.paths,
+            out.rstrip("/"),
+            size=options.part,
+            batch_size=options.batch_size,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            classes=classes,
+            certainty=certainty,
+            console=errors,
+        )
+    files, seconds = counted(written.shards, "file"), time.monotonic() - began
+    lines = [f"{counted(written.rows, 'row')} written to {files} in {out} in {seconds:.0f} s"]
+    lines += [f"{written.broken:,} of them of images that could not be read"] if written.broken else []
+    lines += [] if options.unsure_below is None else [f"{written.unsure:,} of them unsure"]
+    lines += [] if certainty.watched is None else [_unknown(written.unknown, written.rows)]
+    errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def _loaded(run: Path, value_range: tuple[float, float] | None, cut: CellCut | None) -> ImageClassifier:
+    model = load_run(run).model
+    model.value_range, model.cut = value_range, cut
+    return model
 
 
 def _unknown(unknown: int, rows: int) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import tyro
-
+from capsella.cli.place import parse
 from capsella.cli.screen import by_paper, console, list_entries
+from capsella.cluster import joined
 from capsella.errors import unknown_name
 from capsella.grid import BudgetName
 
@@ -33,15 +33,13 @@ def run_published(
         ValueError: an unknown name; suggests the nearest.
     """
     if not arguments or arguments[0] not in registered:
-        print(f"usage: capsella {verb} NAME [--budget small|night|full] [--seeds 0 1 …]")
-        print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--folder FOLDER]\n")
-        described = {name: describe(registered[name]("full")) for name in registered}
-        list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})
+        _list(verb, registered, describe)
         if arguments and arguments[0] not in ("-h", "--help"):
             raise unknown_name(verb, arguments[0], registered)
         return None
     name, *words = arguments
-    options: Any = tyro.cli(options_type, args=words, prog=f"capsella {verb} {name}")
+    options: Any
+    options, place = parse(options_type, words, f"capsella {verb} {name}")
     published = registered[name](options.budget)
     command = f"capsella {verb} {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
     parts = [published.family or name, options.budget]
@@ -50,4 +48,12 @@ def run_published(
         command += f" --data {options.data}"
         parts.append(options.data)
     folder = options.folder or Path("runs", "-".join(parts))
-    return published.run(folder, options.seeds, command, console()), published.path(folder)
+    with joined(place):
+        return published.run(folder, options.seeds, command, console()), published.path(folder)
+
+
+def _list(verb: str, registered: Mapping[str, Callable[[BudgetName], Any]], describe: Callable[[Any], str]) -> None:
+    print(f"usage: capsella {verb} NAME [--budget small|night|full] [--seeds 0 1 …]")
+    print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--folder FOLDER] [--on ray]\n")
+    described = {name: describe(registered[name]("full")) for name in registered}
+    list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})

@@ -1,6 +1,5 @@
 """The end of a training, and trainings that are repeated: with several seeds, or without each fold of the images."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from capsella.errors import CapsellaError, counted
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
 from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
-from capsella.grid import Clock, finish_run, trained_run
-from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, train
+from capsella.grid import Clock, Task, each, finish_run, trained_run
+from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run, train
 
 
 def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Machine, console: Console) -> None:
@@ -44,21 +43,27 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
     """
     RunFolder(folder).check_unused()
     folds = [replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)]
+    tasks = [
+        Task(f"fold {fold}", "fold", _train, one, folder / f"fold{fold}", name, machine)
+        for fold, one in enumerate(folds)
+    ]
     clock = Clock()
-    clock.plan(["fold"] * len(folds))
-    finished = []
-    for fold, one in enumerate(folds):
-        files, began = RunFolder(folder / f"fold{fold}"), time.monotonic()
-        was_trained = files.is_trained
-        if not was_trained and is_first_process():
-            console.print(clock.line(f"fold {fold}"), markup=False, soft_wrap=True)
-        trained = trained_run(one, files.path, name, console, machine)
-        clock.finish("fold", None if was_trained else time.monotonic() - began)
-        finished.append(finish(trained, console))
-        files.checkpoint.unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
-    tested = [one for one in finished if one is not None]
+    clock.plan(task.cost for task in tasks)
+    finished = {}
+    for task in tasks:
+        if RunFolder(task.folder).is_trained:
+            finished[task.what] = finish(trained_run(task.recipe, task.folder, name, console, machine), console)
+            clock.finish(task.cost)
+    left = [task for task in tasks if task.what not in finished]
+    for task, _ in each(left, console, clock):
+        finished[task.what] = finish(load_run(task.folder), console)
+    tested = [one for task in tasks if (one := finished[task.what]) is not None]
     if tested:
         _together(tested, folder, console)
+
+
+def _train(recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine) -> None:
+    trained_run(recipe, folder, name, console, machine)
 
 
 def _together(tested: list[tuple[Evaluation, Splits]], folder: Path, console: Console) -> None:

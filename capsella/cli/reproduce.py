@@ -9,7 +9,9 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
+from capsella.cli.place import parse
 from capsella.cli.screen import by_paper, console, show
+from capsella.cluster import joined
 from capsella.errors import at_least, counted, require, unknown_name
 from capsella.grid import BudgetName, duration
 from capsella.papers.published import FIGURES, TABLES
@@ -46,7 +48,7 @@ class ReproduceOptions:
 
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
-    options = tyro.cli(ReproduceOptions, args=arguments, prog="capsella reproduce")
+    options, place = parse(ReproduceOptions, arguments, "capsella reproduce")
     papers = by_paper([*TABLES, *FIGURES])
     if options.paper is not None and options.paper not in papers:
         raise unknown_name("paper", options.paper, papers)
@@ -67,7 +69,8 @@ def run(arguments: list[str]) -> None:
         found = Reproduction(entries, missing, jobs, plan, night.late, night.problems, options.seeds, command)
         return write_page(found, folder)
 
-    night.run(plan, page)
+    with joined(place):
+        night.run(plan, page)
     print(f"page    {page()}")
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from capsella.cli import screen
 from capsella.cli.flags import OTHER_FLAGS, SEARCH_FLAGS, prepare
 from capsella.cli.train import chosen_recipe
+from capsella.cluster import Place, joined
 from capsella.errors import CapsellaError, counted
 from capsella.grid import duration
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
@@ -60,6 +61,7 @@ class SearchCommand:
     space: Path | None = None
     """A Python file that sets `space` to a capsella.search.Space; default: the recipe's own space."""
     machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
+    place: Annotated[Place, tyro.conf.arg(name="")] = Place()
     dry_run: bool = False
     """Print the space and the plan, and stop."""
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
@@ -89,7 +91,7 @@ def run(arguments: list[str]) -> None:
     try:
         outcome = work(search, console)
         _print_outcome(outcome)
-        _finish(search, outcome, console)
+        _finish(search, outcome, console, command.place)
     except KeyboardInterrupt:
         print("The study is kept. The same command goes on.")
         raise
@@ -156,7 +158,7 @@ def _print_outcome(outcome: Outcome) -> None:
     print(" ".join([outcome.verdict, outcome.front_verdict]).strip())
 
 
-def _finish(search: Search, outcome: Outcome, console: Console) -> None:
+def _finish(search: Search, outcome: Outcome, console: Console, place: Place) -> None:
     """The page, the winner's recipe, its test, and the page with it."""
     winner, options = outcome.winner, search.options
     print(f"report  {write_report(search, outcome)}")
@@ -173,7 +175,8 @@ def _finish(search: Search, outcome: Outcome, console: Console) -> None:
             f"Training {winner.name} with {seeds} on all images but the test's: about {time}. Ctrl-C leaves that out.",
             soft_wrap=True,
         )
-        tested = train_winner(search, winner, console)
+        with joined(place):
+            tested = train_winner(search, winner, console)
         if tested is not None:
             print(f"test error of {winner.name}: {tested.text} on {counted(tested.images, 'image')}, {tested.folder}")
             write_report(search, outcome, tested)

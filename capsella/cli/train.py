@@ -12,6 +12,7 @@ from capsella.cli import screen
 from capsella.cli.flags import prepare
 from capsella.cli.recipes import recipe_groups
 from capsella.cli.repeated import finish, train_folds, train_seeds
+from capsella.cluster import Place, joined
 from capsella.data.outline import outline
 from capsella.errors import require
 from capsella.papers import get_recipe, list_recipes, recipe_function
@@ -56,8 +57,11 @@ class Train:
     seeds: int = 1
     """Train this many times, from --seed on, and report mean and standard deviation."""
     machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
+    place: Annotated[Place, tyro.conf.arg(name="")] = Place()
 
     def __post_init__(self) -> None:
+        on = self.place.on
+        require(on is None or self.all_folds, "come with --folds: a run is computed by one machine", on=on)
         if self.seeds < 1:
             raise ValueError(f"seeds: must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.all_folds:
@@ -91,7 +95,8 @@ def run(arguments: list[str]) -> None:
             _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)
         folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
         if options.all_folds:
-            train_folds(options.recipe, folder, name, machine, console)
+            with joined(options.place):
+                train_folds(options.recipe, folder, name, machine, console)
         elif options.seeds > 1:
             train_seeds(options.recipe, options.seeds, folder, name, machine, console)
         else:

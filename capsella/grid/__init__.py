@@ -2,6 +2,18 @@
 
 from capsella.grid.budget import Budget, BudgetName
 from capsella.grid.clock import Clock, duration
-from capsella.grid.grid import Grid, Results, Row, Searched, Validated, at_rate, check_seeds, check_sources, rate_at
+from capsella.grid.grid import (
+    Grid,
+    Results,
+    Row,
+    Searched,
+    Validated,
+    at_rate,
+    check_seeds,
+    check_sources,
+    rate_at,
+    tested_or_diverged,
+)
+from capsella.grid.place import Task, each
 from capsella.grid.run import evaluated_again, evaluated_on, finish_run, hits_of, result_of, trained_run
 from capsella.grid.unfinished import still_falls, still_learned

@@ -1,7 +1,7 @@
 """The only loop over runs: what is missing is trained, what was interrupted goes on, what is finished is read."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from capsella.data import load_data
 from capsella.grid.clock import Clock
+from capsella.grid.place import Task, each
 from capsella.grid.run import result_of, trained_run
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
 
@@ -34,6 +35,12 @@ class Row:
     def folder(self, runs: Path, seed: int) -> Path:
         """Of the run with that seed."""
         return runs / f"{self.slug}-seed{seed}"
+
+    def task(self, compute: Callable[..., T], runs: Path, seed: int, machine: Machine) -> Task[T]:
+        """The run with that seed, to be computed."""
+        recipe = replace(self.recipe, seed=seed)
+        what, cost = f"{self.slug}, seed {seed}", self.cost or self.slug
+        return Task(what, cost, compute, recipe, self.folder(runs, seed), self.recipe_name, machine)
 
 
 class Validated(NamedTuple):
@@ -89,11 +96,8 @@ class Grid:
         todo = [(row, seed) for seed in seeds for row in rows]
         check_sources([row.recipe for row, seed in todo if not RunFolder(row.folder(self.folder, seed)).is_tested])
 
-        def run(row: Row, recipe: Recipe, folder: Path) -> dict[str, Any]:
-            return result_of(recipe, folder, row.recipe_name, self.console, self.machine)
-
         results: Results = {slug: [] for slug in slugs}
-        done = self._each(todo, run, lambda folder: folder.is_tested)
+        done = self._each(todo, result_of, lambda folder: folder.is_tested)
         for (row, _), result in zip(todo, done, strict=True):
             results[row.slug].append(result)
         return results
@@ -112,10 +116,9 @@ class Grid:
         check_seeds(seeds)
         self.clock.plan([*(_cost(row) for row in rows for _ in range(len(factors) + len(seeds) - 1)), *later])
         found = [Searched(row) for row in rows]
-        for factor in factors:
-            tried = [at_rate(row, rate_at(row.recipe, factor)) for row in rows]
-            for one, row, runs in zip(found, tried, self.validated(tried, seeds[:1]), strict=True):
-                one.tried[row.recipe.optimizer.learning_rate] = runs[seeds[0]]
+        tried = [at_rate(row, rate_at(row.recipe, factor)) for factor in factors for row in rows]
+        for one, row, runs in zip(len(factors) * found, tried, self.validated(tried, seeds[:1]), strict=True):
+            one.tried[row.recipe.optimizer.learning_rate] = runs[seeds[0]]
         for one in found:
             one.rate = min(one.tried, key=lambda rate: one.tried[rate].rank)
         best = [at_rate(one.row, one.rate) for one in found]
@@ -125,44 +128,55 @@ class Grid:
 
     def validated(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[int, Validated]]:
         """Train every row with every seed, and test nothing; a training that diverges is a result, not an error."""
-
-        def run(row: Row, recipe: Recipe, folder: Path) -> Validated:
-            files = RunFolder(folder)
-            files.check_recipe(recipe)
-            try:
-                if not (files.is_trained or files.has_diverged):
-                    trained_run(recipe, folder, row.recipe_name, self.console, self.machine)
-            except TrainingDivergedError as error:
-                self.console.print(f"diverged: {error}", markup=False, soft_wrap=True)
-                files.write("diverged", {"reason": str(error)})
-            return _validated(files)
-
         todo = [(row, seed) for seed in seeds for row in rows]
-        done = list(self._each(todo, run, lambda folder: folder.is_trained or folder.has_diverged))
+        done = self._each(todo, _validated_run, lambda folder: folder.is_trained or folder.has_diverged)
         return [{seed: done[k * len(rows) + n] for k, seed in enumerate(seeds)} for n in range(len(rows))]
 
     def _each(
-        self,
-        todo: Sequence[tuple[Row, int]],
-        run: Callable[[Row, Recipe, Path], T],
-        is_finished: Callable[[RunFolder], bool],
-    ) -> Iterator[T]:
-        """Every run in turn, with a line on the console before each that is not finished."""
+        self, todo: Sequence[tuple[Row, int]], compute: Callable[..., T], is_finished: Callable[[RunFolder], bool]
+    ) -> list[T]:
+        """What comes of every run: those that are finished are read first, then the others are computed."""
         self.clock.plan([_cost(row) for row, _ in todo])
-        for row, seed in todo:
-            files = RunFolder(row.folder(self.folder, seed))
-            if is_finished(files) and files.is_trained:
-                self.clock.remember(_cost(row), files.read("summary")["seconds"])
-        for row, seed in todo:
-            files, began = RunFolder(row.folder(self.folder, seed)), time.monotonic()
-            was_finished = is_finished(files)
-            if not was_finished:
-                what = f"{row.slug}, seed {seed}"
-                self.console.print(self.clock.line(what), soft_wrap=True, markup=False)
-            done = run(row, replace(row.recipe, seed=seed), files.path)
-            self.clock.finish(_cost(row), None if was_finished else time.monotonic() - began)
-            files.checkpoint.unlink(missing_ok=True)  # three times the weights, and nothing is left to resume
-            yield done
+        tasks = [row.task(compute, self.folder, seed, self.machine) for row, seed in todo]
+        finished = [task for task in tasks if is_finished(RunFolder(task.folder))]
+        for task in finished:
+            if (files := RunFolder(task.folder)).is_trained:
+                self.clock.remember(task.cost, files.read("summary")["seconds"])
+        found = {}
+        for task in finished:
+            found[task.folder] = task.run(self.console)
+            self.clock.finish(task.cost)
+        left = {task.folder: task for task in tasks if task.folder not in found}
+        found |= {task.folder: outcome for task, outcome in each(left.values(), self.console, self.clock)}
+        return [found[task.folder] for task in tasks]
+
+
+def tested_or_diverged(
+    recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine
+) -> dict[str, Any] | None:
+    """As `result_of`; None where the training diverges, which is a result, not an error."""
+    with _divergence_noted(folder, console):
+        return result_of(recipe, folder, name, console, machine)
+    return None
+
+
+def _validated_run(recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine) -> Validated:
+    files = RunFolder(folder)
+    files.check_recipe(recipe)
+    if not (files.is_trained or files.has_diverged):
+        with _divergence_noted(folder, console):
+            trained_run(recipe, folder, name, console, machine)
+    return _validated(files)
+
+
+@contextmanager
+def _divergence_noted(folder: Path, console: Console) -> Iterator[None]:
+    """Say and keep in the folder that the training diverged."""
+    try:
+        yield
+    except TrainingDivergedError as error:
+        console.print(f"diverged: {error}", markup=False, soft_wrap=True)
+        RunFolder(folder).write("diverged", {"reason": str(error)})
 
 
 def rate_at(recipe: Recipe, factor: float) -> float:

@@ -1,19 +1,19 @@
 """The runs of a plan one after another, and after each what can be made of them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from capsella.errors import CapsellaError
 from capsella.files import alone_in
-from capsella.grid import Clock, Grid, duration
+from capsella.grid import Clock, Task, duration, each, tested_or_diverged
 from capsella.reproduce.entries import Entry
-from capsella.reproduce.jobs import Job
 from capsella.reproduce.plan import Plan, Planned
-from capsella.training import TrainingDivergedError
+from capsella.training import Machine
 
 
 @dataclass
@@ -50,45 +50,33 @@ class Night:
             every = (*plan.runs, *plan.left_out)
             clock = Clock(estimates={planned.job.row.cost: planned.seconds for planned in every})
             clock.plan(planned.job.row.cost for planned in plan.runs)
-            end = float("inf") if plan.hours is None else self.now() + 3600 * plan.hours
-            for planned in every:
-                if not self._run(planned, clock, end, planned in plan.left_out):
-                    continue
+            entries = {planned.job.run.path: planned.job.entries for planned in every}
+            for task, _ in each(self._due(plan, clock), self.console, clock):
                 for entry in self.entries:
-                    if entry.name in planned.job.entries:
+                    if entry.name in entries[task.folder]:
                         self.make(entry, again=True)
                 after()
 
-    def _run(self, planned: Planned, clock: Clock, end: float, was_left_out: bool) -> bool:
-        """One run, unless it would end too late; one that was left out is tried where others were quicker than planned.
+    def _due(self, plan: Plan, clock: Clock) -> Iterator[Task[dict[str, Any] | None]]:
+        """Run after run, but those that would end too late; asked for the next when there is time for it.
 
-        Returns:
-            Whether it was tried.
+        One that was left out is tried where others were quicker than planned.
         """
-        job = planned.job
-        cost = job.row.cost
-        expected = clock.known()[cost] if cost in clock.taken or was_left_out else planned.seconds
-        if was_left_out:
-            if self.now() + expected > end:
-                return False
-            clock.plan([cost])
-        elif self.now() + expected > end:
-            clock.leave_out(cost)
-            self.late.append(planned)
-            text = f"left out, about {duration(expected)} of {duration(max(0.0, end - self.now()))}: {job}"
-            self.console.print(text, markup=False, soft_wrap=True)
-            return False
-        try:
-            Grid(job.folder, self.console, clock=clock).results([job.row], [job.seed])
-        except TrainingDivergedError as error:
-            self._give_up(job, clock, str(error))
-        return True
-
-    def _give_up(self, job: Job, clock: Clock, reason: str) -> None:
-        """A training that diverges is a result, and the others go on."""
-        self.console.print(f"diverged: {reason}", markup=False, soft_wrap=True)
-        job.run.write("diverged", {"reason": reason})
-        clock.finish(job.row.cost)
+        end = float("inf") if plan.hours is None else self.now() + 3600 * plan.hours
+        for planned in (*plan.runs, *plan.left_out):
+            job, was_left_out = planned.job, planned in plan.left_out
+            cost = job.row.cost
+            expected = clock.known()[cost] if cost in clock.taken or was_left_out else planned.seconds
+            fits = self.now() + expected <= end
+            if fits and was_left_out:
+                clock.plan([cost])
+            if fits:
+                yield job.row.task(tested_or_diverged, job.folder, job.seed, Machine())
+            elif not was_left_out:
+                clock.leave_out(cost)
+                self.late.append(planned)
+                text = f"left out, about {duration(expected)} of {duration(max(0.0, end - self.now()))}: {job}"
+                self.console.print(text, markup=False, soft_wrap=True)
 
     def make(self, entry: Entry, *, again: bool = False) -> None:
         """Write a table or figure of the runs that are there; what goes wrong is kept as its problem.

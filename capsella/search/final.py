@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella.errors import BusyError
 from capsella.files import alone_in, write_json
 from capsella.grid import Grid, Row
 from capsella.search.outcome import Finalist, Outcome
@@ -65,9 +65,7 @@ def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTes
             row = Row(slug=f"candidate-{winner.candidate:04}", recipe_name=search.name, recipe=recipe)
             seeds = [recipe.seed + seed for seed in range(search.options.seeds)]
             results = Grid(folder, console, search.machine).results([row], seeds)[row.slug]
-    except CapsellaError as error:
-        if "at work there already" not in str(error):
-            raise
+    except BusyError:
         console.print("another process trains the winner", soft_wrap=True)
         return None
     tested = FinalTest(

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.grid import duration
 from capsella.search.candidate import Images
@@ -135,7 +135,7 @@ class _in_turn:  # noqa: N801  a context manager
             try:
                 self._alone.__enter__()
                 return
-            except CapsellaError:
+            except BusyError:
                 time.sleep(0.2)
 
     def __exit__(self, *error: Any) -> None:

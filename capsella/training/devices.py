@@ -2,7 +2,10 @@
 
 import os
 import resource
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from capsella import _native
-from capsella.errors import require
+from capsella.errors import CapsellaError, require
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_whole
 from capsella.training.options import Machine
@@ -157,6 +160,42 @@ def starts_training(machine: Machine) -> bool:
 def is_launched_first() -> bool:
     """Whether no launcher says that another process comes before this one; known before a training is set up."""
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+@contextmanager
+def ends_with_others(fabric: "Fabric", folder: Path) -> Iterator[None]:
+    """Where one process of several that train together dies, the others end with a sentence, and not with a traceback.
+
+    They learn of it as their messages to each other fail, or as torchrun ends them.
+
+    Raises:
+        CapsellaError: another process of the training in `folder` ended.
+    """
+    if fabric.world_size == 1:
+        yield
+        return
+    ended = CapsellaError(
+        f"another process of this training ended, so all do; capsella train --resume {folder}, started in the same "
+        "way or with another number of processes, goes on from the last checkpoint"
+    )
+
+    told = False
+
+    def end(*_: object) -> None:
+        nonlocal told
+        told = True
+        raise ended
+
+    usual = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except RuntimeError as error:
+        # A file of PyTorch's that is not whole when it is left is an error of its own.
+        if told or isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
+            raise ended from error
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 def folder_of_first(fabric: "Fabric", folder: Path) -> Path:

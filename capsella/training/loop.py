@@ -17,12 +17,12 @@ from capsella.data import LabelledImages, Splits, batches, load_data
 from capsella.errors import CapsellaError, counted
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
+from capsella.training import devices
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
-from capsella.training.devices import check_devices, folder_of_first, launch, settle, sums_over_devices
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
@@ -58,13 +58,13 @@ def train(
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
-    check_devices(machine)
+    devices.check_devices(machine)
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()
-        recipe, precision, votes = settle(recipe, machine)
-        fabric = launch(recipe, machine)
-        files = RunFolder(folder_of_first(fabric, folder))
+        recipe, precision, votes = devices.settle(recipe, machine)
+        fabric = devices.launch(recipe, machine)
+        files = RunFolder(devices.folder_of_first(fabric, folder))
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), splits)
         for field, choice in (("precision", precision), ("votes", votes), ("balance", trainer.balance_choice)):
             if choice is not None:
@@ -90,7 +90,7 @@ def resume(
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
     with files.alone(machine):
-        trainer = Trainer(recipe, machine, files, name, launch(recipe, machine), console or Console(), splits)
+        trainer = Trainer(recipe, machine, files, name, devices.launch(recipe, machine), console or Console(), splits)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         trainer.progress.share_sums(trainer.fabric.world_size)
         if not trainer.is_finished:
@@ -136,7 +136,8 @@ class Trainer:
             self._begin()
         step = self.progress.step
         writer = open_events(self.files.events, step) if self._is_first else None
-        with progress_bar(self.console, self.name, self.total_steps, step) as bar:
+        ends = devices.ends_with_others(self.fabric, self.files.path)
+        with ends, progress_bar(self.console, self.name, self.total_steps, step) as bar:
             while not self._is_trained and (until is None or self.progress.epoch < until):
                 self._train_epoch(bar)
                 row = self._finish_epoch()
@@ -234,7 +235,7 @@ class Trainer:
 
     def _finish_epoch(self) -> Row:
         """Validate, keep the weights where they are to be kept, write metrics and checkpoint."""
-        progress, sums = self.progress, sums_over_devices(self.progress.sums, self.fabric)
+        progress, sums = self.progress, devices.sums_over_devices(self.progress.sums, self.fabric)
         self.judged.eval()
         validation = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation.loss, progress.step)

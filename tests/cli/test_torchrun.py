@@ -4,12 +4,14 @@ import csv
 import os
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 import safetensors.torch
 from rich.console import Console
 
-from capsella.training import Machine, train
+from capsella.training import Machine, resume, train
 from capsella.training.run import RunFolder
 
 WORDS = [
@@ -71,6 +73,25 @@ def test_its_processes_train_one_network_and_another_number_goes_on(cli, images,
     _, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     assert_close("paused", "one", tmp_path)
+
+
+def test_a_process_that_is_killed_ends_all_with_a_sentence_and_resume_goes_on(images, tmp_path):
+    words = ["train", "images-capsnet", "--path", images, *WORDS, "--epochs", 40, "--out", tmp_path / "run"]
+    process = torchrun(*words)
+    while not (tmp_path / "run" / "metrics.csv").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    ranks = {one.environ().get("RANK"): one for one in psutil.Process(process.pid).children()}
+    ranks["1"].kill()
+    _, err = process.communicate(timeout=200)
+    assert process.returncode != 0
+    sentence = f"error: another process of this training ended, so all do; capsella train --resume {tmp_path / 'run'}"
+    assert sentence in " ".join(err.split()), err
+    assert "RuntimeError" not in err
+    done = len(rows(tmp_path / "run"))
+    assert 0 < done < 40
+    again = resume(tmp_path / "run", console=Console(quiet=True), until=done + 1)
+    assert len(rows(again.folder)) == done + 1
 
 
 def test_the_number_of_devices_is_torchruns(images, tmp_path):

@@ -68,16 +68,21 @@ def predict_table(
     """
     check_speed(batch_size, workers)
     paths, out = [Path(path) for path in paths], Path(out)
-    certainty = certainty or (Certainty(model.confidence, novelty=model.novelty) if classes == 1 else Certainty())
+    certainty = certainty or usual_certainty(model, classes)
     check_table(out, model.classes, certainty)
-    journal_path = _unused(out, resume=resume, overwrite=overwrite)
+    journal_path, about = _unused(out, resume=resume, overwrite=overwrite), about_prediction(model, paths, certainty)
     total = sum(1 for _ in image_files(paths))
-    with Journal(journal_path, _about(model, paths, certainty), model.classes, overwrite=overwrite) as journal:
+    with Journal(journal_path, about, model.classes, overwrite=overwrite) as journal:
         files = (name for name in image_files(paths) if name not in journal.files)
-        number = _workers_for(total - len(journal.files), workers)
-        how = {"batch_size": batch_size, "workers": number, "classes": classes}
-        _collect(predict_batches(model, files, **how, novelty=certainty.watched), journal, total, console)
+        how = {"workers": _workers_for(total - len(journal.files), workers), "batch_size": batch_size}
+        batches = predict_batches(model, files, **how, classes=classes, novelty=certainty.watched)
+        _collect(batches, journal, total, console)
         return _finish(journal, out, certainty)
+
+
+def usual_certainty(model: ImageClassifier, classes: int) -> Certainty:
+    """The probability, and whether an image is known; neither for a model of pairs."""
+    return Certainty(model.confidence, novelty=model.novelty) if classes == 1 else Certainty()
 
 
 def _collect(
@@ -138,7 +143,7 @@ def _workers_for(images: int, asked: int | None) -> int:
     return min(_MOST_WORKERS, max(1, cores - 1))
 
 
-def _about(model: ImageClassifier, paths: Iterable[Path], certainty: Certainty) -> dict[str, Any]:
+def about_prediction(model: ImageClassifier, paths: Iterable[Path | str], certainty: Certainty) -> dict[str, Any]:
     """What must be the same for a prediction to be gone on with; names are relative, so the working folder as well."""
     watched = {} if certainty.watched is None else {"fit of what is known": certainty.watched.digest}
     return {

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import torch
 
 from capsella.errors import CapsellaError
+from capsella.evaluation.prediction.names import Names
 from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import is_disk_full, lock
 
@@ -20,7 +21,7 @@ class Journal:
     Lines are on the disk when `append` returns. A line that is not whole was being written when the process or the
     machine stopped: it is cut off, with all after it, and its file is predicted again.
 
-    files: names that were done when it was opened; those since are not kept, so that memory does not grow.
+    files: names that were done when it was opened; those since are not noted.
     predictions, broken: how many files could be read by now, and how many not. path: where it is.
     """
 
@@ -38,7 +39,7 @@ class Journal:
                 else, or no journal.
         """
         self.path, self.classes = path, tuple(classes)
-        self.files: set[str] = set()
+        self.files = Names()
         self.predictions = self.broken = 0
         self.file = _open(path)
         try:

@@ -1,4 +1,4 @@
-"""The image files that paths name, one after the other: 100,000 names need not be in memory together."""
+"""The image files that paths name, one after the other: 10 million names need not be in memory together."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -6,6 +6,10 @@ from pathlib import Path
 
 from capsella.data.reading import ENDINGS
 from capsella.errors import CapsellaError
+from capsella.evaluation.prediction.names import Names
+
+LIST = ".txt"
+"""The ending of a file that holds a name a line."""
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -16,27 +20,44 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 def image_files(paths: Iterable[Path]) -> Iterator[str]:
     """The image files that `paths` name: files as given, folders walked in sorted order, each file once.
 
+    A file that ends in .txt is a list: a name a line, relative to the working folder.
+
     In folders, files are taken by suffix (BMP, GIF, JPEG, PNG, TIFF, WebP); hidden files and folders are passed over.
     Links to files are taken as files; links to folders are not followed, so that no loop of links is without end. A
     folder that cannot be listed is named in place of its files: whoever reads it gets the reason.
 
     Raises:
-        CapsellaError: a path that does not exist, a folder without images; when the walk gets there.
+        CapsellaError: a path that does not exist, a folder without images, an empty list; when the walk gets there.
     """
     paths = [Path(path) for path in paths]
-    seen: set[str] = set()
+    seen = Names()
+    once = len(paths) == 1 and paths[0].suffix != LIST  # one folder alone names nothing twice
     for path in paths:
         if not path.exists():
             raise CapsellaError(f"{path}: there is no such file or folder")
         empty = True
-        for name in _walk(str(path)) if path.is_dir() else [str(path)]:
+        for name in _named_by(path):
             empty = False
-            if name not in seen:
-                if len(paths) > 1:  # one folder alone names nothing twice
-                    seen.add(name)
+            if once or seen.add(name):
                 yield name
         if empty:
-            raise CapsellaError(f"{path}: the folder holds no image ({', '.join(ENDINGS)})")
+            what = f"the folder holds no image ({', '.join(ENDINGS)})" if path.is_dir() else "the list is empty"
+            raise CapsellaError(f"{path}: {what}")
+
+
+def listed(lines: Iterable[str]) -> Iterator[str]:
+    """The names of a list, a line each; empty lines are none."""
+    return (name for line in lines if (name := line.rstrip("\r\n")))
+
+
+def _named_by(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        yield from _walk(str(path))
+    elif path.suffix == LIST:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            yield from listed(file)
+    else:
+        yield str(path)
 
 
 def _walk(root: str) -> Iterator[str]:

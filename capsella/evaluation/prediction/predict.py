@@ -98,7 +98,7 @@ def predict_batches(
     form = (model.image_size, model.channels, model.value_range, model.cut)
     chunks = decode_files(files, *form, chunk=batch_size, workers=workers)
     quick = packed(only_as_needed(model, novelty))
-    return (_predict(quick, chunk, classes, novelty) for chunk in chunks)
+    return (outcomes_of(quick, chunk, classes, novelty) for chunk in chunks)
 
 
 def check_speed(batch_size: int, workers: int | None) -> None:
@@ -107,7 +107,10 @@ def check_speed(batch_size: int, workers: int | None) -> None:
     at_least(0, workers=workers)
 
 
-def _predict(model: ImageClassifier, chunk: Chunk, classes: int, novelty: Novelty | None) -> list[Prediction | Broken]:
+def outcomes_of(
+    model: ImageClassifier, chunk: Chunk, classes: int, novelty: Novelty | None
+) -> list[Prediction | Broken]:
+    """What becomes of each file of a chunk; arguments and errors as `predict_files`."""
     rows = _answers(model, chunk, novelty) if len(chunk.pixels) else iter(())
     outcomes: list[Prediction | Broken] = []
     for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):

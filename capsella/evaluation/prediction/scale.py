@@ -26,8 +26,10 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     """
     if radius is not None:
         return replace(cut, radius=radius), None
-    files = list(image_files(paths))
-    radii = nuclear_radii(rgb_images(Path(files[row]) for row in spread(len(files), SAMPLED)))
+    paths = list(paths)
+    rows = set(spread(sum(1 for _ in image_files(paths)), SAMPLED))
+    files = (Path(name) for row, name in enumerate(image_files(paths)) if row in rows)
+    radii = nuclear_radii(rgb_images(files))
     if len(radii) >= FEWEST:
         return replace(cut, radius=median(radii)), None
     scale = "its own" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"

@@ -143,6 +143,21 @@ def _write_jsonl(predictions: Iterable[Prediction], classes: Sequence[str], path
 
 
 def _write_parquet(predictions: Iterable[Prediction], classes: Sequence[str], path: Path, certainty: Certainty) -> None:
+    write_parquet(((str(row.file), row) for row in predictions), classes, path, certainty)
+
+
+def write_parquet(
+    outcomes: Iterable[tuple[str, Prediction | Broken]],
+    classes: Sequence[str],
+    path: Path,
+    certainty: Certainty,
+    *,
+    with_broken: bool = False,
+) -> None:
+    """Write the columns of `write_table`, for each name with what became of it.
+
+    with_broken: with a last column, broken: why a file could not be read. Such a row has a name and nothing else.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -155,15 +170,26 @@ def _write_parquet(predictions: Iterable[Prediction], classes: Sequence[str], pa
     }
     kinds |= {"why_unknown": text}
     more = [(name, kinds[name]) for name in certainty.columns]
+    more += [("broken", text)] if with_broken else []
     schema = pyarrow.schema([("file", text), ("class", text), *((name, number) for name in classes), *more])
-    waiting = iter(predictions)
+    waiting = iter(outcomes)
     with pyarrow.parquet.ParquetWriter(str(path), schema) as writer:
         while rows := list(islice(waiting, _ROW_GROUP)):
-            names = [str(row.file).encode(errors="surrogateescape").decode(errors="backslashreplace") for row in rows]
-            records = [[*_rounded(row), *_named(row, classes, certainty).values()] for row in rows]
-            values: list[Any] = [names, [row.class_name for row in rows], *zip(*records, strict=True)]
+            values = zip(*(_record(name, row, classes, certainty, len(schema)) for name, row in rows), strict=True)
             columns = [pyarrow.array(column, field.type) for column, field in zip(values, schema, strict=True)]
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+
+
+def _record(
+    name: str, outcome: Prediction | Broken, classes: Sequence[str], certainty: Certainty, columns: int
+) -> list[Any]:
+    """A row of Parquet, as many columns as there are; what it does not say is None."""
+    readable = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if isinstance(outcome, Broken):
+        return [readable, *[None] * (columns - 2), outcome.reason]
+    certain = _named(outcome, classes, certainty).values()
+    record = [readable, outcome.class_name, *_rounded(outcome), *certain]
+    return record + [None] * (columns - len(record))
 
 
 def _named(prediction: Prediction, classes: Sequence[str], certainty: Certainty) -> dict[str, Any]:

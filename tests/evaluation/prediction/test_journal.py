@@ -44,7 +44,8 @@ def plain(outcomes):
 def test_outcomes_come_back_bit_for_bit(path):
     with journal(path) as again:
         assert plain(again.outcomes()) == plain(OUTCOMES)
-        assert again.files == {"1\n2.png", "caf\udce9.png", "3.png"}
+        assert all(name in again.files for name in ("1\n2.png", "caf\udce9.png", "3.png"))
+        assert len(again.files) == 3
         assert again.predictions == 2
 
 
@@ -83,7 +84,7 @@ def test_another_predictions_journal_is_refused_and_kept(path):
     assert path.read_bytes() == content
     with journal(path, overwrite=True, model="xyz") as anew:
         assert list(anew.outcomes()) == []
-        assert anew.files == set()
+        assert len(anew.files) == 0
 
 
 @pytest.mark.parametrize("content", [b"name,size\na,1\n", b"[]\n"])

@@ -1,0 +1,189 @@
+"""Predictions of millions of files on a Ray cluster, a Parquet file a part: whole or not at all, each once."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from capsella import cluster
+from capsella.errors import CapsellaError, at_least, require
+from capsella.evaluation.prediction.certainty import Certainty
+from capsella.evaluation.prediction.job import about_prediction, usual_certainty
+from capsella.evaluation.prediction.progress import image_progress
+from capsella.evaluation.prediction.tables import check_table
+from capsella.evaluation.shards.parts import NAMES, TABLE, Part, parts_of, write_names
+from capsella.evaluation.shards.places import is_url, names_in, opened, remove, write
+from capsella.evaluation.shards.worker import COUNTS, Work, Worker
+from capsella.files import alone_in
+from capsella.models import ImageClassifier
+
+ABOUT = "_about.json"
+"""In the folder of the output: of which model and paths it is, and at the end what was counted."""
+SIZE = 10_000
+"""Files a part."""
+
+
+class Sharded(NamedTuple):
+    """What `predict_shards` left: rows, those of files that could not be read, of unsure answers, and of images that
+    are not known; and Parquet files.
+    """
+
+    rows: int
+    broken: int
+    unsure: int
+    unknown: int
+    shards: int
+
+
+def predict_shards(
+    load: Callable[[], ImageClassifier],
+    paths: Sequence[str],
+    out: str,
+    *,
+    size: int = SIZE,
+    batch_size: int = 64,
+    resume: bool = False,
+    overwrite: bool = False,
+    classes: int = 1,
+    certainty: Certainty | None = None,
+    console: Console | None = None,
+) -> Sharded:
+    """Classify images on the cluster that was joined, into Parquet files in the folder `out`: one row a file.
+
+    However the call ends, one with `resume` goes on with the parts that are not there.
+
+    Args:
+        load: gives the model, here and in every worker; a function of a module, or a `partial` of one.
+        paths: files, folders, lists (.txt), and tables (.parquet) with a column `path` or `bytes`; paths or URLs.
+        out: path or URL of a folder.
+        size: files a part, but for tables, of which each row group is a part.
+        batch_size, resume, overwrite, classes, certainty, console: as for `predict_table`.
+
+    Raises:
+        ValueError, CapsellaError: as `predict_table`; workers died.
+    """
+    at_least(1, size=size, batch_size=batch_size)
+    require(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
+    model, place = load(), _joined()
+    certainty = certainty or usual_certainty(model, classes)
+    check_table(Path("part.parquet"), model.classes, certainty)
+    require("broken" not in model.classes, "not have broken among them, which is a column", classes=model.classes)
+    with _alone(out):
+        about = json.loads(json.dumps({**about_prediction(model, paths, certainty), "images a part": size}))
+        parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
+        work = Work(cluster.Desk.here(place.cpus), load, out, batch_size, classes, certainty)
+        found = _predicted(work, parts, place, console)
+        _write_about(out, {**about, "counts": found._asdict()})
+        remove(f"{out}/{NAMES}")
+    return found
+
+
+def _joined() -> cluster.Place:
+    if (place := cluster.place()) is None:
+        raise ValueError("cluster: must be joined first, with capsella.cluster.joined, got none")
+    return place
+
+
+def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console: Console | None) -> Sharded:
+    """Predict the parts that are not there yet."""
+    there, total = names_in(work.out), sum(part.rows for part in parts)
+    counts = _counted_before([part for part in parts if part.shard in there], work.out)
+    with image_progress(console or Console(quiet=True), total, counts["rows"]) as advance:
+        for row in _rows(work, [part for part in parts if part.shard not in there], place):
+            counts.update({name: int(row[name]) for name in COUNTS})
+            advance(int(row["rows"]))
+    if counts["rows"] != total:
+        raise CapsellaError(f"{work.out}: {counts['rows']} rows of {total} names: a table changed; begin anew")
+    return Sharded(counts["rows"], counts["broken"], counts["unsure"], counts["unknown"], len(parts))
+
+
+def _alone(out: str) -> AbstractContextManager[None]:
+    """No other process writes there; of a folder elsewhere that is not known."""
+    return nullcontext() if is_url(out) else alone_in(Path(out))
+
+
+def _begun(
+    paths: Sequence[str], out: str, size: int, about: Mapping[str, Any], *, resume: bool, overwrite: bool
+) -> list[Part]:
+    """The parts of a prediction that is begun now, or was before."""
+    there = names_in(out) - {".lock"}
+    if overwrite:
+        for name in there:
+            if name in (ABOUT, NAMES) or (name.startswith("part-") and name.endswith(TABLE)):
+                remove(f"{out}/{name}")
+        there = set()
+    if ABOUT in there:
+        _check(out, about, resume)
+    elif there:
+        raise CapsellaError(f"{out} holds other files, as {min(there)}; choose another folder")
+    else:
+        _write_about(out, about)
+    tables = [path for path in paths if path.endswith(TABLE)]
+    if named := [path for path in paths if not path.endswith(TABLE)]:
+        if NAMES not in there:
+            write(f"{out}/{NAMES}", lambda path: write_names(named, path, size))
+        tables = [f"{out}/{NAMES}", *tables]
+    return parts_of(tables)
+
+
+def _check(out: str, about: Mapping[str, Any], resume: bool) -> None:
+    with opened(f"{out}/{ABOUT}") as file:
+        older = json.load(file)
+    if "counts" in older:
+        raise CapsellaError(f"{out} is finished already: --overwrite predicts anew, or choose another --out")
+    if not resume:
+        raise CapsellaError(f"{out} was begun and is not finished: --resume goes on, --overwrite begins anew")
+    for name, value in about.items():
+        if older.get(name) != value:
+            got = older.get(name)
+            raise CapsellaError(f"{out} was begun with another {name}: {got!r}; take that, or begin with --overwrite")
+
+
+def _write_about(out: str, about: Mapping[str, Any]) -> None:
+    write(f"{out}/{ABOUT}", lambda path: path.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8"))
+
+
+def _counted_before(parts: Sequence[Part], out: str) -> Counter[str]:
+    """What an earlier call left."""
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
+    for part in parts:
+        with opened(f"{out}/{part.shard}") as file, pyarrow.parquet.ParquetFile(file) as shard:
+            there = set(shard.schema_arrow.names)
+            table = shard.read([name for name in ("broken", "unsure", "known") if name in there])
+        counts["rows"] += len(table)
+        counts["broken"] += len(table) - table["broken"].null_count
+        counts["unsure"] += pyarrow.compute.sum(table["unsure"]).as_py() or 0 if "unsure" in there else 0
+        counts["unknown"] += pyarrow.compute.sum(pyarrow.compute.invert(table["known"])).as_py() or 0
+    return counts
+
+
+def _rows(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
+    """What workers say of each part, as soon as it is done."""
+    if not parts:
+        return
+    import ray
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    needs = cluster.resources(place)
+    workers = max(1, min(cluster.room(needs), len(parts)))
+    pool = ray.data.ActorPoolStrategy(min_size=workers, max_size=len(parts), max_tasks_in_flight_per_actor=2)
+    waiting = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
+    done = waiting.map_batches(Worker, fn_constructor_args=(work,), batch_size=1, compute=pool, **needs)
+    try:
+        for row in done.iter_rows():
+            if row["error"]:
+                raise CapsellaError(row["error"])
+            yield row
+    except cluster.ray_errors() as error:
+        raise cluster.lost("predict", error) from error

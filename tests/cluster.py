@@ -1,0 +1,28 @@
+"""A Ray cluster of two nodes on this machine, for tests."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+MEMORY = 80 * 2**20  # of shared memory, of each node; Ray takes no less than 75 MiB
+
+
+@contextmanager
+def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
+    """A head without cores and two nodes of one core, which `ray` then means; yields all, and the two."""
+    pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        from ray.cluster_utils import Cluster
+
+        soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # a dead node is known
+        head = {"num_cpus": 0, "object_store_memory": MEMORY, "_system_config": soon}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            nodes = [made.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(2)]
+            patch.setenv("RAY_ADDRESS", made.address)
+            yield made, nodes
+        finally:
+            made.shutdown()
