@@ -34,7 +34,7 @@ def test_zeros_are_not_unpacked_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "MOST_BYTES", 100_000)
     few = "{'descr': '|u1', 'fortran_order': False, 'shape': (3, 300, 300), }"
     path = npz(tmp_path / "a.npz", few, bytes(270_000))
-    with pytest.raises(CapsellaError, match=r"must not unpack to more than 200 times its size, got [\d,]+ bytes for 27"):
+    with pytest.raises(CapsellaError, match=r"must not unpack to more than 200 times its size, got .* for 27"):
         load_arrays(path)
     path = npz(tmp_path / "b.npz", few, np.random.default_rng(0).bytes(270_000))
     assert load_arrays(path)["images"].shape == (3, 300, 300)

@@ -1,4 +1,4 @@
-"""Source and wheel in empty environments: with and without a compiler, and with the oldest and newest of what is allowed.
+"""Source and wheel in empty environments: with and without a compiler, oldest and newest of what is allowed.
 
 PyTorch is the one of this environment in all of them: its oldest and newest releases have gigabytes of GPU libraries.
 """
@@ -24,8 +24,9 @@ def campaign(tally: Tally, folder: Path) -> None:
     call(tools, "pip", "install", "--quiet", "build", "uv")
     call(tools, "build", "--sdist", "--outdir", folder, ROOT)
     (source,) = folder.glob("*.tar.gz")
+    pinned = ["--constraint", ROOT / "constraints.txt"]
     without = {"CAPSELLA_NATIVE": "0", "CXX": "/nonexistent", "PATH": str(folder / "no compiler here")}
-    attempt(tally, folder, "source without a compiler, as in constraints.txt", [source, "--constraint", ROOT / "constraints.txt"], without)
+    attempt(tally, folder, "source without a compiler, as in constraints.txt", [source, *pinned], without)
     if tally.has_time:
         pins = lowest(tools, folder)
         attempt(tally, folder, "oldest of what is allowed, without kernels", [source, "--constraint", pins], without)
@@ -34,7 +35,7 @@ def campaign(tally: Tally, folder: Path) -> None:
     if tally.has_time:
         call(tools, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
         (wheel,) = folder.glob("*.whl")
-        attempt(tally, folder, "wheel with kernels, as in constraints.txt", [wheel, "--constraint", ROOT / "constraints.txt"], {}, "native")
+        attempt(tally, folder, "wheel with kernels, as in constraints.txt", [wheel, *pinned], {}, "native")
 
 
 def environment(folder: Path) -> Path:
@@ -49,7 +50,8 @@ def call(python: Path, *words: object, **environment: str) -> str:
     Raises:
         RuntimeError: it failed; with the end of what it said.
     """
-    ended = subprocess.run([python, "-m", *map(str, words)], capture_output=True, text=True, env={**os.environ, **environment})
+    call = [python, "-m", *map(str, words)]
+    ended = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **environment})
     if ended.returncode:
         raise RuntimeError(f"{' '.join(map(str, words[:3]))} …: {(ended.stdout + ended.stderr).strip()[-600:]}")
     return ended.stdout
@@ -58,17 +60,15 @@ def call(python: Path, *words: object, **environment: str) -> str:
 def lowest(tools: Path, folder: Path) -> Path:
     """Pins of the lowest release of each dependency that pyproject.toml allows, PyTorch but for."""
     out = folder / "lowest.txt"
-    call(tools, "uv", "pip", "compile", "--quiet", "--python", sys.executable, "--resolution", "lowest-direct", "--no-annotate",
-         ROOT / "pyproject.toml", "--output-file", out)  # fmt: skip
+    words = ["--python", sys.executable, "--resolution", "lowest-direct", "--no-annotate", "--output-file", out]
+    call(tools, "uv", "pip", "compile", "--quiet", *words, ROOT / "pyproject.toml")
     asked = set(re.findall(r'^    "([\w-]+)>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
     pins = [line for line in out.read_text().splitlines() if line.partition("==")[0] in asked - {"torch"}]
     out.write_text("\n".join([*pins, TORCH]) + "\n")
     return out
 
 
-def attempt(
-    tally: Tally, folder: Path, what: str, words: list[object], changed: dict[str, str], *asked: str
-) -> None:
+def attempt(tally: Tally, folder: Path, what: str, words: list[object], changed: dict[str, str], *asked: str) -> None:
     """Install, check, run the README's Python and import every part."""
     place = folder / "environment"
     tally.counts["environments"] += 1

@@ -1,4 +1,4 @@
-"""What the package is built on: licences, known vulnerabilities, hashes, and the workflows, by tools that others keep."""
+"""What the package is built on: licences, known vulnerabilities, hashes and workflows, by tools that others keep."""
 
 import json
 import re
@@ -9,7 +9,10 @@ from pathlib import Path
 from tests.stress.install import ROOT, environment
 from tests.stress.tally import Tally
 
-PERMISSIVE = r"MIT|BSD|Apache|ISC|PSF|Python Software Foundation|HPND|MPL|Mozilla|Zlib|0BSD|Unlicense|CMU|Historical|LGPL|Public Domain"
+PERMISSIVE = (
+    r"MIT|BSD|Apache|ISC|PSF|Python Software Foundation|HPND|MPL|Mozilla|Zlib|0BSD|Unlicense|CMU|Historical|LGPL|"
+    r"Public Domain"
+)
 """Licences under which a package may be used beside one under MIT; the library ones and MPL's bind their own files."""
 READ_BY_HAND = {"axe-playwright-python"}
 """Packages whose metadata name no licence, and whose files hold one of these."""
@@ -45,7 +48,8 @@ def licences(tally: Tally, tools: Path) -> None:
 
 def audit(tally: Tally, tools: Path) -> None:
     """Known vulnerabilities of what constraints.txt pins; the data may be out of reach."""
-    said = run(tools / "pip-audit", "--requirement", ROOT / "constraints.txt", "--no-deps", "--disable-pip", "--format", "json")
+    words = ["--no-deps", "--disable-pip", "--format", "json"]
+    said = run(tools / "pip-audit", "--requirement", ROOT / "constraints.txt", *words)
     try:
         packages = json.loads(said.stdout)["dependencies"]
     except ValueError:
