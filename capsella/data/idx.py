@@ -62,6 +62,9 @@ _CITATIONS = {
     "kmnist": "Clanuwat et al. 2018, arXiv:1812.01718",
 }
 
+MOST_BYTES = 100_000_000
+"""Twice the training images, the largest file of these sets."""
+
 
 def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
     """Read a gzipped IDX file of bytes: magic number 0x0000 08 0d, d big-endian sizes, then the values.
@@ -72,10 +75,10 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
 
     Raises:
         CapsellaError: not gzip, cut short, another type or number of dimensions, more or fewer values than stated, or
-            more than a gigabyte of them.
+            more than `MOST_BYTES` of them.
     """
     try:
-        content = gunzip(Path(path))
+        content = gunzip(Path(path), MOST_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(
             f"{path}: cannot be unpacked with gzip ({error}); delete it to have it downloaded"

@@ -39,6 +39,8 @@ _MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C55: np.dtype("u1"),
     0x1E3D4C56: np.dtype("<i2"),
 }
+MOST_BYTES = 500_000_000
+"""The largest of the files has 448,000,000."""
 _INSTEAD = "A JPEG copy is the source smallnorb-jpeg. "
 _JPEG = {"train": "smallnorb/smallnorb_train.npz", "test": "smallnorb/smallnorb_test.npz"}
 POSED_TEST_INSTANCES = (0, 1)
@@ -58,7 +60,7 @@ def read_norb_matrix(path: Path) -> np.ndarray:
         CapsellaError: the magic number is wrong, or the file is cut short or too long.
     """
     try:
-        content = gunzip(path) if path.suffix == ".gz" else path.read_bytes()
+        content = gunzip(path, MOST_BYTES) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(f"{path}: cannot be read ({error})") from error
     if len(content) < 20:

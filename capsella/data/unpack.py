@@ -7,24 +7,27 @@ from pathlib import Path
 from capsella.errors import CapsellaError
 
 MOST_BYTES = 1_000_000_000
-"""A gzip file that unpacks to more is refused, and a .npz file that does if images cannot be packed so well. All of
-smallNORB is half of it."""
+"""A .npz file that unpacks to more is refused if images cannot be packed so well."""
 MOST_RATIO = 200
 """Times its size that a larger .npz file may unpack to; deflate makes at most a thousandth of zeros, a tenth of
 drawings."""
 
 
-def gunzip(path: Path) -> bytes:
+def gunzip(path: Path, most: int) -> bytes:
     """What a gzip file holds.
 
+    Args:
+        path: the file.
+        most: bytes; no more are unpacked.
+
     Raises:
-        CapsellaError: it unpacks to more than `MOST_BYTES`.
+        CapsellaError: it unpacks to more than that.
         OSError, EOFError, zlib.error: it cannot be read.
     """
     with gzip.open(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise CapsellaError(f"{path}: unpacks to more than {MOST_BYTES / 1e9:.0f} GB, which is no set of images")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise CapsellaError(f"{path}: must not unpack to more than {most:,} bytes; this is no such set of images")
     return content
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from capsella.cli import main
 from capsella.cli.main import VERBS
-from tests.cli.conftest import CLASSES, PER_CLASS, SHORT, draw
+from tests.cli.conftest import CLASSES, PER_CLASS, draw
 
-SMALL = SHORT
+SMALL = ["--size", "20", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--precision", "32-true"]
 """Flags of a training of a second."""
 
 
@@ -44,7 +44,7 @@ def make_images(folder: Path, per_class: int = PER_CLASS) -> Path:
 def make_run(images: Path, folder: Path) -> Path:
     """A network trained on them for an epoch."""
     ended = forked(
-        lambda: main(["train", "images-capsnet", "--data.path", str(images), *SMALL, "--out", str(folder)]), 120
+        lambda: main(["train", "images-matrix-capsnet", "--data.path", str(images), *SMALL, "--out", str(folder)]), 120
     )
     assert ended.code == 0, ended.said
     return folder
