@@ -66,7 +66,7 @@ def attempt(tally: Tally, folder: Path, name: str, kind: Kind, content: bytes, w
     """Write the file, and have it read."""
     path = fresh(folder / "attempt") / kind.name
     path.write_bytes(content)
-    ended = forked(kind.read(path), 20, {"CAPSELLA_DATA": str(folder / "data")})
+    ended = forked(kind.read(path), 120, {"CAPSELLA_DATA": str(folder / "data")})
     tally.counts[name] += 1
     tally.counts["refused" if ended.code else "read all the same"] += 1
     tally.measured["longest, s"] = max(float(tally.measured.get("longest, s", 0)), round(ended.seconds, 2))

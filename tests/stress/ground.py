@@ -25,6 +25,7 @@ SMALL = ["--size", "20", "--epochs", "1", "--batch-size", "8", "--accelerator", 
 
 def import_all() -> None:
     """Before the first fork, which would do it again each time."""
+    import torch.onnx
     import torch.utils.tensorboard  # noqa: F401
 
     for verb in VERBS:
@@ -44,7 +45,7 @@ def make_images(folder: Path, per_class: int = PER_CLASS) -> Path:
 def make_run(images: Path, folder: Path) -> Path:
     """A network trained on them for an epoch."""
     ended = forked(
-        lambda: main(["train", "images-matrix-capsnet", "--data.path", str(images), *SMALL, "--out", str(folder)]), 120
+        lambda: main(["train", "images-efficient", "--data.path", str(images), *SMALL, "--out", str(folder)]), 120
     )
     assert ended.code == 0, ended.said
     return folder

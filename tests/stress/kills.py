@@ -124,7 +124,7 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
     """Every command that writes for more than a moment."""
 
     def train(out: Path) -> None:
-        main(["train", "images-matrix-capsnet", str(images), *TRAIN, "--out", str(out / "run")])
+        main(["train", "images-efficient", str(images), *TRAIN, "--out", str(out / "run")])
 
     def go_on(out: Path) -> None:
         """As a user would: resume where there is a checkpoint, else begin anew elsewhere, or here."""
