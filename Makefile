@@ -1,9 +1,9 @@
-# make demo · make test · make lint · make docs · make results · make bench
+# make demo · make test · make lint · make docs · make results · make bench · make stress · make lock
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lint format docs results bench
+.PHONY: demo test lint format docs results bench stress lock
 
 # Everything CI ran with; without a GPU on Linux, PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 # takes PyTorch's CPU build, which is some gigabytes smaller.
@@ -39,3 +39,13 @@ results: .venv/installed
 # BENCH="em- --compile --json em.json": which, and how; --help tells.
 bench: .venv/installed
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# A campaign to break it: docs/reference/reliability.md. STRESS_MINUTES=60 STRESS="kills disks --seed 7"; --help tells.
+stress: .venv/installed
+	OMP_NUM_THREADS=1 nice -n 10 $(BIN)/python -m tests.stress $(STRESS)
+
+# constraints.txt with the hashes of all files, for pip install --require-hashes.
+lock: .venv/installed
+	$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
+	build/lock/bin/uv pip compile --quiet --python $(BIN)/python --no-deps --generate-hashes --no-annotate \
+	    --custom-compile-command "make lock" constraints.txt --output-file constraints-hashes.txt

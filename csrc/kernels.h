@@ -58,10 +58,11 @@ struct MixtureInputs {
   const float *poses, *activations, *weight, *parameters, *vote_offset, *bias, *start;
 };
 
-// means, variances of the votes [n t d padded]; log_odds, log_data [n t padded]; log_normalisers [t - 1, b h w c_in],
-// only where parents compete everywhere. A parent's data is sum_i R_ij a_i.
+// means, variances of the votes [n t d padded]; log_odds, data, log_total [n t padded]; log_normalisers
+// [t - 1, b h w c_in], only where parents compete everywhere. A parent's data is sum_i R_ij a_i; log_total is the
+// logarithm of the same with each a_i at least LEAST_ACTIVATION, by which children's shares are divided.
 struct MixtureKept {
-  float *means, *variances, *log_odds, *log_data, *log_normalisers;
+  float *means, *variances, *log_odds, *data, *log_total, *log_normalisers;
 };
 
 struct MixtureGradients {

@@ -150,13 +150,13 @@ template <class W>
 void take_shares(W& w, int t, int64_t first, int64_t count, Carried<W::lanes>& carried) {
   for (int64_t block = 0; block < w.blocks; ++block) {
     share_gradients(w, t, block, first, count, carried);
-    const auto log_data = *w.log_data_at(t, block);
+    const auto log_total = *w.log_total_at(t, block);
     auto* shares = carried.shares + (t * w.blocks + block) * w.children + first;
     auto* couplings = carried.couplings + block * w.children + first;
     const auto* grad = &w.grad_shares[block * w.children + first];
     for (int64_t g = 0; g < count; ++g) {
       couplings[g] = vexp<W::lanes>(w.couplings[block * GROUP + g]);
-      shares[g] = vexp<W::lanes>(w.couplings[block * GROUP + g] + w.log_active[first + g] - log_data);
+      shares[g] = vexp<W::lanes>(w.couplings[block * GROUP + g] + w.log_active[first + g] - log_total);
       w.expected[block] += shares[g] * grad[g];
     }
   }

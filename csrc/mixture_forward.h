@@ -10,15 +10,15 @@ void clear_sums(W& w) {
   using V = VecOf<W>;
   for (int64_t block = 0; block < w.blocks; ++block) {
     w.most[block] = splat<W::lanes>(Max::neutral);
-    w.total[block] = V{};
+    w.total[block] = w.data[block] = V{};
     if constexpr (W::Formulas::linear) w.linear[block] = V{};
   }
   for (int64_t k = 0; k < w.blocks * w.D(); ++k) w.mean[k] = w.square[k] = V{};
 }
 
 // Add a group to the weighted sums over the children of a block of parents. The weights are r_ij = R_ij a_i, all divided
-// by the largest so far, of which `most` is the logarithm; `total` is their sum, `mean` that of the votes, and `square`
-// the weighted sum of squared differences from it. Groups are joined as in Chan, Golub, LeVeque 1983: nothing cancels.
+// by the largest so far, of which `most` is the logarithm; `total` is their sum, `data` the same of what children really are active,
+// `mean` that of the votes, and `square` the weighted sum of squared differences from it. Groups are joined as in Chan, Golub, LeVeque 1983: nothing cancels.
 // `linear` is the weighted sum of the formulas' own number of each child, where they have one.
 template <class W>
 void add_children(W& w, int64_t block, int64_t first, int64_t count) {
@@ -30,18 +30,20 @@ void add_children(W& w, int64_t block, int64_t first, int64_t count) {
     r[g] = log_couplings[g] + w.log_active[first + g];
     most = vmax<L>(most, r[g]);
   }
-  V sum{};
+  V sum{}, data{};
   for (int64_t g = 0; g < count; ++g) {
     r[g] = vexp<L>(r[g] - most);
     sum += r[g];
+    data += r[g] * w.counted[first + g];
   }
   const V before = w.total[block] * vexp<L>(w.most[block] - most), total = before + sum;
   const V inverse = sum > V{} ? 1.0f / sum : V{}, share = sum / total, shrink = vexp<L>(w.most[block] - most);
   w.most[block] = most;
   w.total[block] = total;
+  w.data[block] = w.data[block] * shrink + data;
   if constexpr (W::Formulas::linear) {
     V use = w.linear[block] * shrink;
-    for (int64_t g = 0; g < count; ++g) use += r[g] * w.parameter(W::Formulas::row_of(w, first + g), block);
+    for (int64_t g = 0; g < count; ++g) use += r[g] * w.counted[first + g] * w.parameter(W::Formulas::row_of(w, first + g), block);
     w.linear[block] = use;
   }
   for_parts(w, [&](auto part, int64_t from) {
@@ -81,7 +83,7 @@ void describe_parents(W& w, int t) {
 // The data of iteration t: sum_i R_ij a_i.
 template <class W>
 VecOf<W> data_of(const W& w, int t, int64_t block) {
-  return vexp<W::lanes>(*w.log_data_at(t, block));
+  return *w.data_at(t, block);
 }
 
 // ln logistic(z).
@@ -101,7 +103,8 @@ void finish_m_step(W& w, int t) {
       *w.mean_at(t, block, d) = w.mean[block * w.D() + d];
       *w.variance_at(t, block, d) = w.square[block * w.D() + d] * inverse;
     }
-    *w.log_data_at(t, block) = w.most[block] + vlog<W::lanes>(w.total[block]);
+    *w.data_at(t, block) = w.data[block] * vexp<W::lanes>(w.most[block]);
+    *w.log_total_at(t, block) = w.most[block] + vlog<W::lanes>(w.total[block]);
   }
   describe_parents(w, t);
   W::Formulas::score(w, t);

@@ -116,6 +116,7 @@ void take_children(W& w, int64_t n) {
   for (int64_t i = 0; i < w.children; ++i) {
     w.log_active[i] = std::max(w.active[i], LEAST_ACTIVATION);
     w.inverse_active[i] = 1.0f / w.log_active[i];
+    w.counted[i] = w.active[i] < LEAST_ACTIVATION ? w.active[i] / LEAST_ACTIVATION : 1.0f;
   }
   log_in_place<W::lanes>(w.log_active.get(), w.children);
 }

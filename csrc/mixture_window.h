@@ -14,8 +14,8 @@
 
 namespace capsella::CAPSELLA_ISA {
 
-constexpr float LEAST_ACTIVATION = 1e-12f;  // as in eager.py
-constexpr float NEVER = -1e30f;             // the logarithm of a coupling to a parent that is only padding
+constexpr float LEAST_ACTIVATION = 1e-12f;  // as in moments.py
+constexpr float NEVER = -1e38f;             // the logarithm of a coupling to a parent that is only padding
 constexpr int64_t GROUP = 16;               // most children of a group
 
 // What all windows take of the inputs, with parents in the lanes.
@@ -49,7 +49,7 @@ struct MixtureWindow {
         children(conv.children()), slots(conv.slots()), blocks((conv.c_out + L - 1) / L),
         rows(Formulas::parameters(conv, options)), window(conv, 0),
         votes(blocks * children * D()), couplings(blocks * GROUP), per_child(GROUP), most(blocks), total(blocks),
-        mean(blocks * D()), square(blocks * D()), linear(Formulas::linear ? blocks : 0),
+        data(blocks), mean(blocks * D()), square(blocks * D()), linear(Formulas::linear ? blocks : 0),
         means(options.iterations * blocks * D()), shrunk(Formulas::shrinks ? options.iterations * blocks * D() : 0),
         precisions(options.iterations * blocks * D()), log_sizes(options.iterations * blocks),
         constants(options.iterations * blocks), log_scales(Formulas::scales ? options.iterations * blocks : 0),
@@ -57,7 +57,7 @@ struct MixtureWindow {
         grad_log_odds(blocks), grad_data(blocks), expected(blocks), grad_shares(blocks * children),
         pose_pairs(packed.pairs ? children * R() * halves() : 0), poses(children * conv.p()),
         offsets(inputs.vote_offset ? slots * D() : 0), log_active(children), active(children),
-        inverse_active(children), log_counts(slots), of_children(children) {}
+        inverse_active(children), counted(children), log_counts(slots), of_children(children) {}
 
   int64_t R() const { return fixed ? FixedR : conv.r; }
   int64_t Q() const { return fixed ? FixedQ : conv.q; }
@@ -69,7 +69,8 @@ struct MixtureWindow {
   V* mean_at(int t, int64_t block, int64_t d) const { return at(kept.means, t, block, d); }
   V* variance_at(int t, int64_t block, int64_t d) const { return at(kept.variances, t, block, d); }
   V* log_odds_at(int t, int64_t block) const { return at(kept.log_odds, t, block); }
-  V* log_data_at(int t, int64_t block) const { return at(kept.log_data, t, block); }
+  V* data_at(int t, int64_t block) const { return at(kept.data, t, block); }
+  V* log_total_at(int t, int64_t block) const { return at(kept.log_total, t, block); }
   // What is learned beside the weight: row k of `MixtureInputs::parameters`.
   // Where the bias of child i's votes stands among all.
   int64_t bias_at(int64_t block, int64_t i) const {
@@ -103,7 +104,7 @@ struct MixtureWindow {
   Window window;
   Scratch<V> votes;                              // [blocks i d]
   Scratch<V> couplings, per_child;               // of a group: logarithms [blocks g], [g]
-  Scratch<V> most, total, mean, square, linear;  // of the children so far: see add_children
+  Scratch<V> most, total, data, mean, square, linear;  // of the children so far: see add_children
   // Of iteration t, what describe() and the formulas say of the parents: means of the votes [t blocks d], shrunk ones
   // where centres of Gaussians are not the means, precisions [t blocks d], sums of log-variances [t blocks], constants
   // of the logits [t blocks], and what is taken from the log-couplings once they are normalised [t blocks].
@@ -111,7 +112,7 @@ struct MixtureWindow {
   typename Formulas::template Work<V> work;      // [t blocks]
   Scratch<V> grad_constant, grad_log_scale, grad_log_odds, grad_data, expected, grad_shares;
   Scratch<uint32_t> pose_pairs;                  // [i r halves]
-  Scratch<float> poses, offsets, log_active, active, inverse_active, log_counts, of_children;
+  Scratch<float> poses, offsets, log_active, active, inverse_active, counted, log_counts, of_children;
 
  private:
   int64_t weight_number(int64_t block, int64_t i) const {

@@ -98,12 +98,13 @@ struct MixtureInputArrays {
 };
 
 struct MixtureKeptArrays {
-  Output means, variances, log_odds, log_data, log_normalisers;
+  Output means, variances, log_odds, data, log_total, log_normalisers;
 
   MixtureKept of(const Conv& conv, int iterations, bool normalised) const {
     const int64_t parents = conv.windows() * iterations * conv.padded();
     return {checked("means", means, parents * conv.d()), checked("variances", variances, parents * conv.d()),
-            checked("log_odds", log_odds, parents), checked("log_data", log_data, parents),
+            checked("log_odds", log_odds, parents), checked("data", data, parents),
+            checked("log_total", log_total, parents),
             checked("log_normalisers", log_normalisers, normalised ? (iterations - 1) * conv.grid_children() : 0)};
   }
 };
@@ -222,8 +223,8 @@ void bind_mixtures(nb::module_& m) {
   bind_struct<MixtureInputArrays, Input, Input, Input, Input, Array, Array, Array>(
       m, "MixtureInputs", "poses"_a, "activations"_a, "weight"_a, "parameters"_a, "vote_offset"_a.none(),
       "bias"_a.none(), "start"_a.none());
-  bind_struct<MixtureKeptArrays, Output, Output, Output, Output, Output>(
-      m, "MixtureKept", "means"_a, "variances"_a, "log_odds"_a, "log_data"_a, "log_normalisers"_a);
+  bind_struct<MixtureKeptArrays, Output, Output, Output, Output, Output, Output>(
+      m, "MixtureKept", "means"_a, "variances"_a, "log_odds"_a, "data"_a, "log_total"_a, "log_normalisers"_a);
   bind_struct<MixtureGradientArrays, Output, Output, Output, Output, std::optional<Output>>(
       m, "MixtureGradients", "poses"_a, "activations"_a, "weight"_a, "parameters"_a, "bias"_a.none() = nb::none());
   bind_struct<EMOptionValues, std::vector<float>, std::vector<float>, float, float, bool, bool, bool>(

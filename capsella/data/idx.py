@@ -1,6 +1,6 @@
 """MNIST and its two drop-in replacements: gzipped IDX files, one layout for all three."""
 
-import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
+from capsella.data.unpack import gunzip
 from capsella.errors import CapsellaError, errors_of
 
 _FILES = {
@@ -61,6 +62,9 @@ _CITATIONS = {
     "kmnist": "Clanuwat et al. 2018, arXiv:1812.01718",
 }
 
+MOST_BYTES = 100_000_000
+"""Twice the training images, the largest file of these sets."""
+
 
 def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
     """Read a gzipped IDX file of bytes: magic number 0x0000 08 0d, d big-endian sizes, then the values.
@@ -70,10 +74,11 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
         dimensions: how many it must have: 3 for images, 1 for labels.
 
     Raises:
-        CapsellaError: not gzip, cut short, another type or number of dimensions, or more or fewer values than stated.
+        CapsellaError: not gzip, cut short, another type or number of dimensions, more or fewer values than stated, or
+            more than `MOST_BYTES` of them.
     """
     try:
-        content = gzip.decompress(Path(path).read_bytes())
+        content = gunzip(Path(path), MOST_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(
             f"{path}: cannot be unpacked with gzip ({error}); delete it to have it downloaded"
@@ -83,7 +88,7 @@ def read_idx(path: Path, dimensions: int) -> UInt8[np.ndarray, "..."]:
         raise CapsellaError(f"{path}: must start with the IDX magic number {expected.hex()}, got {magic.hex()}")
     start = 4 + 4 * dimensions
     shape = np.frombuffer(content[4 : len(content[:start]) // 4 * 4], dtype=">u4").astype(np.int64)
-    if len(shape) != dimensions or len(content) - start != shape.prod():
+    if len(shape) != dimensions or len(content) - start != math.prod(shape.tolist()):
         raise CapsellaError(f"{path}: its head states sizes {shape.tolist()}, but {len(content) - start} values follow")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 

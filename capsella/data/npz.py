@@ -31,6 +31,7 @@ from capsella.data.options import DataOptions
 from capsella.data.reading import decode, read_all, resize_array, rgb_images, stack
 from capsella.data.source import Parts
 from capsella.data.stained import SAMPLED, usual_radius
+from capsella.data.unpack import check_archive
 from capsella.errors import CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
@@ -96,17 +97,19 @@ def load_arrays(path: Path) -> Arrays:
     """All arrays of a .npz file; pickled objects are refused, for unpickling runs what a stranger wrote.
 
     Raises:
-        CapsellaError: the file is missing, is no .npz file, is damaged, or holds pickled objects.
+        CapsellaError: the file is missing, is no .npz file, is damaged, holds pickled objects, or unpacks to far more
+            than images would.
     """
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise ValueError("it is a single array; a .npz file has several, each with a name")
         with file:
+            check_archive(path)
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise CapsellaError(f"{path}: no such file") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CapsellaError(f"{path}: must be a .npz file without pickled objects ({error})") from error
 
 

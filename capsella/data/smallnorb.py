@@ -1,6 +1,5 @@
 """smallNORB: photographs of toys from known viewpoints. The original `.mat` files, and a lossy JPEG copy of them."""
 
-import gzip
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from capsella.data.npz import image_set, load_arrays
 from capsella.data.options import DataOptions
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
+from capsella.data.unpack import gunzip
 from capsella.data.viewpoints import arrange_viewpoints
 from capsella.errors import CapsellaError, errors_of
 
@@ -39,6 +39,8 @@ _MAGIC: dict[int, np.dtype[Any]] = {
     0x1E3D4C55: np.dtype("u1"),
     0x1E3D4C56: np.dtype("<i2"),
 }
+MOST_BYTES = 500_000_000
+"""The largest of the files has 448,000,000."""
 _INSTEAD = "A JPEG copy is the source smallnorb-jpeg. "
 _JPEG = {"train": "smallnorb/smallnorb_train.npz", "test": "smallnorb/smallnorb_test.npz"}
 POSED_TEST_INSTANCES = (0, 1)
@@ -58,7 +60,7 @@ def read_norb_matrix(path: Path) -> np.ndarray:
         CapsellaError: the magic number is wrong, or the file is cut short or too long.
     """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = gunzip(path, MOST_BYTES) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise CapsellaError(f"{path}: cannot be read ({error})") from error
     if len(content) < 20:

@@ -33,7 +33,8 @@ def save_model(
     shown = {"value_range": value_range, "cut": None if cut is None else cut.to_dict()}
     write_json(folder / "model.json", {"name": name, "options": options, **shown})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
-    write_whole(folder / "model.safetensors", lambda path: safetensors.torch.save_file(weights, path))
+    # Bytes, because the library's own file could be read by its owner alone.
+    write_whole(folder / "model.safetensors", lambda path: path.write_bytes(safetensors.torch.save(weights)))
 
 
 def load_model(folder: Path, create: Callable[..., Model]) -> Model:

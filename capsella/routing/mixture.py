@@ -26,7 +26,7 @@ def register_mixture(
         call,
         schema,
         empty_result,
-        kept=("means", "variances", "log_odds_kept", "log_data", "log_normalisers"),
+        kept=("means", "variances", "log_odds_kept", "data", "log_total", "log_normalisers"),
         asking=("poses", "activations", "weight", "parameters", "bias"),
         second="log_odds",
         keep=_keep,
@@ -64,6 +64,7 @@ def empty_mixture(call: Any, iterations: int, *, compete_everywhere: bool = Fals
         "means": keep(sizes.n, iterations, sizes.d, padded),
         "variances": keep(sizes.n, iterations, sizes.d, padded),
         "log_odds_kept": keep(sizes.n, iterations, padded),
-        "log_data": keep(sizes.n, iterations, padded),
+        "data": keep(sizes.n, iterations, padded),
+        "log_total": keep(sizes.n, iterations, padded),
         "log_normalisers": new(iterations - 1 if normalised else 0, *call.poses.shape[:4]),
     }

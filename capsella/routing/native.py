@@ -91,7 +91,14 @@ def register_kernel(
         named = dict(zip(asked, found, strict=True))
         return tuple(None if x is None else named.get(part) for part, x in zip(call._fields, values, strict=True))
 
+    def refuse(ctx: Any, *_: Any) -> None:
+        raise NotImplementedError(
+            f"the native kernels of {name} routing have no second derivatives; backend='reference' has them"
+        )
+
     torch.library.register_autograd(f"capsella::{name}_capsule_conv", differentiate, setup_context=save)
+    # Without this PyTorch takes second derivatives for zero.
+    torch.library.register_autograd(f"capsella::{name}_capsule_conv_backward", refuse)
     return operator
 
 

@@ -32,6 +32,11 @@ def assert_refused(folder: Path, message: str) -> None:
         ImageClassifier.from_pretrained(folder)
 
 
+def test_whoever_may_read_a_folder_may_read_its_weights(folder: Path) -> None:
+    modes = {(folder / name).stat().st_mode for name in ("model.json", "model.safetensors")}
+    assert len(modes) == 1
+
+
 def test_pretrained_weights_in_a_new_model(folder: Path) -> None:
     saved = ImageClassifier.from_pretrained(folder)
     model = create_model("sabour2017_cnn", pretrained=folder, image_size=2, classes=3)

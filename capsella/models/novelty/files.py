@@ -30,7 +30,7 @@ def write_novelty(model: nn.Module, novelty: Novelty | None, folder: Path) -> No
         tensors |= {f"means.{name}": one.means, f"whitening.{name}": one.whitening}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {"weights": weights, "form": FORM}
-    write_whole(path, lambda part: safetensors.torch.save_file(tensors, part, metadata))
+    write_whole(path, lambda part: part.write_bytes(safetensors.torch.save(tensors, metadata)))
 
 
 def read_novelty(model: nn.Module, folder: Path) -> Novelty | None:

@@ -1,0 +1,53 @@
+"""What the campaign of tests/stress found in kernels: children that are not active at all, far votes, second slopes."""
+
+import pytest
+import torch
+
+from capsella import _native
+from capsella.layers import CapsuleConv2d
+from capsella.routing import ROUTINGS
+from capsella.types import Capsules
+
+pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
+FUSED = ["em", "heinsen", "variational"]
+
+
+def both(name, poses, activations, types=17):
+    """Poses and activations by eager PyTorch in float64 and by the kernels."""
+    results = []
+    for backend, dtype in (("eager", torch.float64), ("native", torch.float32)):
+        torch.manual_seed(0)
+        layer = CapsuleConv2d(8, 2, types, 2, 1, routing=ROUTINGS[name](backend=backend))
+        conv = layer.conv_of(Capsules(poses, activations))
+        tensors = {key: getattr(conv, key).to(dtype) for key in ("poses", "activations", "weight")}
+        parameters = {key: value.to(dtype) for key, value in layer.routing_parameters.items()}
+        results.append(layer.routing.capsule_conv(type(conv)(**tensors, geometry=conv.geometry), **parameters))
+    return results
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_children_that_are_not_active_give_no_data(name):
+    """Each counted as if it were active by 1e-12, by which the spread of votes of a million is multiplied."""
+    poses = 1e6 * torch.randn(2, 2, 2, 8, 2, generator=torch.Generator().manual_seed(1))
+    exact, ours = both(name, poses, torch.zeros(2, 2, 2, 8))
+    torch.testing.assert_close(ours.activations.double(), exact.activations, rtol=1e-4, atol=1e-6)
+    if name != "em":  # whose means are of votes, however little they count
+        assert not ours.poses.any()
+
+
+def test_votes_so_far_from_all_parents_that_padding_seemed_near():
+    """The logarithm of a coupling to a lane without a parent was −1e30, and those of real parents are smaller here."""
+    poses = 1e15 * torch.randn(1, 1, 3, 8, 2, generator=torch.Generator().manual_seed(1))
+    poses[0, 0, 0, 0] *= 1e3
+    exact, ours = both("variational", poses, torch.full((1, 1, 3, 8), 1e-30))
+    torch.testing.assert_close(ours.activations.double(), exact.activations, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dynamic", *FUSED])
+def test_second_derivatives_are_refused_and_not_taken_for_zero(name):
+    layer = CapsuleConv2d(2, 4, 3, 4, 2, routing=ROUTINGS[name](backend="native"))
+    poses = torch.randn(1, 3, 3, 2, 4, requires_grad=True)
+    out = layer(Capsules(poses, torch.rand(1, 3, 3, 2)))
+    (slope,) = torch.autograd.grad(out.poses.square().sum(), poses, create_graph=True)
+    with pytest.raises(NotImplementedError, match=f"native kernels of {name} routing have no second derivatives"):
+        slope.square().sum().backward()

@@ -1,0 +1,138 @@
+"""What all parts stand on: own images, a short training on them, and commands in processes of their own."""
+
+import importlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from capsella.cli import main
+from capsella.cli.main import VERBS
+from tests.cli.conftest import CLASSES, PER_CLASS, draw
+
+SMALL = ["--size", "20", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--precision", "32-true"]
+"""Flags of a training of a second."""
+
+
+def import_all() -> None:
+    """Before the first fork, which would do it again each time."""
+    import torch.onnx
+    import torch.utils.tensorboard  # noqa: F401
+
+    for verb in VERBS:
+        importlib.import_module(f"capsella.cli.{verb}")
+
+
+def make_images(folder: Path, per_class: int = PER_CLASS) -> Path:
+    """Grey PNG files of 17×17 pixels, a sub-folder a class."""
+    random = np.random.default_rng(0)
+    for kind in CLASSES:
+        (folder / kind).mkdir(parents=True)
+        for number in range(per_class):
+            draw(kind, random).save(folder / kind / f"{kind}{number:02}.png")
+    return folder
+
+
+def make_run(images: Path, folder: Path) -> Path:
+    """A network trained on them for an epoch."""
+    ended = forked(
+        lambda: main(["train", "images-efficient", "--data.path", str(images), *SMALL, "--out", str(folder)]), 120
+    )
+    assert ended.code == 0, ended.said
+    return folder
+
+
+class Ended(NamedTuple):
+    """How a process ended. code: minus the signal that killed it; None where it had to be stopped for its time.
+    seconds: of the processor, so that what else the machine does counts for nothing."""
+
+    code: int | None
+    seconds: float
+    megabytes: float
+    said: str
+
+    @property
+    def complaint(self) -> str | None:
+        """What is wrong with how a command ended that was given bad files; None where nothing is."""
+        if self.code is None:
+            return f"took more than {self.seconds:.0f} s"
+        if "Traceback" in self.said or self.code not in (0, 1, 2, 130):
+            return f"exit {self.code}: {self.said.strip()[-300:]}"
+        if self.code and "error:" not in self.said and "interrupted" not in self.said:
+            return f"exit {self.code} without a sentence: {self.said.strip()[-300:]!r}"
+        return None
+
+
+def forked(work: Callable[[], object], most_seconds: float, environment: dict[str, str] | None = None) -> Ended:
+    """Do something in a fork of this process, which has imported the package already: a start costs seconds."""
+    said = Path(f"/tmp/stress-{os.getpid()}.txt")
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _be_a_command(work, said, environment or {})
+    while True:
+        process, status, used = os.wait4(child, os.WNOHANG)
+        seconds = time.monotonic() - began
+        if process:
+            text = said.read_text(errors="replace")
+            busy = used.ru_utime + used.ru_stime
+            return Ended(os.waitstatus_to_exitcode(status), busy, used.ru_maxrss / 1024, text)
+        if seconds > most_seconds:
+            os.kill(child, signal.SIGKILL)
+            os.wait4(child, 0)
+            return Ended(None, most_seconds, 0, said.read_text(errors="replace"))
+        time.sleep(0.002)
+
+
+def _be_a_command(work: Callable[[], object], said: Path, environment: dict[str, str]) -> None:
+    """In the child: never returns."""
+    code = 0
+    try:
+        os.environ.update(environment)
+        file = os.open(said, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        work()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def command(*words: object) -> Callable[[], None]:
+    """`capsella WORDS…`, to be forked."""
+    return lambda: main([str(word) for word in words])
+
+
+def spawned(words: list[object], said: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """`capsella WORDS…` in a new process, which can be killed."""
+    with open(said, "wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "capsella", *map(str, words)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+
+
+def fresh(path: Path) -> Path:
+    """A folder with nothing in it."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path

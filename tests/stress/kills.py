@@ -1,0 +1,209 @@
+"""Commands killed at random moments, and in the middle of every kind of write: gone on with, they end as if never."""
+
+import csv
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from capsella.cli import main
+from tests.reproduce.made import registered
+from tests.search.made import opened as opened_search
+from tests.stress.ground import Ended, forked, fresh, import_all, make_images, make_run
+from tests.stress.tally import Tally
+from tests.stress.whole import half_written
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+WRITES = ("fsync", "replace")
+"""Where `capsella.files` is in the middle of a write."""
+MOST = 40
+"""Kills of one command before it is let go on to its end."""
+
+
+class Victim(NamedTuple):
+    """A command that writes into a folder. again: what goes on with it after a kill. end: what it must come to; equal
+    of any two that ended."""
+
+    start: Callable[[Path], object]
+    again: Callable[[Path], object]
+    end: Callable[[Path], object]
+    share: int = 1
+
+
+def campaign(tally: Tally, folder: Path) -> None:
+    """Each command is once let run, and then killed until it ends; by turns, until the time is up."""
+    import_all()
+    images = make_images(folder / "images")
+    victims = all_victims(images, make_run(images, folder / "run"), folder)
+    rng, known = random.Random(tally.seed), {}
+    turns = [name for name, victim in victims.items() for _ in range(victim.share)]
+    while tally.has_time and turns:
+        name = turns[tally.counts["rounds"] % len(turns)]
+        victim = victims[name]
+        if name not in known:
+            whole = fresh(folder / f"{name}-whole")
+            ended = forked(partial(victim.start, whole), 600)
+            if ended.complaint or ended.code:
+                tally.found(f"{name}: not even unharmed: {ended.code} {ended.said[-300:]}")
+                turns = [other for other in turns if other != name]
+                continue
+            known[name] = ended.seconds, victim.end(whole)
+        try_to_kill(tally, rng, name, victim, fresh(folder / f"{name}-killed"), *known[name])
+        tally.counts["rounds"] += 1
+
+
+def try_to_kill(
+    tally: Tally, rng: random.Random, name: str, victim: Victim, folder: Path, seconds: float, end: object
+) -> None:
+    """Kill it a few times, see that nothing is half written, and let it end."""
+    kills, code = rng.choice([1, 1, 2, 3]), None
+    for number in range(kills + 1):
+        work = victim.again if number else victim.start
+        last = number == kills
+        seed = rng.randrange(10**9)
+        ended = forked(partial(work, folder), 600) if last else killed(partial(work, folder), seed, seconds)
+        code = ended.code
+        if not last and code not in (0, None):
+            tally.counts[f"{name} killed"] += 1
+        if wrong := half_written(folder):
+            tally.found(f"{name}, kill {seed}: half written: {wrong}")
+        if "Traceback" in ended.said and code != -signal.SIGKILL:
+            tally.found(f"{name}, kill {seed}: {ended.said[-400:]}")
+        if code == 0 and not last:
+            break
+    if code != 0:
+        tally.found(f"{name}: does not go on: exit {code}: {ended.said[-300:]}")
+    elif victim.end(folder) != end:
+        tally.found(f"{name}: ended otherwise than unharmed")
+
+
+def killed(work: Callable[[], object], seed: int, seconds: float) -> Ended:
+    """By a signal at a random moment, or in the middle of one of its writes."""
+    rng = random.Random(seed)
+    if rng.random() < 0.5:
+        return forked(lambda: _die_in_a_write(rng, work), 600)
+    how, moment = rng.choice(SIGNALS), rng.uniform(0.01, 1.0) * seconds
+    return forked(lambda: _die_after(how, moment, work), 600)
+
+
+def _die_after(how: signal.Signals, moment: float, work: Callable[[], object]) -> None:
+    """After so many seconds of the processor; SIGINT as Ctrl-C raises KeyboardInterrupt wherever Python stands."""
+    signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), how))
+    signal.setitimer(signal.ITIMER_PROF, moment)
+    work()
+
+
+def _die_in_a_write(rng: random.Random, work: Callable[[], object]) -> None:
+    """Before or after one of the first writes' calls of the system."""
+    where, nth, before = rng.choice(WRITES), rng.choice([1, 2, 3, 5, 8, 13, 21]), rng.random() < 0.5
+    real, seen = getattr(os, where), 0
+
+    def deadly(*given: object, **options: object) -> object:
+        nonlocal seen
+        seen += 1
+        if seen == nth and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*given, **options)
+        if seen == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(os, where, deadly)
+    work()
+
+
+TRAIN = ["--size", "20", "--epochs", "2", "--batch-size", "6", "--accelerator", "cpu", "--precision", "32-true",
+         "--deterministic", "--checkpoint-seconds", "0"]  # fmt: skip
+
+
+def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
+    """Every command that writes for more than a moment."""
+
+    def train(out: Path) -> None:
+        main(["train", "images-efficient", str(images), *TRAIN, "--out", str(out / "run")])
+
+    def go_on(out: Path) -> None:
+        """As a user would: resume where there is a checkpoint, else begin anew elsewhere, or here."""
+        if (out / "run" / "last.ckpt").exists():
+            return main(["train", "--resume", str(out / "run")])
+        (out / "run" / "config.json").unlink(missing_ok=True)
+        return train(out)
+
+    def predict(out: Path) -> None:
+        main(
+            [
+                "predict",
+                str(run),
+                str(images),
+                "--out",
+                str(out / "p.csv"),
+                "--batch-size",
+                "2",
+                "--workers",
+                "0",
+                "--resume",
+            ]
+        )
+
+    compare = ["compare", str(images), "--models", "sabour2017_baseline", "forslov2018_cnn1", "--seeds", "0", "--rates",
+               "1", "--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu", "--out"]  # fmt: skip
+
+    def night(out: Path) -> None:
+        with registered():
+            main(["reproduce", "--budget", "small", "--seeds", "1", "--out", str(out / "night")])
+
+    def search(out: Path) -> None:
+        from capsella.search import study, work
+
+        study.Study.open.__func__.__defaults__ = (0, 3)  # seconds of grace
+        work(opened_search(out / "study", trials=3, finalists=1, seeds=1))
+
+    share = ["share", str(run), "--images", "6", "--out"]
+    export = ["export", str(run), "--out"]
+    return {
+        "train": Victim(train, go_on, weights_of, share=4),
+        "predict": Victim(predict, predict, rows_of, share=2),
+        "compare": Victim(*[lambda out: main([*compare, str(out / "c")])] * 2, results_of),
+        "reproduce": Victim(night, night, results_of),
+        "search": Victim(search, search, study_of),
+        "share": Victim(*[lambda out: main([*share, str(out / "p.html")])] * 2, names_of),
+        "export": Victim(*[lambda out: main([*export, str(out / "m.onnx")])] * 2, names_of),
+    }
+
+
+def weights_of(folder: Path) -> object:
+    """Weights, and the table of the epochs but for its times."""
+    with open(folder / "run" / "metrics.csv") as file:
+        rows = [{k: v for k, v in row.items() if "second" not in k} for row in csv.DictReader(file)]
+    return (folder / "run" / "model.safetensors").read_bytes(), rows
+
+
+def rows_of(folder: Path) -> object:
+    """All lines, each once; and no journal is left."""
+    return sorted((folder / "p.csv").read_text().splitlines()), names_of(folder)
+
+
+def names_of(folder: Path) -> list[str]:
+    """Files, but those whose names begin with a dot: a killed process cannot remove its temporary one."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path) for path in found if not path.name.startswith("."))
+
+
+def results_of(folder: Path) -> object:
+    """What all runs found on the test images."""
+    return {
+        str(path.parent.relative_to(folder)): json.loads(path.read_text())["test"]
+        for path in sorted(folder.rglob("result.json"))
+    }
+
+
+def study_of(folder: Path) -> object:
+    """Each of the candidates was counted once."""
+    from capsella.search.study import records_of
+
+    records = records_of(opened_search(folder / "study", trials=3, finalists=1, seeds=1).study)
+    return len({record.number for record in records if record.state == "done"}) > 0

@@ -1,0 +1,36 @@
+"""What a part of the campaign counts, and what it finds."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Tally:
+    """counts: how often each kind of attempt was made. findings: what went wrong, with what it takes to see it again.
+    measured: numbers worth a line in the report."""
+
+    seed: int
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    measured: dict[str, float | str] = field(default_factory=dict)
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() - self.began < self.seconds
+
+    def found(self, what: str) -> None:
+        print(f"  FOUND {what}", flush=True)
+        self.findings.append(what)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "counts": dict(sorted(self.counts.items())),
+            "measured": self.measured,
+            "findings": self.findings,
+        }
