@@ -38,7 +38,7 @@ def write_onnx(
     import onnx
 
     outputs = ["activations", "reconstruction"] if reconstruction else ["activations"]
-    proto = _converted(traced(model, "eager", reconstruction), outputs).model_proto
+    proto = converted(traced(model, "eager", reconstruction), ["images"], outputs).model_proto
     _name_batch(proto)
     opset = {entry.domain: entry.version for entry in proto.opset_import}[""]
     description = describe_model(model, format="onnx", precision="float32", opset=opset, **(facts or {}))
@@ -55,8 +55,8 @@ def write_description(proto: Any, description: dict[str, Any]) -> None:
     onnx.helper.set_model_props(proto, {KEY: json.dumps(description, ensure_ascii=False)})
 
 
-def _converted(graph: torch.export.ExportedProgram, outputs: list[str]) -> torch.onnx.ONNXProgram:
-    """In ONNX, with all of the exporter's optimisation that is safe here.
+def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> torch.onnx.ONNXProgram:
+    """A graph in ONNX with names for its inputs and outputs, and all of the exporter's optimisation that is safe here.
 
     Its rewriting takes a number below 1e-8 for zero, and so the 1e-12 out of ‖s‖² + 1e-12: a capsule of length zero,
     which is common behind a ReLU, would divide zero by zero.
@@ -69,7 +69,7 @@ def _converted(graph: torch.export.ExportedProgram, outputs: list[str]) -> torch
             graph,
             (),
             dynamo=True,
-            input_names=["images"],
+            input_names=inputs,
             output_names=outputs,
             opset_version=OPSET,
             verbose=False,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ class UpsizedConv2d(nn.Conv2d):
         """Small maps to large ones."""
         maps = maps.contiguous(memory_format=torch.channels_last)
         if (2 * maps.shape[2], 2 * maps.shape[3]) != self.size:
-            return F.conv2d(F.pad(F.interpolate(maps, self.size), self.zeros), self.weight, self.bias)
+            return F.conv2d(F.pad(_nearest(maps, self.size), self.zeros), self.weight, self.bias)
         parts = self._parts(maps)
         large = torch.empty(
             (len(maps), self.out_channels, *self.size),
@@ -86,6 +87,15 @@ class UpsizedConv2d(nn.Conv2d):
             outputs = _convolve(maps, [kernels[k] for k in alike], [self._firsts[k] for k in alike], self.bias)
             parts.update(zip(alike, outputs, strict=True))
         return [parts[k] for k in range(len(PARITIES))]
+
+
+def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
+    """`torch.nn.functional.interpolate`, by places: ONNX's Resize rounds some of them to another neighbour."""
+    for axis, (before, after) in enumerate(zip(maps.shape[2:], size, strict=True), start=2):
+        scale = np.float32(before / after)  # as PyTorch rounds
+        places = [int(np.float32(place) * scale) for place in range(after)]
+        maps = maps.index_select(axis, torch.tensor(places, device=maps.device))
+    return maps.contiguous(memory_format=torch.channels_last)
 
 
 def _taps(kernel: int, before: int, parity: int) -> tuple[int, Tensor]:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import nn
 
+from capsella.errors import at_least
 from capsella.layers import DenseCapsules, DenseDecoder, LargeConv2d, PrimaryCapsules, start_truncated
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import register_model
@@ -24,6 +25,7 @@ def sabour2017_capsnet(
     evenly_routed: bool = False,
     class_weight_sd: float = WEIGHT_SD,
     reconstruction: bool = True,
+    decoder_width: int = 1024,
 ) -> CapsuleClassifier:
     """CapsNet, Figures 1 and 2 of the paper: 6.8 M parameters at 28×28×1, 8.2 M with the decoder.
 
@@ -36,7 +38,13 @@ def sabour2017_capsnet(
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
         evenly_routed: the primary capsules and first weights of the authors' code (`PrimaryCapsules`).
         class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code. reconstruction: the decoder.
+        decoder_width: units before the decoder's pixels, and half as many before those; 1024 in the paper.
+
+    Raises:
+        ValueError: `decoder_width` below 2.
     """
+    at_least(2, decoder_width=decoder_width)
+    hidden = (decoder_width // 2, decoder_width)
     grid = grid_after(image_size, [(9, 1), (9, 2)])
     class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
@@ -47,7 +55,7 @@ def sabour2017_capsnet(
         backbone=nn.Sequential(conv, nn.ReLU()),
         primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, evenly_routed=evenly_routed),
         capsule_layers=nn.Sequential(class_caps),
-        decoder=DenseDecoder(len(classes), 16, (channels, *image_size)) if reconstruction else None,
+        decoder=DenseDecoder(len(classes), 16, (channels, *image_size), hidden) if reconstruction else None,
         image_size=image_size,
         channels=channels,
         classes=classes,

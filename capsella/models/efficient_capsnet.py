@@ -29,6 +29,7 @@ def mazzia2021_efficient_capsnet(
     reconstruction: bool = True,
     halve_from: int | None = None,
     norm: Norm = "batch",
+    decoder_width: int = 1024,
 ) -> CapsuleClassifier:
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
 
@@ -43,18 +44,20 @@ def mazzia2021_efficient_capsnet(
         reconstruction: with the decoder.
         halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels.
         norm: of the convolutions; the paper's is batch normalisation.
+        decoder_width: units before the decoder's pixels, and half as many before those.
 
     Raises:
-        ValueError: `halve_from` below 1, or an image too small for the convolutions.
+        ValueError: `halve_from` below 1, `decoder_width` below 2, or an image too small for the convolutions.
     """
     at_least(1, halve_from=halve_from)
+    at_least(2, decoder_width=decoder_width)
     strides = _strides(image_size, halve_from)
     grid = _grid(image_size, strides)
     return CapsuleClassifier(
         backbone=_backbone(channels, strides, norm),
         primary=DepthwisePrimaryCapsules(TYPES, POSE, grid),
         capsule_layers=nn.Sequential(_class_capsules(len(classes), routing, class_weight_sd)),
-        decoder=_decoder(len(classes), (channels, *image_size)) if reconstruction else None,
+        decoder=_decoder(len(classes), (channels, *image_size), decoder_width) if reconstruction else None,
         image_size=image_size,
         channels=channels,
         classes=classes,
@@ -81,8 +84,8 @@ def _class_capsules(classes: int, routing: Routing, weight_sd: float | None) -> 
     return DenseCapsules((1, 1), TYPES, POSE, classes, CLASS_POSE, routing=routing, weight_sd=weight_sd)
 
 
-def _decoder(classes: int, image: tuple[int, int, int]) -> DenseDecoder:
-    decoder = DenseDecoder(classes, CLASS_POSE, image)
+def _decoder(classes: int, image: tuple[int, int, int], width: int) -> DenseDecoder:
+    decoder = DenseDecoder(classes, CLASS_POSE, image, hidden=(width // 2, width))
     start_for_relus(decoder)
     return decoder
 

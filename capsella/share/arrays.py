@@ -51,7 +51,7 @@ class Arrays:
 
     def packed(self) -> str:
         """All bytes, deflated, in base64."""
-        return base64.b64encode(zlib.compress(b"".join(self._parts), 9)).decode()
+        return base64.b64encode(zlib.compress(b"".join(self._parts), 6)).decode()
 
     def sizes(self) -> dict[str, int]:
         """Bytes on the page by the last part of the names, "0/weight2" being of "weight"; each deflated by itself."""

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -12,7 +13,8 @@ from capsella.models import CapsuleClassifier
 from capsella.routing.diagnostics import DEAD_BELOW
 from capsella.share.arrays import Arrays
 from capsella.share.choice import SURE
-from capsella.share.drawing import add_decoder, drawn_by_page, why_no_dials
+from capsella.share.drawing import NO_DECODER, add_decoder, drawer_of
+from capsella.share.engine import decoder_graph
 from capsella.share.looked import add_changes, add_images, add_routing, draw
 from capsella.share.pool import Pool
 from capsella.share.turned import changes_of
@@ -28,9 +30,11 @@ def run_content(
     live: a server stands behind the page. It draws what the page cannot, and shows changed images to the network when
     they are asked for.
     """
-    lengths, reason = pool.poses.norm(dim=2), why_no_dials(model, live)
+    lengths, drawer = pool.poses.norm(dim=2), drawer_of(model, live)
     axes, after = class_axes(pool), None
-    if drawn_by_page(model, live):
+    if drawer == "graph":
+        arrays.add(f"{prefix}/graph", "u1", np.frombuffer(decoder_graph(model, pool.poses.shape[2]), np.uint8))
+    if drawer == "matrices":
         axes, after = steepest_axes(model, axes, lengths.amax(0)), add_decoder(model, arrays, prefix)
     arrays.add(f"{prefix}/axes", "f4", axes.numpy())
     if not live:
@@ -47,7 +51,7 @@ def run_content(
         "dials": {"names": dial_names(model, pool.poses.shape[2]), "most": dial_range(model)},
         "images": add_images(model, chosen, arrays, prefix),
         "decoder": {"after": after, "size": arrays.table[f"{prefix}/drawn"][1][2:]} if model.has_decoder else None,
-        "whyNoDials": reason,
+        "whyNoDials": "" if model.has_decoder else NO_DECODER,
         "of": pool.of,
         "changes": [asdict(change) for change in changes_of(chosen.images.shape[3])],
         "routed": add_routing(model, chosen, arrays, prefix),

@@ -52,7 +52,8 @@ def joined_modules(entry: str = "main.js", folder: Path = PAGE) -> str:
 
 
 def page_html(title: str, facts: Mapping[str, Any], data: str) -> str:
-    """The file: `facts` become JSON, `data` is base64. Where `facts` have a "server", the page may ask it.
+    """The file: `facts` become JSON, `data` is base64. Where `facts` have a "server", the page may
+    ask it; where they have an "engine", it may run WebAssembly in a thread of its own.
 
     Raises:
         ValueError: a fact that is not finite, which JSON has no word for.
@@ -67,5 +68,6 @@ def page_html(title: str, facts: Mapping[str, Any], data: str) -> str:
         script=joined_modules(),
         facts=printable(json_text),
         server="server" in facts,
+        engine=facts.get("engine", False),
         data=data,
     )

@@ -1,4 +1,6 @@
-"""A dense decoder as matrices, for `page/decoder.js`; why others stay outside."""
+"""Who draws for a page; a dense decoder as matrices, for `page/decoder.js`."""
+
+from typing import Literal
 
 from torch import nn
 
@@ -10,26 +12,21 @@ NO_DECODER = (
     "There are no dials: this run was trained without a decoder, so nothing can draw what its capsules hold. "
     "Train it with --reconstruction to have them."
 )
-NOT_DENSE = (
-    "There are no dials: this network draws with convolutions, and this page holds dense decoders only. "
-    "capsella explore has its dials."
-)
+Drawer = Literal["nobody", "matrices", "graph", "server"]
+"""Who draws: the page as products of matrices, the page with ONNX Runtime, or the server behind it."""
 MOST_WEIGHTS = 8_000_000
 """Of a decoder that a served page holds: 16 MB, and 10 ms for a drawing. One page for all is no use if it is larger."""
 
 
-def why_no_dials(model: CapsuleClassifier, live: bool = False) -> str:
-    """In a sentence; empty where there are dials. live: a server stands behind the page, and draws all."""
-    if model.decoder is None:
-        return NO_DECODER
-    return "" if live or isinstance(model.decoder, DenseDecoder) else NOT_DENSE
-
-
-def drawn_by_page(model: CapsuleClassifier, live: bool = False) -> bool:
-    """Whether the page draws, by weights that it holds. live: a large decoder stays with the server."""
-    if not isinstance(model.decoder, DenseDecoder):
-        return False
-    return not live or sum(weight.numel() for weight in model.decoder.parameters()) <= MOST_WEIGHTS
+def drawer_of(model: CapsuleClassifier, live: bool = False) -> Drawer:
+    """Who draws. live: a server stands behind the page, and draws what is large or not dense."""
+    decoder = model.decoder
+    if decoder is None:
+        return "nobody"
+    if not isinstance(decoder, DenseDecoder):
+        return "server" if live else "graph"
+    large = sum(weight.numel() for weight in decoder.parameters()) > MOST_WEIGHTS
+    return "server" if live and large else "matrices"
 
 
 def add_decoder(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> list[str]:

@@ -13,6 +13,8 @@ from capsella.share.arrays import Arrays
 from capsella.share.choice import choose_images
 from capsella.share.content import run_content
 from capsella.share.document import page_html
+from capsella.share.drawing import drawer_of
+from capsella.share.engine import add_engine
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
 from capsella.training import Run
@@ -21,7 +23,13 @@ MOST_IMAGES = 20
 MOST_MEGABYTES = 10.0
 """What most mail servers take; the demo's page has 3."""
 
-_PARTS = {"weight": "decoder", "points": "votes", "changedPoses": "poses of changed images"}
+_PARTS = {
+    "weight": "decoder",
+    "graph": "decoder",
+    "wasm": "ONNX Runtime, which runs it",
+    "points": "votes",
+    "changedPoses": "poses of changed images",
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,10 @@ def page_content(
         run_content(name, model, pool, some, arrays, str(number), live=live)
         for number, ((name, model), pool, some) in enumerate(rows)
     ]
-    return {"runs": facts, "alike": alike}, chosen
+    engine = not live and any(drawer_of(model) == "graph" for model in named.values())
+    if engine:
+        add_engine(arrays)
+    return {"runs": facts, "alike": alike, "engine": engine}, chosen
 
 
 def page_title(names: Iterable[str]) -> str:

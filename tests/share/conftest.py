@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from jaxtyping import config
 
+from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
 from capsella.papers import get_recipe
 from capsella.share import share_runs
@@ -14,16 +16,18 @@ from capsella.training import Run
 SIZE = 17  # the least that CapsNet's kernels allow
 
 
-def made(name, **options):
+def made(name, size=SIZE, convolutions=False, **options):
     """A run on the small digits of the demo."""
     torch.manual_seed(0)
-    model = create_model("sabour2017_capsnet", image_size=SIZE, **options).eval()
+    model = create_model("sabour2017_capsnet", image_size=size, **options).eval()
+    if convolutions:
+        model.decoder = ConvolutionalDecoder(16, (1, size, size), hidden=(2, 2, 2)).eval()
     for parameter in model.capsule_layers.parameters():
         parameter.data *= 20  # fresh weights make poses so short that no capsule is sure
     for parameter in model.decoder.parameters() if model.has_decoder else ():
         parameter.data *= 3  # and drawings that hardly depend on them
     recipe = get_recipe("demo")
-    recipe = replace(recipe, data=replace(recipe.data, size=SIZE, per_class=4, test_per_class=6))
+    recipe = replace(recipe, data=replace(recipe.data, size=size, per_class=4, test_per_class=6))
     return Run(Path(name), name, recipe, model, {})
 
 
@@ -46,3 +50,12 @@ def shared(run, tmp_path_factory):
 def shared_pair(run, plain_run, tmp_path_factory):
     """Two runs, the second without dials."""
     return share_runs([run, plain_run], tmp_path_factory.mktemp("pair") / "page.html", images=3)
+
+
+@pytest.fixture(scope="session")
+def shared_convolved(tmp_path_factory):
+    """A run whose decoder is not dense; 30 rows become 32 in it, which runtimes of ONNX round in their own ways."""
+    page = tmp_path_factory.mktemp("convolved") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "jaxtyping_disable", True)  # torch.export's sizes are no int to the annotations' checks
+        return share_runs([made("convolutions", 32, convolutions=True)], page, images=3, megabytes=20)

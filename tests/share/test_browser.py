@@ -34,6 +34,29 @@ def tab(shared, chromium):
         yield open_file
 
 
+def test_a_decoder_of_convolutions_is_estimated_and_then_drawn(tab, shared_convolved):
+    page = tab(path=shared_convolved.path)
+    until(page, "document.querySelector('.progress').innerText === ''")  # the ends of all dials are drawn
+    start = pixels(page)
+    said, estimated = page.evaluate(
+        """css => {
+          const key = new KeyboardEvent('keydown', {key: 'PageUp', bubbles: true, cancelable: true});
+          document.querySelector(css).dispatchEvent(key);
+          const canvas = document.querySelector('.drawing canvas');
+          const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+          return [document.querySelector('.drawing figcaption').innerText, [...data]];
+        }""",
+        DIAL,
+    )
+    assert "estimated" in said
+    until(page, "document.querySelector('.drawing figcaption').innerText === 'drawing'")
+    exact = pixels(page)
+    assert np.abs(exact - start).max() > 0
+    assert np.abs(estimated - start).max() > 0
+    page.get_by_role("button", name="All dials back").click()
+    np.testing.assert_array_equal(pixels(page), start)
+
+
 def texts(page, css):
     return page.locator(css).all_inner_texts()
 
@@ -216,6 +239,25 @@ def test_a_picture_is_saved(tab, tmp_path):
         assert picture.format == "PNG"
         assert picture.width > 900
         assert len(picture.getcolors(picture.width * picture.height)) > 20
+
+
+def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):
+    page = tab()
+    page.locator(DIAL).nth(1).focus()
+    page.keyboard.press("PageUp")
+    start = pixels(page)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the sweep").click()
+    download.value.save_as(tmp_path / "sweep.gif")
+    with Image.open(tmp_path / "sweep.gif") as film:
+        assert (film.format, film.n_frames, film.info["duration"]) == ("GIF", 24, 80)
+        frames = []
+        for frame in (6, 18):  # the ends
+            film.seek(frame)
+            frames.append(np.asarray(film.convert("L"), float)[:220, 200:440])  # the drawing
+        assert np.abs(frames[0] - frames[1]).mean() > 1
+    np.testing.assert_array_equal(pixels(page), start)
+    assert "Saved" in page.locator(".told").inner_text()
 
 
 def test_the_strongest_dial_plays_once(tab):

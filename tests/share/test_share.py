@@ -3,12 +3,14 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from capsella.cli import share as command
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.share import parity, share_runs
+from capsella.share.engine import decoder_graph
 
 needs_node = pytest.mark.skipif(parity.find_node() is None, reason="Node is not installed")
 
@@ -26,6 +28,26 @@ def test_it_was_compared_with_pytorch(shared, shared_pair):
     assert shared.compared.pictures == 12 * 2 + 5
     assert 0 < shared.compared.difference < parity.TOLERANCE
     assert shared_pair.compared.pictures == 3 * 2 + 5 + 5  # the second draws nothing
+
+
+@needs_node
+def test_a_decoder_of_convolutions_is_compared_as_well(shared_convolved):
+    assert shared_convolved.compared.pictures == 3 * 2 + 5
+    assert 0 < shared_convolved.compared.difference < parity.TOLERANCE
+    html = shared_convolved.path.read_text(encoding="utf-8")
+    assert "script-src 'unsafe-inline' blob: 'wasm-unsafe-eval'; worker-src blob:" in html
+    assert "default-src 'none'" in html
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_weights_are_rounded(run):
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load_from_string(decoder_graph(run.model, 16)).graph
+    (rounded,) = [one for one in graph.initializer if list(one.dims) == [512, 160]]
+    weights, kept = run.model.decoder.layers[1].weight.detach().numpy(), onnx.numpy_helper.to_array(rounded)
+    np.testing.assert_allclose(kept, weights, rtol=2.0**-16)
+    assert not (kept.view(np.uint32) & 0xFF).any()
+    assert (kept != weights).any()
 
 
 @needs_node

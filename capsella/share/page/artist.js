@@ -1,62 +1,99 @@
 // Who draws for a run: the page itself where it holds the decoder, the server where one is there, else nobody.
 
 import { decode } from "./decoder.js";
+import { makeDraughtsman } from "./draughtsman.js";
+import { guess } from "./guess.js";
 
-const MOST_KEPT = 300; // drawings of the server
-const ONLY_KEPT = "no drawing: the page holds those of the classes that the network says";
+const MOST_KEPT = 300; // drawings that took long
 
-/** Drawings of the server that need not be asked for again; the oldest go first. */
+/** Drawings that need not be asked for again, as 0..255; the oldest go first. */
 function makeShelf() {
   const kept = new Map();
   const key = (target, pose) => `${target}:${pose.join()}`;
   return {
     get: (target, pose) => kept.get(key(target, pose)) ?? null,
     put(target, pose, picture) {
-      kept.set(key(target, pose), picture);
+      kept.set(key(target, pose), Uint8ClampedArray.from(picture, (value) => 255 * value));
       if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
     },
   };
 }
 
+const inUnits = (levels) => levels && Float32Array.from(levels, (value) => value / 255);
+
 /** What the predicted capsule of an image draws as it was found: PyTorch drew it beforehand. */
 export function keptDrawing(run, image) {
-  return Float32Array.from(run.its(image, "drawn").row(), (value) => value / 255);
+  return inUnits(run.its(image, "drawn").row());
 }
 
 /**
- * `now(image, target, pose, turned)` is a drawing or null; `later(target, poses)` a promise of drawings.
- * turned: whether the pose is another than the network found. `mayTurn`: whether there can be dials.
+ * `now(wish)` is a drawing or null, `guess(wish)` what it is likely to be, or null; a wish is { image, target, pose,
+ * found, mayGuess }, of which `found` is the pose as the network gave it.
+ * `later(target, poses, urgent)` is a promise of drawings. `quick`: whether every drawing is there at once.
  */
 export function makeArtist(run, server) {
   if (!run.decoder) return null;
   if (run.layers) {
     const draw = (target, pose) => decode(run.layers, target, pose);
     const later = async (target, poses) => poses.map((pose) => draw(target, pose));
-    return { mayTurn: true, quick: true, now: (image, target, pose) => draw(target, pose), later };
+    return { quick: true, now: ({ target, pose }) => draw(target, pose), guess: () => null, later };
   }
-  const kept = (image, target, turned) => (!turned && target === run.images[image].predicted ? keptDrawing(run, image) : null);
-  if (!server) {
-    const later = () => Promise.reject(new Error(ONLY_KEPT));
-    return { mayTurn: false, quick: true, now: (image, target, pose, turned) => kept(image, target, turned), later };
-  }
+  const asked = server ? (target, poses) => server.drawings(run.number, target, poses) : makeDraughtsman(run).drawings;
+  return makeSlowArtist(run, asked);
+}
+
+function makeSlowArtist(run, asked) {
   const shelf = makeShelf();
+  const { most } = run.dials;
+  let last = null; // the pose that was drawn last for a reader, and of which class
+
+  /** Levels of a drawing that was made before, or null. */
+  function known(image, target, pose, turned) {
+    if (!turned && target === run.images[image].predicted) return run.its(image, "drawn").row();
+    return shelf.get(target, pose);
+  }
+  /** The ends towards which dials go, each with its part of the way; null where one is unknown, or none is turned. */
+  function endsOf(target, found, offsets, sign) {
+    const turned = offsets.map((offset, dial) => ({ offset, dial })).filter(({ offset }) => Math.abs(offset) > most / 1e4);
+    const ends = turned.map(({ offset, dial }) => ({
+      picture: shelf.get(target, moved(found, dial, offset > 0 ? most : -most)),
+      part: (sign * Math.abs(offset)) / most,
+    }));
+    return ends.every(({ picture }) => picture) ? ends : null;
+  }
+  function guessed({ image, target, pose, found }) {
+    const away = (from) => Array.from(from, (value, k) => value - found[k]);
+    const start = known(image, target, found, false);
+    const there = start && endsOf(target, found, away(pose), 1);
+    if (!there) return null;
+    const passed = last?.target === target ? endsOf(target, found, away(last.pose), -1) : null;
+    const near = passed && shelf.get(target, last.pose);
+    return near ? guess(start, near, [...there, ...passed]) : guess(start, start, there);
+  }
   return {
-    mayTurn: true,
     quick: false,
-    now: (image, target, pose, turned) => kept(image, target, turned) ?? shelf.get(target, pose),
-    async later(target, poses) {
-      const known = poses.map((pose) => shelf.get(target, pose));
-      if (known.every(Boolean)) return known;
-      const pictures = await server.drawings(run.number, target, poses);
+    now: ({ image, target, pose, found }) => inUnits(known(image, target, pose, pose.join() !== found.join())),
+    guess: (wish) => (wish.mayGuess ? guessed(wish) : null),
+    async later(target, poses, urgent) {
+      const before = poses.map((pose) => shelf.get(target, pose));
+      if (before.every(Boolean)) return before.map(inUnits);
+      const pictures = await asked(target, poses, urgent);
       pictures.forEach((picture, k) => shelf.put(target, poses[k], picture));
+      if (urgent) last = { target, pose: poses[0] };
       return pictures;
     },
   };
 }
 
+/** A pose of which one number is another. */
+export function moved(pose, dial, offset) {
+  return Float32Array.from(pose, (value, k) => value + (k === dial ? offset : 0));
+}
+
 /**
- * Keeps one picture up to date. The function returned takes { image, target, pose, turned }, and shows the drawing at
- * once or when it has come; the last wish wins. `wait()`: a drawing is awaited. `fail(sentence)`: none will come.
+ * Keeps one picture up to date. The function returned takes a wish, as `makeArtist` says, and shows the drawing at once
+ * or when it has come; the last wish wins. `show(picture, how)`: how is "" for the drawing itself, "guessed", or "late"
+ * for that of an earlier wish. `wait()`: a drawing is awaited. `fail(sentence)`: none will come.
  */
 export function makeEasel(artist, { show, wait, fail }) {
   let wish = null;
@@ -66,8 +103,9 @@ export function makeEasel(artist, { show, wait, fail }) {
     const mine = wish;
     asking = true;
     try {
-      const [picture] = await artist.later(mine.target, [mine.pose]);
-      if (wish.image === mine.image && wish.target === mine.target) show(picture, wish === mine);
+      const [picture] = await artist.later(mine.target, [mine.pose], true);
+      if (wish === mine) show(picture, "");
+      else if (wish.image === mine.image && wish.target === mine.target && !artist.guess(wish)) show(picture, "late");
     } catch (error) {
       if (wish === mine) fail(error.message);
     }
@@ -77,9 +115,11 @@ export function makeEasel(artist, { show, wait, fail }) {
 
   function draw(wished) {
     wish = wished;
-    const picture = artist.now(wished.image, wished.target, wished.pose, wished.turned);
-    if (picture) return show(picture, true);
-    wait();
+    const picture = artist.now(wished);
+    if (picture) return show(picture, "");
+    const likely = artist.guess(wished);
+    if (likely) show(likely, "guessed");
+    else wait();
     if (!asking) ask();
   }
   return draw;

@@ -123,7 +123,7 @@ export function makeChanged(run, change) {
     const found = run.its(state.image, `changedPoses${state.change}`).row();
     const d = run.dials.names.length;
     const poseAt = (k) => found.subarray(k * d, (k + 1) * d);
-    draw?.({ image: state.image, target, pose: poseAt(stop), turned: stop !== range.rest });
+    draw?.({ image: state.image, target, pose: poseAt(stop), found: poseAt(range.rest) });
     const active = run.its(state.image, `changedActivations${state.change}`);
     const stops = current.amounts.length;
     const sure = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
@@ -162,9 +162,9 @@ function easelOn(run, canvas, caption) {
     caption.textContent = text;
   };
   return makeEasel(run.artist, {
-    show(picture) {
+    show(picture, how) {
       paint(canvas, picture, shape);
-      say("", "drawn from its capsule");
+      say(how, how ? "drawing…" : "drawn from its capsule");
     },
     wait: () => say("late", "drawing…"),
     fail: (sentence) => say("failed", sentence),

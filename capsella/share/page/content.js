@@ -82,9 +82,10 @@ function imagesOf(run, grid) {
   };
 }
 
-/** The runs of a page: their facts, `grid(name)` of the run, its images, and a decoder's `layers`, or null. */
+/** The runs of a page: their facts, `grid(name)` of the run, its images, and a decoder's `layers`, or its `graph` and the `engine` for it, or null. */
 export async function readContent(facts, base64) {
   const grids = await readArrays(facts.arrays, base64);
+  const engine = facts.engine ? Object.fromEntries(["library", "worker", "wasm"].map((name) => [name, grids[`engine/${name}`].values])) : null;
   return facts.runs.map((run, number) => {
     const grid = (name) => grids[`${number}/${name}`];
     const layers = run.decoder?.after?.map((after, k) => ({
@@ -92,6 +93,7 @@ export async function readContent(facts, base64) {
       bias: grid(`bias${k}`).values,
       after,
     }));
-    return { ...run, number, grid, layers: layers ?? null, ...imagesOf(run, grid) };
+    const graph = grid("graph")?.values ?? null;
+    return { ...run, number, grid, layers: layers ?? null, graph, engine, ...imagesOf(run, grid) };
   });
 }

@@ -1,5 +1,6 @@
 // One dial for each number of a capsule, ranked by what it changes in the picture.
 
+import { moved } from "./artist.js";
 import { h } from "./dom.js";
 import { paint } from "./pictures.js";
 import { makeSlider } from "./slider.js";
@@ -100,7 +101,7 @@ export function makeDials(run, turn) {
   let strongest = 0;
 
   /** Draw both ends of each dial, from the pose as the network found it, and put the dials in order. */
-  async function measure(image, target, pose) {
+  async function measure(target, pose) {
     const mine = ++measured;
     const effects = [];
     if (!run.artist.quick) begin();
@@ -111,18 +112,22 @@ export function makeDials(run, turn) {
         if (mine !== measured) return;
         began = performance.now();
       }
-      const poses = [-most, most].map((offset) => Float32Array.from(pose, (value, at) => value + (at === k ? offset : 0)));
-      const pictures = run.artist.quick ? poses.map((moved) => run.artist.now(image, target, moved, true)) : await asked(target, poses);
+      const poses = [-most, most].map((offset) => moved(pose, k, offset));
+      const pictures = run.artist.quick ? poses.map((end) => run.artist.now({ target, pose: end })) : await asked(target, poses);
       if (mine !== measured) return;
       if (!pictures) break;
       dials[k].showEnds(pictures);
       effects.push(effectOf(...pictures));
-      if (!run.artist.quick) progress.textContent = `The server has drawn the ends of ${k + 1} of ${dials.length} dials; then they are put in order.`;
+      if (!run.artist.quick) count(k + 1);
     }
     if (effects.length === dials.length) finish(effects);
   }
 
+  function count(drawn) {
+    progress.textContent = `The ends of ${drawn} of ${dials.length} dials are drawn; then the dials are put in order.`;
+  }
   function begin() {
+    count(0);
     dials.forEach((dial) => dial.clearEnds());
     order({ strong: names.map((_, k) => k), flat: [] });
   }

@@ -193,7 +193,7 @@ function makePage(runs, { compared, alike }) {
 /** The strongest dial plays once, unless the reader likes no motion, came for a view, or does something first. */
 function playOnce({ views }) {
   if (location.hash.length > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-  const timer = setTimeout(() => views[0].pane.play(), 600);
+  const timer = setTimeout(() => views[0].pane.playOnce(), 600);
   const cancel = () => {
     clearTimeout(timer);
     views.forEach(({ pane }) => pane.stop());

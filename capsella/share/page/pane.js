@@ -8,9 +8,8 @@ import { h, roveByArrows } from "./dom.js";
 import { makeMore } from "./more.js";
 import { paint, paintBoth, paintDifference, sheet } from "./pictures.js";
 import { makeRouting } from "./routing.js";
-import { aboutImage, aboutLength, isWrong, nameOf, namesOf, silence, signed } from "./words.js";
-
-const PLAY_SECONDS = 3;
+import { makeTools } from "./tools.js";
+import { aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
 
 /** All that follows from a state. */
 export function viewOf(run, state) {
@@ -100,8 +99,7 @@ function makeDrawing(run, input) {
   const say = (text) => (drawing.caption.textContent = text);
   const busy = (how) => {
     for (const { element } of [drawing, difference]) {
-      element.classList.toggle("late", how === "late");
-      element.classList.toggle("failed", how === "failed");
+      for (const one of ["late", "guessed", "failed"]) element.classList.toggle(one, how === one);
     }
   };
 
@@ -120,11 +118,11 @@ function makeDrawing(run, input) {
   }
   const easelOf = (which) =>
     makeEasel(run.artist, {
-      show(picture, last) {
+      show(picture, how) {
         pictures[which] = picture;
         if (!paintAll()) return;
-        busy(last ? "" : "late");
-        if (!last) say("drawing…");
+        busy(how);
+        if (how) say(how === "guessed" ? "drawing, estimated; the exact one comes" : "drawing…");
       },
       wait() {
         busy("late");
@@ -142,10 +140,17 @@ function makeDrawing(run, input) {
     if (view?.image !== next.image) Object.assign(pictures, { first: null, second: null });
     view = next;
     isSilent = silent;
-    drawFirst({ image: view.image, target: view.target, pose: view.turnedPose, turned: view.turnedDials > 0 });
-    if (view.other !== null) drawSecond({ image: view.image, target: view.other, pose: view.otherPose, turned: false });
+    const { image, target, pose, other, otherPose } = view;
+    drawFirst({ image, target, pose: view.turnedPose, found: pose, mayGuess: view.turnedDials > 0 });
+    if (other !== null) drawSecond({ image, target: other, pose: otherPose, found: otherPose });
   }
-  return { figures: [input, drawing, difference], show, elements: run.artist ? [arrowTo(), drawing.element, difference.element] : [] };
+  /** When the drawing is there that was asked for last; an error where there will be none. */
+  async function settled() {
+    const is = (how) => drawing.element.classList.contains(how);
+    while (is("late") || is("guessed")) await new Promise((done) => setTimeout(done, 20));
+    if (is("failed")) throw new Error(drawing.caption.textContent);
+  }
+  return { figures: [input, drawing, difference], show, settled, elements: run.artist ? [arrowTo(), drawing.element, difference.element] : [] };
 }
 
 /**
@@ -164,8 +169,8 @@ export function makePane(run, change, bring) {
   const arrow = makeArrow();
   const silent = h("p", { class: "silent", role: "status" });
   const lengths = h("p", { class: "lengths" });
-  const dials = run.artist?.mayTurn ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
-  const tools = makeTools(run, dials, change, () => sheetOf(run, drawn.figures));
+  const dials = run.artist ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
+  const tools = makeTools(run, dials, change, { sheet: (side) => sheetOf(run, drawn.figures, side), settled: drawn.settled });
   const changed = makeChanged(run, change);
   const routing = makeRouting(run, change);
   const row = h("div", { class: "row" }, bars.element, input.element, arrowTo(), arrow.element, ...drawn.elements);
@@ -196,7 +201,7 @@ export function makePane(run, change, bring) {
     const all = here !== measured;
     measured = here;
     if (all) paint(input.canvas, view.pixels, [run.channels, ...run.size]);
-    if (all && dials) dials.measure(state.image, view.target, view.pose);
+    if (all && dials) dials.measure(view.target, view.pose);
     tools.show(view);
     return view;
   }
@@ -206,7 +211,7 @@ export function makePane(run, change, bring) {
     changed.show(view, state);
     routing.show(view, state);
   }
-  return { element, show, showAll, say, play: tools.play, stop: tools.stop };
+  return { element, show, showAll, say, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop };
 }
 
 function dialsHead() {
@@ -218,7 +223,7 @@ function dialsHead() {
   );
 }
 
-function sheetOf(run, figures) {
+function sheetOf(run, figures, side) {
   const shown = figures.filter(({ element }) => element.isConnected && !element.hidden);
   const about = figures[0].element.closest(".pane");
   return sheet(
@@ -228,53 +233,6 @@ function sheetOf(run, figures) {
       about.querySelector(".about").textContent,
       about.querySelector(".tools").dataset.turned,
     ].filter(Boolean),
+    side,
   );
-}
-
-/** Play, reset, save and send. */
-function makeTools(run, dials, change, picture) {
-  const said = h("p", { class: "told", role: "status" });
-  const button = (text, act) => h("button", { type: "button", onclick: act }, text);
-  let playing = null;
-  const play = button("Play the strongest dial", () => (playing === null ? start() : stop()));
-  const reset = button("All dials back", () => change({ offsets: null }));
-  const save = button("Save the picture (PNG)", () => {
-    h("a", { href: picture(), download: `${run.name}.png` }).click();
-  });
-  const send = button("Copy the link to this view", async () => {
-    try {
-      await navigator.clipboard.writeText(location.href);
-      const whoever = run.server ? "reaches this server" : "has this file";
-      const without = element.dataset.sendable ? "" : " Your own image is not in it.";
-      said.textContent = `The link is copied. Whoever ${whoever} sees the same view with what stands after #.${without}`;
-    } catch {
-      said.textContent = "This browser does not let the page copy. The link stands in the address bar.";
-    }
-  });
-  const element = h("div", { class: "tools" }, ...(dials ? [play, reset] : []), save, send, said);
-
-  function start() {
-    const dial = dials.strongest();
-    const began = performance.now();
-    const frame = (now) => {
-      const part = Math.min(1, Math.max(0, now - began) / (1000 * PLAY_SECONDS));
-      change({ offsets: { [dial]: part < 1 ? Math.sin(2 * Math.PI * part) * run.dials.most : 0 } });
-      playing = part < 1 ? requestAnimationFrame(frame) : null;
-      play.textContent = playing === null ? "Play the strongest dial" : "Stop";
-    };
-    playing = requestAnimationFrame(frame);
-  }
-  function stop() {
-    if (playing === null) return;
-    cancelAnimationFrame(playing);
-    playing = null;
-    play.textContent = "Play the strongest dial";
-  }
-  function show(view) {
-    const turned = Object.entries(view.offsets).filter(([, value]) => value !== 0);
-    element.dataset.turned = turned.map(([k, value]) => `${run.dials.names[k]} ${signed(value)}`).join(", ");
-    element.dataset.sendable = view.facts.number === null ? "" : "yes";
-    reset.disabled = turned.length === 0;
-  }
-  return { element, show, play: () => dials && start(), stop };
 }

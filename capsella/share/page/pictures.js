@@ -87,9 +87,8 @@ export function spread(grid, [rows, columns], { first, step }, [height, width]) 
   return out;
 }
 
-/** Pictures in a row with a line of text below, enlarged, as the URL of a PNG. */
-export function sheet(canvases, lines) {
-  const side = 320;
+/** Pictures in a row, each as large as `side` allows, with lines of text below: a canvas. */
+export function sheet(canvases, lines, side) {
   const gap = 20;
   const out = document.createElement("canvas");
   out.width = gap + canvases.length * (side + gap);
@@ -106,5 +105,5 @@ export function sheet(canvases, lines) {
   context.fillStyle = style.color;
   context.font = `18px ${style.fontFamily}`;
   lines.forEach((line, k) => context.fillText(line, gap, side + gap + 26 * (k + 1), out.width - 2 * gap));
-  return out.toDataURL("image/png");
+  return out;
 }

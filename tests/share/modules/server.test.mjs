@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { deflateSync } from "node:zlib";
 import { test } from "node:test";
-import { makeArtist, makeEasel } from "../../../capsella/share/page/artist.js";
+import { makeArtist, makeEasel, moved } from "../../../capsella/share/page/artist.js";
 import { readContent } from "../../../capsella/share/page/content.js";
+import { makeDraughtsman } from "../../../capsella/share/page/draughtsman.js";
 import { makeServer } from "../../../capsella/share/page/server.js";
 
 const packed = (bytes) => deflateSync(Uint8Array.from(bytes)).toString("base64");
@@ -11,7 +12,7 @@ const soon = () => new Promise((done) => setTimeout(done, 100));
 /** A run of two images of 1×2 pixels, whose drawings the server makes. */
 async function made() {
   const facts = {
-    runs: [{ images: [{ number: 0, predicted: 1 }, { number: 1, predicted: 0 }], decoder: { after: null, size: [1, 2] } }],
+    runs: [{ images: [{ number: 0, predicted: 1 }, { number: 1, predicted: 0 }], decoder: { after: null, size: [1, 2] }, dials: { most: 1 } }],
     arrays: { "0/drawn": ["u1", [2, 1, 1, 2], 0], "0/bias0": ["u1", [1], 4] },
   };
   const [run] = await readContent(facts, packed([0, 51, 102, 255, 9, 0, 0, 0]));
@@ -61,10 +62,11 @@ test("the last wish wins, and drawings are asked for once", async (t) => {
   const run = { ...(await made()), number: 0 };
   const artist = makeArtist(run, makeServer({ server: { bytes: 10, tests: [] } }));
   const told = [];
-  const draw = makeEasel(artist, { show: (picture, last) => told.push([[...picture].map((value) => Math.round(255 * value)), last]), wait: () => told.push("wait"), fail: (text) => told.push(text) });
-  draw({ image: 0, target: 1, pose: [1], turned: false });
-  assert.deepEqual(told.splice(0), [[[0, 51], true]]); // it was drawn beforehand
-  for (const value of [2, 3, 4]) draw({ image: 0, target: 1, pose: [value], turned: true });
+  const draw = makeEasel(artist, { show: (picture, how) => told.push([[...picture].map((value) => Math.round(255 * value)), how]), wait: () => told.push("wait"), fail: (text) => told.push(text) });
+  const wish = (image, value) => draw({ image, target: 1, pose: [value], found: [1] });
+  wish(0, 1);
+  assert.deepEqual(told.splice(0), [[[0, 51], ""]]); // it was drawn beforehand
+  for (const value of [2, 3, 4]) wish(0, value);
   assert.equal(asked.length, 1);
   assert.equal(asked[0].body, '{"target":1,"poses":[[2]]}');
   const answer = (grey) => ({ arrays: { "0/drawings": ["u1", [1, 1, 1, 2], 0] }, data: packed([grey, grey, 0, 0]) });
@@ -73,20 +75,60 @@ test("the last wish wins, and drawings are asked for once", async (t) => {
   assert.equal(asked[1].body, '{"target":1,"poses":[[4]]}');
   asked[1].answer(answer(40));
   await soon();
-  assert.deepEqual(told.splice(0), ["wait", "wait", "wait", [[20, 20], false], "wait", [[40, 40], true]]);
-  draw({ image: 0, target: 1, pose: [2], turned: true });
-  assert.deepEqual(told.splice(0), [[[20, 20], true]]);
+  assert.deepEqual(told.splice(0), ["wait", "wait", "wait", [[20, 20], "late"], "wait", [[40, 40], ""]]);
+  wish(0, 2);
+  assert.deepEqual(told.splice(0), [[[20, 20], ""]]);
   assert.equal(asked.length, 2);
-  draw({ image: 1, target: 1, pose: [7], turned: true });
+  wish(1, 7);
   asked[2].answer({ error: "no" }, false);
   await soon();
   assert.deepEqual(told.splice(0), ["wait", "no"]);
 });
 
-test("without server and weights there are the drawings that were made beforehand", async () => {
-  const artist = makeArtist(await made(), null);
-  assert.equal(artist.mayTurn, false);
-  assert.deepEqual([...artist.now(1, 0, [0], false)].map((value) => Math.round(255 * value)), [102, 255]);
-  assert.equal(artist.now(1, 1, [0], false), null);
-  await assert.rejects(artist.later(1, [[0]]), /no drawing: the page holds those/);
+/** A thread that draws each pose as one pixel, its sigmoid, when it is told to. */
+function fakeThread() {
+  const thread = { asked: [], postMessage: (question) => thread.asked.push(question) };
+  thread.opened = () => thread.onmessage({ data: { drawing: null } });
+  thread.answer = () => {
+    const { pose } = thread.asked.at(-1);
+    thread.onmessage({ data: { drawing: Float32Array.of(1 / (1 + Math.exp(-pose[0] - 2 * pose[1]))) } });
+  };
+  return thread;
+}
+
+test("what a reader waits for is drawn before the ends of dials, and failures are told", async () => {
+  const thread = fakeThread();
+  const { drawings } = makeDraughtsman({}, () => thread);
+  const ends = drawings(0, [[1, 0], [2, 0]], false);
+  const urgent = drawings(0, [[3, 0]], true);
+  assert.equal(thread.asked.length, 0); // until it is open
+  thread.opened();
+  thread.answer();
+  thread.answer();
+  thread.answer();
+  assert.deepEqual(thread.asked.map(({ pose }) => pose[0]), [3, 1, 2]);
+  assert.equal((await ends).length, 2);
+  assert.ok(Math.abs((await urgent)[0][0] - 1 / (1 + Math.exp(-3))) < 1e-6);
+  const failing = drawings(0, [[4, 0]], true);
+  thread.onmessage({ data: { failure: "this browser cannot draw it: no memory" } });
+  await assert.rejects(failing, { message: "this browser cannot draw it: no memory" });
+});
+
+test("dials are estimated from their ends and from what was drawn last", async () => {
+  const logit = (value) => 1 / (1 + Math.exp(-value));
+  const run = { ...(await made()), number: 0, dials: { most: 1 }, images: [{ predicted: 1 }] };
+  const bent = (pose) => Float32Array.of(logit(pose[0] + 2 * pose[1] + (pose[0] > 0.4 ? 0.5 : 0)));
+  const server = { drawings: async (number, target, poses) => poses.map(bent) };
+  const artist = makeArtist(run, server);
+  const found = Float32Array.of(0, 0);
+  const wish = (a, b, mayGuess = true) => ({ image: 0, target: 0, pose: Float32Array.of(a, b), found, mayGuess });
+  assert.equal(artist.guess(wish(0.5, 0.5)), null); // no end is known
+  await artist.later(0, [found]);
+  for (const dial of [0, 1]) await artist.later(0, [moved(found, dial, -1), moved(found, dial, 1)]);
+  const near = (got, wanted) => assert.ok(Math.abs(got[0] - wanted) < 0.01, `${got[0]} is not ${wanted}`);
+  near(artist.guess(wish(-0.5, 0.25)), logit(0)); // as it is: the dials add up
+  near(artist.guess(wish(0.3, 0)), logit(0.45)); // which is 0.3: the end is bent
+  await artist.later(0, [Float32Array.of(0.2, 0)], true);
+  near(artist.guess(wish(0.3, 0)), logit(0.35)); // nearer, from what was drawn beside it
+  assert.equal(artist.guess(wish(0.3, 0, false)), null);
 });
