@@ -38,7 +38,8 @@ def without_map(script: bytes) -> str:
 def wrapped(module: str, package: str, *names: str) -> str:
     """A module, whose short names would meet those of the page, as one name."""
     body, _, exported = without_map(module.encode()).partition("export{")
-    inner = dict(reversed(one.split(" as ")) for one in exported.strip().rstrip(";}").split(","))
+    pairs = [one.split(" as ") for one in exported.strip().rstrip(";}").split(",")]
+    inner = {name: short for short, name in pairs}
     return _WRAPPED.format(
         package=package, body=body.strip(), names=", ".join(f"{name}: {inner[name]}" for name in names)
     )

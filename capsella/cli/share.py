@@ -22,7 +22,7 @@ class Share:
     runs: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN]", help_behavior_hint="(required)")
     ]
-    """Folder of the run, or of two to compare."""
+    """Folder of the run, or of two to compare, of which one may be a CNN's."""
     out: Annotated[Path, tyro.conf.arg(metavar="PAGE.HTML")]
     """The page to write, as page.html."""
     images: int = MOST_IMAGES

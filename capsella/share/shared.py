@@ -8,8 +8,9 @@ from typing import Any
 from capsella.data import load_data
 from capsella.errors import CapsellaError, at_least
 from capsella.files import write_whole
-from capsella.models import CapsuleClassifier
+from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.share.arrays import Arrays
+from capsella.share.beside import add_beside, check_alike
 from capsella.share.choice import choose_images
 from capsella.share.content import run_content
 from capsella.share.document import page_html
@@ -47,28 +48,33 @@ def share_runs(
 ) -> Shared:
     """Write one HTML page of one or two runs, with some of their test images inside.
 
+    Of two runs one may be a CNN's: then its features stand beside the pose where the input is changed.
+
     The page's own code is run in Node beside PyTorch before anything is written. Without Node it is not compared, and
     the page says so.
 
     Args:
-        runs: of capsule networks.
+        runs: of capsule networks, or of one and a CNN.
         out: the file, which is replaced only by a page that passes.
         images: test images of each run on the page, at most.
         megabytes: 10⁶ bytes that the file may have.
 
     Raises:
         ValueError: no run or more than two, no images, no room.
-        CapsellaError: a CNN, a page that is too large or differs from PyTorch.
+        CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch.
     """
     if not 1 <= len(runs) <= 2:
         raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
     at_least(1, images=images)
     if not megabytes > 0:
         raise ValueError(f"megabytes: must be above 0, got {megabytes}")
-    named = dict(zip(names_of(runs), map(capsules_of, runs), strict=True))
-    every = [make_pool(capsules_of(run), load_data(run.recipe.data).test) for run in runs]
+    with_capsules, cnns = _parted(runs)
+    named = {name: capsules_of(run) for name, run in with_capsules.items()}
+    every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays)
+    for name, cnn in cnns.items():
+        facts["runs"][0]["beside"] = add_beside(name, cnn, pools[0].images.float() / 255, arrays, "0")
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
@@ -82,6 +88,19 @@ def share_runs(
     write_whole(out, write)
     inside = {name: pool.numbers for name, pool in zip(named, pools, strict=True)}
     return Shared(out, out.stat().st_size / 1e6, inside, compared[0] if compared else None)
+
+
+def _parted(runs: Sequence[Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
+    """Runs that the page is about, by their names, and the CNN beside one, if there is one; raises as `share_runs`."""
+    names = dict(zip(names_of(runs), runs, strict=True))
+    own = {name: run for name, run in names.items() if isinstance(run.model, CapsuleClassifier)}
+    if len(own) != 1:
+        return names, {}
+    (run,) = own.values()
+    cnns = {name: other.model for name, other in names.items() if name not in own}
+    for cnn in cnns.values():
+        check_alike(cnn, capsules_of(run))
+    return own, cnns
 
 
 def page_content(

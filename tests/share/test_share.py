@@ -2,15 +2,20 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from capsella.cli import share as command
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.share import parity, share_runs
+from capsella.share.arrays import Arrays
+from capsella.share.beside import add_beside
 from capsella.share.engine import decoder_graph
+from capsella.share.turned import STOPS
 
 needs_node = pytest.mark.skipif(parity.find_node() is None, reason="Node is not installed")
 
@@ -108,3 +113,37 @@ def test_a_cnn_has_nothing_to_share(run, tmp_path):
     cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
     with pytest.raises(CapsellaError, match="sabour2017_cnn is a CNN and has no capsules"):
         share_runs([cnn], tmp_path / "page.html")
+
+
+@pytest.fixture(scope="module")
+def cnn(run):
+    torch.manual_seed(1)
+    return replace(run, folder=Path("plain-cnn"), model=create_model("sabour2017_cnn", image_size=17).eval())
+
+
+def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
+    shared = share_runs([cnn, run], tmp_path / "page.html", images=2)
+    assert list(shared.images) == ["digits"]
+    html = shared.path.read_text(encoding="utf-8")
+    assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192}' in html
+
+
+def test_features_of_changed_images(cnn):
+    arrays, kept = Arrays(), {}
+    arrays.add = lambda name, kind, values: kept.update({name: values})
+    add_beside("cnn", cnn.model, torch.rand(2, 1, 17, 17), arrays, "0")
+    angles, features = kept["0/besideAngles0"], kept["0/besideFeatures0"]
+    assert angles.shape == (2, STOPS)
+    np.testing.assert_allclose(angles[:, STOPS // 2], 0, atol=0.1)
+    assert (angles[:, [0, -1]] > 1).all()
+    largest = np.abs(np.concatenate([kept[f"0/besideFeatures{k}"] for k in range(3)], 1)).max((0, 1))
+    np.testing.assert_allclose(largest, 1, rtol=1e-6)
+    moves = features.max(1) - features.min(1)
+    assert moves.shape == (2, 16)
+    np.testing.assert_allclose(kept["0/besideActivations1"].sum(2), 1, rtol=1e-5)
+
+
+def test_a_cnn_for_other_classes_is_refused(run, cnn, tmp_path):
+    other = replace(cnn, model=create_model("sabour2017_cnn", image_size=17, classes=("a", "b")))
+    with pytest.raises(CapsellaError, match=r"its classes must be .*, got \('a', 'b'\)"):
+        share_runs([run, other], tmp_path / "page.html")

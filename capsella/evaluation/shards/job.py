@@ -54,14 +54,13 @@ def predict_shards(
     certainty: Certainty | None = None,
     console: Console | None = None,
 ) -> Sharded:
-    """Classify images on the cluster that was joined, into Parquet files in the folder `out`: one row a file.
+    """Classify images on the cluster that was joined, into Parquet files in the folder `out`, also a URL: a row a file.
 
     However the call ends, one with `resume` goes on with the parts that are not there.
 
     Args:
         load: gives the model, here and in every worker; a function of a module, or a `partial` of one.
-        paths: files, folders, lists (.txt), and tables (.parquet) with a column `path` or `bytes`; paths or URLs.
-        out: path or URL of a folder.
+        paths: files, folders, lists (.txt), and tables (.parquet) with a column `path` or `bytes`; or URLs of them.
         size: files a part, but for tables, of which each row group is a part.
         batch_size, resume, overwrite, classes, certainty, console: as for `predict_table`.
 

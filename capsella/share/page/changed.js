@@ -1,15 +1,15 @@
 // The input turned, shifted or scaled: pose numbers move while the length holds. All of it seen by the network before.
 
 import { makeEasel } from "./artist.js";
-import { angleBetween, heading } from "./capsules.js";
-import { choices, h, svg } from "./dom.js";
+import { makeBeside } from "./beside.js";
+import { angleBetween } from "./capsules.js";
+import { makeChart, namedMovers, seriesOf } from "./chart.js";
+import { choices, h } from "./dom.js";
 import { paint } from "./pictures.js";
 import { namedSlider } from "./slider.js";
 import { turned } from "./turned.js";
 import { plain, signed } from "./words.js";
 
-const WIDTH = 560;
-const HEIGHT = 150;
 const LOOKING = "The network is looking at this image, turned, shifted and scaled…";
 const NAMES = { turn: "Turn", shift: "Shift", scale: "Scale" };
 
@@ -19,48 +19,6 @@ export function sayChange({ name, unit, amounts }, stop) {
   if (stop === (amounts.length - 1) / 2) return "unchanged";
   if (name === "scale") return `scaled to ${amount}${unit}`;
   return `${name === "turn" ? "turned" : "shifted"} by ${signed(amount, 0)}${unit}`;
-}
-
-/** A line through values, the first at the left edge; y runs from `low` at the bottom to `high` at the top. */
-export function linePath(values, low, high, width = WIDTH, height = HEIGHT) {
-  const y = (value) => height - ((value - low) / (high - low || 1)) * height;
-  return Array.from(values, (value, k) => `${k ? "L" : "M"}${((k * width) / (values.length - 1)).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-}
-
-function makeChart(label, ticks) {
-  const lines = svg("g", {});
-  const marks = svg("g", { class: "ticks" });
-  const cursor = svg("line", { class: "cursor", y1: 0, y2: HEIGHT });
-  const drawing = svg("svg", { viewBox: `-36 -10 ${WIDTH + 46} ${HEIGHT + 20}`, role: "img", "aria-label": label }, marks, cursor, lines);
-  function show(series, low, high, stop, stops) {
-    const y = (value) => HEIGHT - ((value - low) / (high - low || 1)) * HEIGHT;
-    marks.replaceChildren(
-      ...ticks(low, high).flatMap((value) => [
-        svg("line", { x1: 0, x2: WIDTH, y1: y(value), y2: y(value) }),
-        svg("text", { x: -6, y: y(value) + 4 }, plain(value, 1)),
-      ]),
-    );
-    const x = (stop * WIDTH) / (stops - 1);
-    cursor.setAttribute("x1", x);
-    cursor.setAttribute("x2", x);
-    lines.replaceChildren(
-      ...series.flatMap(({ values, kind }) => [
-        svg("path", { class: kind, d: linePath(values, low, high) }),
-        svg("circle", { class: kind, cx: x, cy: y(values[stop]), r: kind === "faint" ? 2.5 : 4 }),
-      ]),
-    );
-  }
-  return { element: drawing, show };
-}
-
-/** The two pose numbers that move most, and how far the largest goes. */
-export function movers(poses, d) {
-  const stops = poses.length / d;
-  const ranges = Array.from({ length: d }, (_, k) => {
-    const values = Array.from({ length: stops }, (_, stop) => poses[stop * d + k]);
-    return Math.max(...values) - Math.min(...values);
-  });
-  return ranges.map((_, k) => k).sort((a, b) => ranges[b] - ranges[a]).slice(0, 2);
 }
 
 /** The section; `change(values)` sets parts of the state. */
@@ -76,6 +34,7 @@ export function makeChanged(run, change) {
   let current = run.changes[0];
   const slider = namedSlider("Amount", range, (stop) => sayChange(current, stop), (stop) => change({ stop }));
   const legend = h("p", { class: "legend" });
+  const beside = run.beside ? makeBeside(run) : null;
   const element = h(
     "section",
     { class: "changed" },
@@ -91,6 +50,7 @@ export function makeChanged(run, change) {
       h("figure", { class: "chart" }, lengths.element, h("figcaption", {}, "how sure")),
       h("figure", { class: "chart" }, poses.element, legend),
     ),
+    beside?.element,
   );
 
   const draw = run.artist && easelOn(run, drawing, drawingCaption);
@@ -129,6 +89,7 @@ export function makeChanged(run, change) {
     const sure = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
     lengths.show([{ values: sure, kind: "first" }], 0, 1, stop, stops);
     showPoses(found, d, stop);
+    beside?.show(state.image, target, state.change, stop);
     const angle = angleBetween(poseAt(range.rest), poseAt(stop));
     const strongest = active.row(stop).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
     said.textContent =
@@ -138,18 +99,9 @@ export function makeChanged(run, change) {
   }
 
   function showPoses(found, d, stop) {
-    const stops = found.length / d;
-    const most = movers(found, d);
-    const high = Math.max(...found.map(Math.abs), 0.1);
-    const series = Array.from({ length: d }, (_, k) => ({
-      values: Array.from({ length: stops }, (_, at) => found[at * d + k]),
-      kind: ["first", "second"][most.indexOf(k)] ?? "faint",
-    })).sort((a, b) => (a.kind === "faint" ? 0 : 1) - (b.kind === "faint" ? 0 : 1));
-    poses.show(series, -high, high, stop, stops);
-    legend.replaceChildren(
-      "the pose: ", h("span", { class: "first" }, run.dials.names[most[0]]),
-      ...(most.length > 1 ? [" and ", h("span", { class: "second" }, run.dials.names[most[1]])] : []), " move most",
-    );
+    const { series, most, high } = seriesOf(found, d);
+    poses.show(series, -high, high, stop, found.length / d);
+    legend.replaceChildren("the pose: ", ...namedMovers(most.map((k) => run.dials.names[k])));
   }
   return { element, show };
 }

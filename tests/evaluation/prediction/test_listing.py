@@ -4,6 +4,7 @@ import pytest
 
 from capsella.errors import CapsellaError
 from capsella.evaluation import find_images, image_files, predict_files
+from capsella.evaluation.prediction.names import Names
 
 
 def names(folder):
@@ -86,3 +87,22 @@ def test_missing_path_and_folder_without_images_are_errors(tmp_path):
         find_images([tmp_path / "nowhere.png"])
     with pytest.raises(CapsellaError, match=r"the folder holds no image"):
         find_images([tmp_path])
+
+
+def test_a_list_names_each_file_once(tmp_path):
+    (tmp_path / "a.png").touch()
+    names = tmp_path / "names.txt"
+    names.write_text(f"{tmp_path}/a.png\r\n\nb c.png\nb c.png\n")
+    assert list(image_files([names, tmp_path])) == [f"{tmp_path}/a.png", "b c.png"]
+    names.write_text("\n")
+    with pytest.raises(CapsellaError, match="the list is empty"):
+        list(image_files([names]))
+
+
+def test_names_are_told_apart_as_their_table_grows():
+    names = Names()
+    assert all(names.add(f"{number}.png") for number in range(5000))
+    assert not any(names.add(f"{number}.png") for number in range(5000))
+    assert len(names) == 5000
+    assert "5000.png" not in names
+    assert names.add("caf\udce9.png")  # bytes that are not UTF-8

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { arrowPath, heading, shownClasses } from "../../../capsella/share/page/capsules.js";
-import { movers, sayChange } from "../../../capsella/share/page/changed.js";
+import { sayChange } from "../../../capsella/share/page/changed.js";
+import { movers } from "../../../capsella/share/page/chart.js";
 import { effectOf, ranked } from "../../../capsella/share/page/dials.js";
 import { nextSuch, testNumber } from "../../../capsella/share/page/more.js";
 import { dotRadius } from "../../../capsella/share/page/routing.js";

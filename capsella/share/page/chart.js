@@ -1,0 +1,67 @@
+// Lines over the amounts of a change.
+
+import { h, svg } from "./dom.js";
+import { plain } from "./words.js";
+
+const WIDTH = 560;
+const HEIGHT = 150;
+
+/** A line through values, the first at the left edge; y runs from `low` at the bottom to `high` at the top. */
+export function linePath(values, low, high, width = WIDTH, height = HEIGHT) {
+  const y = (value) => height - ((value - low) / (high - low || 1)) * height;
+  return Array.from(values, (value, k) => `${k ? "L" : "M"}${((k * width) / (values.length - 1)).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+}
+
+/** Lines over the amounts of a change, with a mark at the chosen one. `ticks(low, high)`: at which values. */
+export function makeChart(label, ticks) {
+  const lines = svg("g", {});
+  const marks = svg("g", { class: "ticks" });
+  const cursor = svg("line", { class: "cursor", y1: 0, y2: HEIGHT });
+  const drawing = svg("svg", { viewBox: `-36 -10 ${WIDTH + 46} ${HEIGHT + 20}`, role: "img", "aria-label": label }, marks, cursor, lines);
+  function show(series, low, high, stop, stops) {
+    const y = (value) => HEIGHT - ((value - low) / (high - low || 1)) * HEIGHT;
+    marks.replaceChildren(
+      ...ticks(low, high).flatMap((value) => [
+        svg("line", { x1: 0, x2: WIDTH, y1: y(value), y2: y(value) }),
+        svg("text", { x: -6, y: y(value) + 4 }, plain(value, 1)),
+      ]),
+    );
+    const x = (stop * WIDTH) / (stops - 1);
+    cursor.setAttribute("x1", x);
+    cursor.setAttribute("x2", x);
+    lines.replaceChildren(
+      ...series.flatMap(({ values, kind }) => [
+        svg("path", { class: kind, d: linePath(values, low, high) }),
+        svg("circle", { class: kind, cx: x, cy: y(values[stop]), r: kind === "faint" ? 2.5 : 4 }),
+      ]),
+    );
+  }
+  return { element: drawing, show };
+}
+
+/** The two of d numbers that move most. */
+export function movers(poses, d) {
+  const stops = poses.length / d;
+  const ranges = Array.from({ length: d }, (_, k) => {
+    const values = Array.from({ length: stops }, (_, stop) => poses[stop * d + k]);
+    return Math.max(...values) - Math.min(...values);
+  });
+  return ranges.map((_, k) => k).sort((a, b) => ranges[b] - ranges[a]).slice(0, 2);
+}
+
+/** A line for each of d numbers at all stops, those two that move `most` last, and the largest size, `high`. */
+export function seriesOf(found, d) {
+  const most = movers(found, d);
+  const stops = found.length / d;
+  const series = Array.from({ length: d }, (_, k) => ({
+    values: Array.from({ length: stops }, (_, at) => found[at * d + k]),
+    kind: ["first", "second"][most.indexOf(k)] ?? "faint",
+  })).sort((a, b) => (a.kind === "faint" ? 0 : 1) - (b.kind === "faint" ? 0 : 1));
+  return { series, most, high: Math.max(...found.map(Math.abs), 0.1) };
+}
+
+/** "a and b move most", in the colours of their lines. */
+export function namedMovers([first, second]) {
+  const also = second === undefined ? [] : [" and ", h("span", { class: "second" }, second)];
+  return [h("span", { class: "first" }, first), ...also, ` ${also.length ? "move" : "moves"} most`];
+}
