@@ -16,10 +16,11 @@ void clear_sums(W& w) {
   for (int64_t k = 0; k < w.blocks * w.D(); ++k) w.mean[k] = w.square[k] = V{};
 }
 
-// Add a group to the weighted sums over the children of a block of parents. The weights are r_ij = R_ij a_i, all divided
-// by the largest so far, of which `most` is the logarithm; `total` is their sum, `data` the same of what children really are active,
-// `mean` that of the votes, and `square` the weighted sum of squared differences from it. Groups are joined as in Chan, Golub, LeVeque 1983: nothing cancels.
-// `linear` is the weighted sum of the formulas' own number of each child, where they have one.
+// Add a group to the weighted sums over the children of a block of parents. The weights are r_ij = R_ij a_i with each a_i
+// at least LEAST_ACTIVATION, all divided by the largest so far, of which `most` is the logarithm. `total` is their sum,
+// `data` the sum of R_ij a_i as the a_i are, `mean` that of the votes, and `square` the weighted sum of squared
+// differences from it. Groups are joined as in Chan, Golub, LeVeque 1983: nothing cancels. `linear` is the weighted sum
+// of the formulas' own number of each child, where they have one.
 template <class W>
 void add_children(W& w, int64_t block, int64_t first, int64_t count) {
   using V = VecOf<W>;
@@ -43,7 +44,8 @@ void add_children(W& w, int64_t block, int64_t first, int64_t count) {
   w.data[block] = w.data[block] * shrink + data;
   if constexpr (W::Formulas::linear) {
     V use = w.linear[block] * shrink;
-    for (int64_t g = 0; g < count; ++g) use += r[g] * w.counted[first + g] * w.parameter(W::Formulas::row_of(w, first + g), block);
+    for (int64_t g = 0; g < count; ++g)
+      use += r[g] * w.counted[first + g] * w.parameter(W::Formulas::row_of(w, first + g), block);
     w.linear[block] = use;
   }
   for_parts(w, [&](auto part, int64_t from) {
