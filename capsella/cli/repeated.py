@@ -54,6 +54,7 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
         if RunFolder(task.folder).is_trained:
             finished[task.what] = finish(trained_run(task.recipe, task.folder, name, console, machine), console)
             clock.finish(task.cost)
+            RunFolder(task.folder).checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
     left = [task for task in tasks if task.what not in finished]
     for task, _ in each(left, console, clock):
         finished[task.what] = finish(load_run(task.folder), console)

@@ -146,6 +146,7 @@ class Grid:
         for task in finished:
             found[task.folder] = task.run(self.console)
             self.clock.finish(task.cost)
+            RunFolder(task.folder).checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
         left = {task.folder: task for task in tasks if task.folder not in found}
         found |= {task.folder: outcome for task, outcome in each(left.values(), self.console, self.clock)}
         return [found[task.folder] for task in tasks]

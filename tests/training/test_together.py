@@ -23,15 +23,23 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def first_weights():
+    """Of each network, before the step."""
+    found = {}
+    for name, (recipe, _) in NETWORKS.items():
+        splits = load_data(recipe.data)
+        torch.manual_seed(recipe.seed)
+        found[name] = recipe.model.create(splits.image_size, splits.channels, splits.classes).state_dict()
+    return found
+
+
 @pytest.mark.parametrize("network", NETWORKS)
-def test_gradients_of_several_processes_are_those_of_one(runs, network):
-    recipe, (_, *counts) = NETWORKS[network]
-    splits = load_data(recipe.data)
-    torch.manual_seed(recipe.seed)
-    before = recipe.model.create(splits.image_size, splits.channels, splits.classes).state_dict()
-    one, *several = (safetensors.torch.load_file(runs / f"{network}-{n}" / "model.safetensors") for n in (1, *counts))
+def test_gradients_of_several_processes_are_those_of_one(runs, first_weights, network):
+    counts = NETWORKS[network][1]
+    one, *several = (safetensors.torch.load_file(runs / f"{network}-{n}" / "model.safetensors") for n in counts)
     moved = 0
-    for name, weight in before.items():
+    for name, weight in first_weights[network].items():
         gradient, rounding = weight - one[name], 2e-7 * max(1.0, float(weight.abs().max()))
         moved += float(gradient.abs().max()) > 100 * rounding
         for other in several:
