@@ -21,7 +21,7 @@ NIGHT_OTHERS = Budget(
     epochs=20, epoch_images=20_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
 NIGHT_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_sharpness": 1 / 64}
-"""Of every row: with an even λ and soft early E-steps, five iterations learn as two do (LOG.md, L054)."""
+"""Of every row: with an even λ and soft early E-steps, five iterations learn too (LOG.md, L054)."""
 NIGHT_BASE = "matrix-capsnet-smallnorb-best"
 BASES: dict[BudgetName, str] = {
     "small": "hinton2018-smallnorb-small",
