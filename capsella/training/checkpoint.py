@@ -1,5 +1,6 @@
 """The checkpoint that an interrupted training resumes from: `last.ckpt` in the run folder."""
 
+import zipfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -100,13 +101,18 @@ def read_progress(path: Path) -> Progress:
     try:
         return Progress(**_read(path)["progress"])
     except FileNotFoundError as error:
-        raise CapsellaError(f"{path} does not exist: this training never began") from error
+        raise CapsellaError(
+            f"{path} does not exist: this training never began; start it anew in another folder"
+        ) from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     """What a checkpoint holds."""
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:  # PyTorch compares no checksums: a changed bit would be another weight
+            if (part := archive.testzip()) is not None:
+                raise ValueError(f"{part} has another checksum")
         return state
     except (OSError, MemoryError):
         raise

@@ -22,7 +22,7 @@ from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
-from capsella.training.checkpoint import Progress, Row, load_checkpoint, save_checkpoint
+from capsella.training.checkpoint import Progress, Row, load_checkpoint, read_progress, save_checkpoint
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
@@ -89,6 +89,7 @@ def resume(
     """
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
+    read_progress(files.checkpoint)  # damaged ones are told before all images are read
     with files.alone(machine):
         trainer = Trainer(recipe, machine, files, name, devices.launch(recipe, machine), console or Console(), splits)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def make_images(folder: Path, per_class: int = PER_CLASS) -> Path:
 def make_run(images: Path, folder: Path) -> Path:
     """A network trained on them for an epoch."""
     ended = forked(
-        lambda: main(["train", "images-efficient", "--data.path", str(images), *SMALL, "--out", str(folder)]), 120
+        lambda: main(["train", "images-efficient", "--data.path", str(images), *SMALL, "--out", str(folder)]), 600
     )
     assert ended.code == 0, ended.said
     return folder
@@ -74,7 +75,7 @@ class Ended(NamedTuple):
 
 def forked(work: Callable[[], object], most_seconds: float, environment: dict[str, str] | None = None) -> Ended:
     """Do something in a fork of this process, which has imported the package already: a start costs seconds."""
-    said = Path(f"/tmp/stress-{os.getpid()}.txt")
+    said = Path(tempfile.gettempdir()) / f"stress-{os.getpid()}.txt"
     began = time.monotonic()
     child = os.fork()
     if child == 0:

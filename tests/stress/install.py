@@ -25,7 +25,7 @@ def campaign(tally: Tally, folder: Path) -> None:
     call(tools, "build", "--sdist", "--outdir", folder, ROOT)
     (source,) = folder.glob("*.tar.gz")
     pinned = ["--constraint", ROOT / "constraints.txt"]
-    without = {"CAPSELLA_NATIVE": "0", "CXX": "/nonexistent", "PATH": str(folder / "no compiler here")}
+    without = {"CAPSELLA_NATIVE": "0", "CXX": "none", "PATH": str(folder / "no compiler here")}
     attempt(tally, folder, "source without a compiler, as in constraints.txt", [source, *pinned], without)
     if tally.has_time:
         pins = lowest(tools, folder)

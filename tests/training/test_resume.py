@@ -2,11 +2,13 @@
 
 import csv
 import math
+import zipfile
 
 import pytest
 import torch
 from rich.console import Console
 
+from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
 from capsella.training import OptimizerOptions, TrainingDivergedError, load_run, resume
 from capsella.training.augment import Augment
@@ -125,3 +127,19 @@ def test_a_run_that_ended_before_its_summary_gets_one(tiny, quiet_train):
     assert (run.folder / "summary.json").exists()
     assert (run.folder / "model.safetensors").read_bytes() == weights
     assert load_run(run.folder).recipe == run.recipe
+
+
+def test_a_bit_that_changed_in_a_checkpoint_is_no_other_weight(tiny, quiet_train):
+    """PyTorch compares no checksums; and it is told before any image is read."""
+    path = quiet_train(tiny()).folder / "last.ckpt"
+    (path.parent / "summary.json").unlink()
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda part: part.file_size)
+    content[largest.header_offset + 1000] ^= 1
+    path.write_bytes(bytes(content))
+    assert torch.load(path, weights_only=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.training.loop.Trainer.load", None)
+        with pytest.raises(CapsellaError, match="is damaged or cut off"):
+            resume(path.parent, console=Console(quiet=True))
