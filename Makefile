@@ -1,9 +1,9 @@
-# make demo · make test · make lint · make docs · make results · make bench · make stress · make lock
+# make demo · make test · make lint · make docs · make pages · make results · make bench · make stress · make lock
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lint format docs results bench stress lock
+.PHONY: demo test lint format docs pages results bench stress lock
 
 # Everything CI ran with; without a GPU on Linux, PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 # takes PyTorch's CPU build, which is some gigabytes smaller.
@@ -31,6 +31,10 @@ format: .venv/installed
 # Strict: a link that leads nowhere or a public name without a page is an error. Open site/index.html.
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The three shared pages of the site, which are committed: their networks are trained first, on CAPSELLA_DATA.
+pages: .venv/installed
+	$(BIN)/python -m tools.pages
 
 results: .venv/installed
 	$(BIN)/python -m tools.results results > docs/reference/results.md

@@ -31,20 +31,15 @@ def sabour2017_capsnet(
 
     Args:
         image_size: (height, width), at least 17×17; the paper's is 28×28.
-        channels: of the image.
-        classes: their names.
-        routing: of the class capsules; 3 iterations in the paper.
+        channels, classes: of the image, and their names. routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
         evenly_routed: the primary capsules and first weights of the authors' code (`PrimaryCapsules`).
         class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code. reconstruction: the decoder.
-        decoder_width: units before the decoder's pixels, and half as many before those; 1024 in the paper.
-
-    Raises:
-        ValueError: `decoder_width` below 2.
+        decoder_width: units before the decoder's pixels, from 2 on, and half as many before those; 1024 in the paper.
     """
     at_least(2, decoder_width=decoder_width)
-    hidden = (decoder_width // 2, decoder_width)
+    widths = (decoder_width // 2, decoder_width)
     grid = grid_after(image_size, [(9, 1), (9, 2)])
     class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)
     activation: Literal["relu", "none"] = "relu" if primary_relu else "none"
@@ -55,8 +50,6 @@ def sabour2017_capsnet(
         backbone=nn.Sequential(conv, nn.ReLU()),
         primary=PrimaryCapsules(256, primary_types, 8, 9, 2, activation, evenly_routed=evenly_routed),
         capsule_layers=nn.Sequential(class_caps),
-        decoder=DenseDecoder(len(classes), 16, (channels, *image_size), hidden) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-    )
+        decoder=DenseDecoder(len(classes), 16, (channels, *image_size), widths) if reconstruction else None,
+        image_size=image_size, channels=channels, classes=classes,
+    )  # fmt: skip

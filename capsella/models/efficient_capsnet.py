@@ -37,9 +37,7 @@ def mazzia2021_efficient_capsnet(
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 28×28.
-        channels: of the image.
-        classes: their names.
-        routing: of the class capsules.
+        channels, classes: of the image, and their names. routing: of the class capsules.
         class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.
         halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels.
@@ -58,10 +56,8 @@ def mazzia2021_efficient_capsnet(
         primary=DepthwisePrimaryCapsules(TYPES, POSE, grid),
         capsule_layers=nn.Sequential(_class_capsules(len(classes), routing, class_weight_sd)),
         decoder=_decoder(len(classes), (channels, *image_size), decoder_width) if reconstruction else None,
-        image_size=image_size,
-        channels=channels,
-        classes=classes,
-    )
+        image_size=image_size, channels=channels, classes=classes,
+    )  # fmt: skip
 
 
 def _strides(image_size: tuple[int, int], halve_from: int | None) -> tuple[int, ...]:

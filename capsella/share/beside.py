@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from capsella.errors import CapsellaError
@@ -33,7 +33,7 @@ def check_alike(cnn: ImageClassifier, model: CapsuleClassifier) -> None:
 
 
 def add_beside(
-    name: str, cnn: ImageClassifier, images: Float[Tensor, "n c h w"], arrays: Arrays, prefix: str
+    name: str, cnn: ImageClassifier, images: UInt8[Tensor, "n c h w"], arrays: Arrays, prefix: str
 ) -> dict[str, Any]:
     """Keep activations, features and angles of each image and change; returns facts about the CNN.
 
@@ -42,7 +42,8 @@ def add_beside(
     those of all features, from the unchanged image's.
     """
     changes = changes_of(images.shape[3])
-    seen = [[_features(cnn, turned(images, change.name, amount)) for amount in change.amounts] for change in changes]
+    pixels = images.float() / 255
+    seen = [[_features(cnn, turned(pixels, change.name, amount)) for amount in change.amounts] for change in changes]
     found = [torch.stack([features for _, features in stops], 1) for stops in seen]  # of each change [n stops f]
     moves = torch.cat([(one.amax(1) - one.amin(1)) for one in found]).mean(0)
     kept = moves.argsort(descending=True, stable=True)[:MOST_FEATURES]

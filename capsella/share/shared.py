@@ -48,10 +48,8 @@ def share_runs(
 ) -> Shared:
     """Write one HTML page of one or two runs, with some of their test images inside.
 
-    Of two runs one may be a CNN's: then its features stand beside the pose where the input is changed.
-
-    The page's own code is run in Node beside PyTorch before anything is written. Without Node it is not compared, and
-    the page says so.
+    Of two, one may be a CNN's: its features stand beside the pose where the input is changed. Node runs the page's own
+    code beside PyTorch before anything is written. Without Node it is not compared, and the page says so.
 
     Args:
         runs: of capsule networks, or of one and a CNN.
@@ -63,8 +61,6 @@ def share_runs(
         ValueError: no run or more than two, no images, no room.
         CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch.
     """
-    if not 1 <= len(runs) <= 2:
-        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
     at_least(1, images=images)
     if not megabytes > 0:
         raise ValueError(f"megabytes: must be above 0, got {megabytes}")
@@ -74,7 +70,7 @@ def share_runs(
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays)
     for name, cnn in cnns.items():
-        facts["runs"][0]["beside"] = add_beside(name, cnn, pools[0].images.float() / 255, arrays, "0")
+        facts["runs"][0]["beside"] = add_beside(name, cnn, pools[0].images, arrays, "0")
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
@@ -82,16 +78,23 @@ def share_runs(
     def write(temporary: Path) -> None:
         temporary.write_text(html, encoding="utf-8")
         if node:
-            reach = [one["dials"]["most"] for one in facts["runs"]]
-            compared.append(compare_page(temporary, list(named.values()), pools, reach))
+            compared.append(compare_page(temporary, [*named.values()], pools, [_reach(one) for one in facts["runs"]]))
 
     write_whole(out, write)
-    inside = {name: pool.numbers for name, pool in zip(named, pools, strict=True)}
-    return Shared(out, out.stat().st_size / 1e6, inside, compared[0] if compared else None)
+    inside = dict(zip(named, (pool.numbers for pool in pools), strict=True))
+    return Shared(out, out.stat().st_size / 1e6, inside, next(iter(compared), None))
+
+
+def _reach(facts: Mapping[str, Any]) -> float:
+    """How far a run's dials go."""
+    most: float = facts["dials"]["most"]
+    return most
 
 
 def _parted(runs: Sequence[Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
     """Runs that the page is about, by their names, and the CNN beside one, if there is one; raises as `share_runs`."""
+    if not 1 <= len(runs) <= 2:
+        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
     names = dict(zip(names_of(runs), runs, strict=True))
     own = {name: run for name, run in names.items() if isinstance(run.model, CapsuleClassifier)}
     if len(own) != 1:

@@ -131,7 +131,7 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
 def test_features_of_changed_images(cnn):
     arrays, kept = Arrays(), {}
     arrays.add = lambda name, kind, values: kept.update({name: values})
-    add_beside("cnn", cnn.model, torch.rand(2, 1, 17, 17), arrays, "0")
+    add_beside("cnn", cnn.model, torch.randint(0, 256, (2, 1, 17, 17), dtype=torch.uint8), arrays, "0")
     angles, features = kept["0/besideAngles0"], kept["0/besideFeatures0"]
     assert angles.shape == (2, STOPS)
     np.testing.assert_allclose(angles[:, STOPS // 2], 0, atol=0.1)

@@ -1,0 +1,44 @@
+"""`make pages`: train three small networks, and write the pages of docs/pages/ about them.
+
+Each training takes some minutes on two quiet cores. Its result is kept as results/pages/NAME.json.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "runs" / "pages"
+_SMALL = ("--model.reconstruction", "--model.decoder-width", "256", "--data.path", "None", "--data.size", "32")
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "digits": ("demo", "--model.decoder-width", "512"),
+    "toys": (
+        "images-efficient", *_SMALL, "--data.name", "smallnorb-jpeg", "--data.per-class", "1500",
+        "--data.validation-per-class", "60", "--augment.no-flip", "--augment.shift", "2", "--epochs", "5",
+    ),
+    "cells": ("images-efficient", *_SMALL, "--data.name", "pbc", "--data.channels", "3", "--epochs", "20"),
+}  # fmt: skip
+"""The recipe of each page's network, and what differs from it: small images and decoders make small pages."""
+IMAGES = {"digits": 12, "toys": 10, "cells": 8}
+"""Test images on each page."""
+
+
+def make_page(name: str) -> None:
+    """Train the network of a page unless it is there, and write the page and its result."""
+    run = RUNS / name
+    if not (run / "result.json").exists():
+        _capsella("train", *TRAININGS[name], "--out", str(run))
+    _capsella("share", str(run), "--out", str(ROOT / "docs" / "pages" / f"{name}.html"), "--images", str(IMAGES[name]))
+    kept = ROOT / "results" / "pages" / f"{name}.json"
+    kept.parent.mkdir(exist_ok=True)
+    shutil.copyfile(run / "result.json", kept)
+
+
+def _capsella(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "capsella", *words], check=True)
+
+
+if __name__ == "__main__":
+    for page in sys.argv[1:] or TRAININGS:
+        make_page(page)
