@@ -83,7 +83,7 @@ def complaint(ended: Ended, canary: Path) -> str | None:
     """What is wrong; None where nothing is."""
     if canary.exists():
         return "code from the file ran"
-    if ended.complaint is None and ended.seconds > MOST_SECONDS:
+    if ended.complaint is None and ended.code and ended.seconds > MOST_SECONDS:
         return f"took {ended.seconds:.1f} s"
     if ended.complaint is None and ended.megabytes > MOST_MEGABYTES:
         return f"took {ended.megabytes:.0f} MB"
