@@ -14,8 +14,8 @@ _SMALL = ("--model.reconstruction", "--model.decoder-width", "256", "--data.path
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": ("demo", "--model.decoder-width", "512"),
     "toys": (
-        "images-efficient", *_SMALL, "--data.name", "smallnorb-jpeg", "--data.per-class", "1500",
-        "--data.validation-per-class", "60", "--augment.no-flip", "--augment.shift", "2", "--epochs", "5",
+        "images-efficient", *_SMALL, "--data.name", "toys", "--data.per-class", "600",
+        "--data.validation-per-class", "60", "--augment.no-flip", "--augment.shift", "2", "--epochs", "40",
     ),
     "cells": ("images-efficient", *_SMALL, "--data.name", "pbc", "--data.channels", "3", "--epochs", "20"),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """One candidate's trainings: to the end of a rung, from where the rung before ended."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from capsella.data import DataOptions, LabelledImages, Splits, load_data
-from capsella.errors import CapsellaError
+from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
 from capsella.search.schedule import Job
 from capsella.training import Machine, Recipe, RunFolder, resume, train
@@ -81,19 +82,28 @@ def train_to(recipe: Recipe, folder: Path, epochs: int, images: Images, machine:
     Raises:
         TrainingDivergedError: NaN or infinity. CapsellaError: as `train` raises.
     """
-    files, began, quiet = RunFolder(folder), time.monotonic(), Console(quiet=True)
-    _wait_for(folder)
-    before = read_progress(files.checkpoint).epoch if files.checkpoint.exists() else 0
-    splits = images.of(recipe.data)
-    if files.checkpoint.exists():
-        resume(folder, console=quiet, until=epochs, splits=splits)
-    else:
-        files.forget_start()
-        train(recipe, folder, name=name, machine=machine, console=quiet, until=epochs, splits=splits)
+    files, began, splits = RunFolder(folder), time.monotonic(), images.of(recipe.data)
+    before = None
+    while before is None:
+        _wait_for(folder)
+        with contextlib.suppress(BusyError):  # another process looked just now whether anything may go
+            before = _go_on(recipe, files, epochs, splits, machine, name)
     progress = read_progress(files.checkpoint)
     best: Row = progress.best or {}
     error = best[kept_by(files.read_config()[1])]
     return Trained(error, best["validation_loss"], progress.epoch - before, time.monotonic() - began)
+
+
+def _go_on(recipe: Recipe, files: RunFolder, epochs: int, splits: Splits, machine: Machine, name: str) -> int:
+    """Train up to an epoch; returns that of the checkpoint it went on from."""
+    quiet = Console(quiet=True)
+    if files.checkpoint.exists():
+        before = read_progress(files.checkpoint).epoch
+        resume(files.path, console=quiet, until=epochs, splits=splits)
+        return before
+    files.forget_start()
+    train(recipe, files.path, name=name, machine=machine, console=quiet, until=epochs, splits=splits)
+    return 0
 
 
 def _wait_for(folder: Path) -> None:

@@ -65,19 +65,21 @@ def at_work(records: Sequence[Record]) -> set[Run]:
 
 def waiting(records: Sequence[Record], rules: Rules, trials: int | None) -> set[Run]:
     """The runs that may be called to their next rung: as many of each rung as can still go on from it, and as many of
-    the best as finalists are missing.
+    the best as finalists are missing. One more for each that is at work: while one process trains a finalist, another
+    may call the next candidate up.
 
     Where the number of candidates is open, the better half of a rung. New candidates may push another one up again,
     seldom; that one is trained anew.
     """
     gone = taken(records)
     at_the_end = {job.candidate for job in gone if job.rung == rules.top and job.candidate != BASE}
-    missing, found = rules.finalists - len(at_the_end), set[int]()
+    missing, busy, found = rules.finalists - len(at_the_end), len(at_work(records)), set[int]()
     for rung in reversed(range(rules.top)):
         there = [record.job.candidate for record in ranked(done(records, rung), rules)]
         left = [candidate for candidate in there if Job(candidate, rung + 1) not in gone]
         room = (len(there) + 1) // 2 if trials is None else trials // FACTOR ** (rung + 1) + 1
         better = {*there[:room], BASE}
-        found |= {candidate for n, candidate in enumerate(left) if n < missing or candidate in better}
+        called = left[: missing + busy] if missing > 0 else []
+        found |= {*called, *(candidate for candidate in left if candidate in better)}
         missing -= len(left)
     return {(candidate, 0) for candidate in found}

@@ -99,11 +99,15 @@ def read_progress(path: Path) -> Progress:
         CapsellaError: the file is missing or damaged.
     """
     try:
-        return Progress(**_read(path)["progress"])
+        state = _read(path)
     except FileNotFoundError as error:
         raise CapsellaError(
             f"{path} does not exist: this training never began; start it anew in another folder"
         ) from error
+    try:
+        return Progress(**state["progress"])
+    except (KeyError, TypeError) as error:
+        raise CapsellaError(f"{path} belongs to another model: it does not say how far its training is") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

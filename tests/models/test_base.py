@@ -27,6 +27,7 @@ def test_options_are_complete() -> None:
         "primary_types": 32,
         "evenly_routed": False,
         "class_weight_sd": 0.1,
+        "decoder_width": 1024,
         "reconstruction": True,
     }
 

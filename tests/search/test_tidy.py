@@ -34,6 +34,8 @@ def test_what_may_fill_the_last_rung_waits_however_few_there_are():
     there = [*rung(range(4)), *rung([0, 1], 1), *rung([0], 2)]  # 0 is the recipe: two finalists are missing
     assert waiting(there, RULES, 3) == {(1, 0), (2, 0)}
     assert waiting([*there, *rung([1], 2)], RULES, 3) == {(2, 0)}
+    at_work_on_one = record(300, 1, 2, state="running")  # another process may call the next one up meanwhile
+    assert waiting([*there, at_work_on_one], RULES, 3) == {(2, 0), (3, 0)}
 
 
 def test_refused_and_given_up_ones_do_not_wait_and_lost_ones_are_at_work():

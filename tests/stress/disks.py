@@ -59,9 +59,7 @@ def full(rng: random.Random, victim: Victim, place: Path, need: int, end: object
 
 def read_only(rng: random.Random, victim: Victim, place: Path, need: int, end: object) -> str | None:
     """From the start, or from a moment on."""
-    return _at_a_moment(
-        rng, victim, place, need, end, lambda disk: disk.mount("remount,ro"), lambda disk: disk.mount("remount,rw")
-    )
+    return _at_a_moment(rng, victim, place, need, end, Disk.seal, Disk.unseal)
 
 
 def gone(rng: random.Random, victim: Victim, place: Path, need: int, end: object) -> str | None:
@@ -115,6 +113,15 @@ class Disk:
 
     def mount(self, options: str) -> None:
         subprocess.run(["mount", "-o", options, self.place], check=True)
+
+    def seal(self) -> None:
+        """Nothing new can be written: the same disk, read-only, over itself, as one with open files cannot turn so."""
+        subprocess.run(["mount", "--bind", self.place, self.place], check=True)
+        self.mount("remount,bind,ro")
+
+    def unseal(self) -> None:
+        """As before."""
+        subprocess.run(["umount", "--lazy", self.place], check=True)
 
     def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", "--lazy", self.place], check=True)
