@@ -135,7 +135,7 @@ def test_a_click_draws_a_dot_and_a_drawing_is_looked_at(tab):
 
 
 def test_changed_inputs_are_shown_to_the_network_once_in_sight(tab):
-    page = tab()
+    page = tab(size=(1440, 500))  # they are below it
     assert "looking at this image" in page.locator(".said").inner_text()
     page.locator(".changed").scroll_into_view_if_needed()
     says(page, "the input unchanged", ".said")
