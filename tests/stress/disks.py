@@ -120,8 +120,10 @@ class Disk:
         self.mount("remount,bind,ro")
 
     def unseal(self) -> None:
-        """As before."""
-        subprocess.run(["umount", "--lazy", self.place], check=True)
+        """As before; nothing, where the command ended before it was sealed."""
+        places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        if places.count(str(self.place)) > 1:
+            subprocess.run(["umount", "--lazy", self.place], check=True)
 
     def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", "--lazy", self.place], check=True)
