@@ -36,12 +36,13 @@ def write_events(writer: "SummaryWriter", row: Row) -> None:
 
 
 def epoch_line(row: Row, epochs: int, kept_by: str = "validation_error") -> str:
-    """One line for the console, with the error that epochs are kept by."""
+    """One line for the console, with the error that epochs are kept by, and the test error where it ends the run."""
     balanced = "" if kept_by == "validation_error" else f"balanced {row[kept_by]:.2f} %  "
+    test = f"test error {row['test_error']:.2f} %  " if "test_error" in row else ""
     return (
         f"epoch {row['epoch']:.0f}/{epochs}  train error {row['train_error']:.2f} %  loss {row['train_loss']:.4f}  "
         f"validation error {row['validation_error']:.2f} %  {balanced}loss {row['validation_loss']:.4f}  "
-        f"{row['images_per_second']:.0f} images/s"
+        f"{test}{row['images_per_second']:.0f} images/s"
     )
 
 

@@ -12,6 +12,7 @@ from capsella.evaluation import evaluate
 from capsella.training import Machine, OptimizerOptions, RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training.average import average_of
 from capsella.training.devices import launch
+from capsella.training.logs import epoch_line
 from capsella.training.loop import Trainer
 
 QUIET = Console(quiet=True)
@@ -120,6 +121,13 @@ def test_training_stops_at_an_error(tiny, quiet_train, on):
     }
     split = getattr(load_data(run.recipe.data), on)
     assert evaluate(run.model, split).error == pytest.approx(errors[expected - 1], rel=1e-4)
+
+
+def test_the_epoch_line_has_the_error_that_ends_the_run():
+    names = ("train_error", "train_loss", "validation_error", "validation_loss", "images_per_second")
+    row = {"epoch": 1, **dict.fromkeys(names, 1.0)}
+    assert "test error" not in epoch_line(row, 2)
+    assert "test error 4.25 %" in epoch_line(row | {"test_error": 4.25}, 2)
 
 
 def test_an_error_that_is_never_reached(tiny, quiet_train):
