@@ -1,6 +1,6 @@
 """A Ray cluster, joined for the length of a command; no usage statistics are sent."""
 
-import importlib.util
+import importlib
 import os
 import socket
 from collections.abc import Iterator
@@ -99,24 +99,25 @@ def room(each: dict[str, float]) -> int:
 
 @dataclass(frozen=True)
 class Desk:
-    """What a worker must have in common with this process: the folder, some variables, the version."""
+    """What a worker must have in common with this process: the folder, some variables, the version, some modules."""
 
     folder: str
     variables: dict[str, str]
     threads: int
+    modules: tuple[str, ...] = ()
     version: str = __version__
 
     @classmethod
-    def here(cls, threads: int) -> "Desk":
+    def here(cls, threads: int, modules: tuple[str, ...] = ()) -> "Desk":
         """As this process has it."""
         variables = {name: os.environ[name] for name in _SHARED_VARIABLES if name in os.environ}
-        return cls(os.getcwd(), variables, threads)
+        return cls(os.getcwd(), variables, threads, modules)
 
     def sit_down(self) -> None:
-        """In a worker: take the folder, the variables and the threads.
+        """In a worker: take the folder, the variables and the threads, and import the modules.
 
         Raises:
-            CapsellaError: the folder is not there, or another version of capsella is installed.
+            CapsellaError: the folder or a module is not there, or another version of capsella is installed.
         """
         import torch
 
@@ -128,6 +129,11 @@ class Desk:
         os.chdir(self.folder)
         os.environ.update(self.variables)
         torch.set_num_threads(self.threads)
+        for module in self.modules:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise CapsellaError(f"{machine} cannot import {module}: {error}") from error
 
 
 def lost(what: str, error: Exception) -> CapsellaError:

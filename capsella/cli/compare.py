@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli.place import parse
-from capsella.cli.screen import console, show
+from capsella.cli.screen import console, note_one_seed, show
 from capsella.cluster import Place, joined
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.folds import compare_folds, first_plan
@@ -22,6 +22,7 @@ def run(arguments: list[str]) -> None:
     options, place = parse(ComparisonOptions, arguments, "capsella compare")
     if options.folds is not None and not any(word.partition("=")[0] == "--seeds" for word in arguments):
         options = replace(options, seeds=(0,))
+    note_one_seed(options.seeds)
     if options.folds is not None and options.fold is None:
         _run_folds(options, options.folds, place)
         return

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from capsella.cli.published import run_published
 from capsella.grid import BudgetName
@@ -19,7 +22,7 @@ class FigureOptions:
     """Seeds of each line's runs; two or more give a standard deviation."""
     data: str | None = None
     """Another source of images, as pbc for bloodmnist."""
-    folder: Path | None = None
+    folder: Annotated[Path | None, tyro.conf.arg(aliases=["--out"])] = None
     """Folder of the runs, the picture and its numbers; default: that of its table, as in runs/sabour2017-1-BUDGET."""
 
 

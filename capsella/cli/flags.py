@@ -1,7 +1,7 @@
 """Command-line flags of a recipe: every field, by its full name or by the end of it that is unique."""
 
+import dataclasses
 import inspect
-from dataclasses import replace
 from typing import Any, get_args
 
 import tyro
@@ -11,21 +11,11 @@ from capsella.models import model_function
 from capsella.training import Recipe
 from capsella.training.command_line import leaves
 
-# Flags of `capsella train` that are no fields of a recipe.
-OTHER_FLAGS = (
-    *("out", "seeds", "accelerator", "devices", "threads", "checkpoint_seconds", "on", "cpus", "gpus", "help"),
-)
-# And of `capsella search`.
-SEARCH_FLAGS = (
-    *("minutes", "trials", "objectives", "limit_ms", "limit_parameters", "finalists", "tune", "storage", "space"),
-    *("save_recipe", "final", "dry_run"),
-)
 
-
-def prepare(recipe: Recipe, words: list[str], others: tuple[str, ...] = OTHER_FLAGS) -> tuple[Recipe, list[str]]:
+def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, list[str]]:
     """The recipe with all options of its network filled in, and the flags with full names.
 
-    `others`: flags that are no fields of the recipe.
+    `options`: dataclasses whose fields are the command's other flags.
 
     `--routing.iterations 1` and `--iterations 1` both become `--model.routing.iterations 1`; `--loss spread` becomes
     `--loss.name spread`. `--model NAME` and `--routing NAME` change which options there are, so they are taken first.
@@ -36,8 +26,8 @@ def prepare(recipe: Recipe, words: list[str], others: tuple[str, ...] = OTHER_FL
         recipe = recipe.with_network(network)
     recipe = recipe.complete()
     if routing is not None:
-        recipe = replace(recipe, model=recipe.model.with_routing(routing))
-    fields = leaves(recipe)
+        recipe = dataclasses.replace(recipe, model=recipe.model.with_routing(routing))
+    fields, others = leaves(recipe), ("help", *(field.name for kind in options for field in dataclasses.fields(kind)))
     return _with_optional(recipe, [_full_name(word, fields, others) for word in words])
 
 

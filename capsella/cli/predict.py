@@ -55,7 +55,8 @@ class Predict:
     refuse: float = REFUSE
     """The share of images like the training images that may be called not known; 0 leaves both columns empty."""
     workers: int | None = None
-    """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8."""
+    """Processes that decode images; 0 decodes in this one. Default: one less than there are cores, at most 8; 0 for
+    fewer than 500 images, and without --out. Not with --on."""
     batch_size: int = 64
     """Images at a time."""
     cell_radius: float | None = None
@@ -64,9 +65,9 @@ class Predict:
     range: tuple[float, float] | None = None
     """The values that are black and white in files of more than 8 bits a channel; default: as the model was trained."""
     skip_broken: bool = False
-    """Leave out images that cannot be read, and list them at the end. With --out they are always left out."""
-    part: int = SIZE
-    """With --on: images a part."""
+    """Without --out: leave out images that cannot be read, and list them at the end. With --out they always are."""
+    part: int | None = None
+    """With --on: images a part; default: 10,000."""
     place: Annotated[Place, tyro.conf.arg(name="")] = Place()
 
 
@@ -77,6 +78,7 @@ def run(arguments: list[str]) -> None:
         raise ValueError("paths: must name at least one image or folder")
     if options.out is None and (options.resume or options.overwrite):
         raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
+    _check_place(options)
     began = time.monotonic()
     check_range(options.range)
     trained = load_run(options.run)
@@ -94,6 +96,14 @@ def run(arguments: list[str]) -> None:
         _to_table(options, trained.model, classes, Path(options.out), certainty, began)
     for note in notes if paired else [*notes, *certainty.notes()]:
         console(stderr=True).print(f"note: {note}", soft_wrap=True, markup=False)
+
+
+def _check_place(options: Predict) -> None:
+    """A cluster has parts, and reads images in its own way."""
+    if options.place.on is None:
+        require(options.part is None, "come with --on", part=options.part)
+    elif options.workers is not None or options.skip_broken:
+        raise ValueError("workers, skip_broken: must not come with --on: Ray has the workers, and every image a row")
 
 
 def _scale(options: Predict, model: ImageClassifier) -> list[str]:
@@ -174,7 +184,7 @@ def _to_shards(options: Predict, model: ImageClassifier, classes: int, certainty
             partial(_loaded, options.run, model.value_range, model.cut),
             options.paths,
             out.rstrip("/"),
-            size=options.part,
+            size=SIZE if options.part is None else options.part,
             batch_size=options.batch_size,
             resume=options.resume,
             overwrite=options.overwrite,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.cli.place import parse
-from capsella.cli.screen import by_paper, console, list_entries
+from capsella.cli.screen import by_paper, console, list_entries, note_one_seed
 from capsella.cluster import joined
 from capsella.errors import unknown_name
 from capsella.grid import BudgetName
@@ -40,6 +40,7 @@ def run_published(
     name, *words = arguments
     options: Any
     options, place = parse(options_type, words, f"capsella {verb} {name}")
+    note_one_seed(options.seeds)
     published = registered[name](options.budget)
     command = f"capsella {verb} {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
     parts = [published.family or name, options.budget]
@@ -54,6 +55,6 @@ def run_published(
 
 def _list(verb: str, registered: Mapping[str, Callable[[BudgetName], Any]], describe: Callable[[Any], str]) -> None:
     print(f"usage: capsella {verb} NAME [--budget small|night|full] [--seeds 0 1 …]")
-    print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--folder FOLDER] [--on ray]\n")
+    print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--out FOLDER] [--on ray]\n")
     described = {name: describe(registered[name]("full")) for name in registered}
     list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})

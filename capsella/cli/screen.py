@@ -50,6 +50,13 @@ def list_names(groups: Mapping[str, Sequence[str]]) -> None:
         print(_filled("  ".join(names), out.width, "  "))
 
 
+def note_one_seed(seeds: Sequence[int]) -> None:
+    """Say so where one seed was named that is not 0: as a number of seeds it would have been meant otherwise."""
+    if len(seeds) == 1 and seeds[0] > 0:
+        text = f"note: one seed, number {seeds[0]}; several are named one by one, as --seeds 0 1 2"
+        console(stderr=True).print(text, soft_wrap=True, markup=False)
+
+
 def by_paper(names: Iterable[str]) -> dict[str, list[str]]:
     """Names by the paper that they begin with.
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli import screen
-from capsella.cli.flags import OTHER_FLAGS, SEARCH_FLAGS, prepare
+from capsella.cli.flags import prepare
 from capsella.cli.train import chosen_recipe
 from capsella.cluster import Place, joined
 from capsella.errors import CapsellaError, counted
@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> None:
         print(USAGE)
         return
     name, recipe, _, words = chosen_recipe(arguments, console)
-    recipe, words = prepare(recipe, words, (*OTHER_FLAGS, *SEARCH_FLAGS))
+    recipe, words = prepare(recipe, words, SearchCommand, SearchOptions, Machine, Place)
     command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
     space = None if command.space is None else read_space(command.space)
     if command.dry_run:

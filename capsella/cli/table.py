@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from capsella.cli.published import run_published
 from capsella.cli.screen import show
@@ -21,9 +24,9 @@ class TableOptions:
     seeds: tuple[int, ...] = (0,)
     """Seeds of each row's runs; two or more give a standard deviation."""
     data: str | None = None
-    """Another source of images, as smallnorb-jpeg for smallnorb; for sabour2017-affnist, of the changed ones alone; for
-    routings, one or several of its sources, with commas between them."""
-    folder: Path | None = None
+    """Other sources of images, with commas between them, as smallnorb-jpeg for smallnorb: each row takes the one that
+    stands for its own. For sabour2017-affnist: of the changed images alone."""
+    folder: Annotated[Path | None, tyro.conf.arg(aliases=["--out"])] = None
     """Folder of the runs and the JSON; default: runs/NAME-BUDGET[-DATA], one for all tables of forslov2018."""
 
 

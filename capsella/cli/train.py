@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> None:
         finish(resume(Path(arguments[1]), console=console), console)
     else:
         name, recipe, images, words = chosen_recipe(arguments, console)
-        recipe, words = prepare(recipe, words)
+        recipe, words = prepare(recipe, words, Train, Machine, Place)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
         if images is not None:
             _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)

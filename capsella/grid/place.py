@@ -15,6 +15,7 @@ from capsella import cluster
 from capsella.errors import BusyError, CapsellaError, require
 from capsella.grid.clock import Clock, duration
 from capsella.training import Machine, Recipe, RunFolder
+from capsella.training.registry import recipe_modules
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -85,7 +86,7 @@ def _on_ray(
     import ray
 
     source, waiting = iter(tasks), {}
-    desk, needs = cluster.Desk.here(place.cpus), None
+    desk, needs = cluster.Desk.here(place.cpus, recipe_modules()), None
     try:
         while True:
             # One more than there is room for, so that a cluster that grows with its work knows of it.

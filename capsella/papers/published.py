@@ -75,3 +75,12 @@ STAND_INS = {
     **{f"forslov2018-{name}": "pbc" for name in ("table3", "table4", "31", "32", "33", "34", "35", "36", "37")},
 }
 """By the name of a table or figure: images like the papers' that can be had where those cannot."""
+
+
+def paper_of(name: str) -> str:
+    """The paper that a registered table or figure is of.
+
+    >>> paper_of("sabour2017-1"), paper_of("ribeiro2020")
+    ('sabour2017', 'ribeiro2020')
+    """
+    return name.partition("-")[0]

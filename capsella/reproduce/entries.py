@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.kinds.published import Published
-from capsella.papers.published import FIGURES, STAND_INS, TABLES
+from capsella.papers.published import FIGURES, STAND_INS, TABLES, paper_of
 from capsella.training import RunFolder
 
 
@@ -35,7 +34,7 @@ class Entry:
     @property
     def paper(self) -> str:
         """The paper that it is of, as in "sabour2017"."""
-        return self.name.partition("-")[0]
+        return paper_of(self.name)
 
     @property
     def numbers(self) -> Path:
@@ -67,7 +66,7 @@ def tested(row: Row, folder: Path, seeds: int) -> list[dict[str, Any]]:
 
 
 def find_entries(
-    paper: str | None, budget: BudgetName, folder: Path, *, stand_ins: bool, names: Mapping[str, Any] | None = None
+    paper: str | None, budget: BudgetName, folder: Path, *, stand_ins: bool
 ) -> tuple[list[Entry], dict[str, str]]:
     """Every table and figure of a paper, or of all, whose images are at hand; and why each of the others is left out.
 
@@ -76,13 +75,12 @@ def find_entries(
         budget: of the trainings.
         folder: in which each family of runs has a folder.
         stand_ins: take the images of `STAND_INS` where the paper's are not to be had.
-        names: the registered tables and figures to choose from; default: all.
     """
     found, missing = [], {}
     counts = ImageCounts(folder / "images.json")
     for verb, registered in (("table", TABLES), ("figure", FIGURES)):
         for name, make in registered.items():
-            if (paper is None or name.startswith(f"{paper}-")) and (names is None or name in names):
+            if paper in (None, paper_of(name)):
                 try:
                     found.append(_entry(name, verb, make(budget), budget, folder, counts, stand_ins))
                 except (CapsellaError, OSError) as error:

@@ -10,7 +10,7 @@ from capsella.explain.page import render_page
 from capsella.files import write_json, write_text
 from capsella.grid import duration
 from capsella.papers.kinds.published import hardware
-from capsella.papers.published import CLAIMS
+from capsella.papers.published import CLAIMS, paper_of
 from capsella.reproduce.entries import Entry
 from capsella.reproduce.jobs import Job
 from capsella.reproduce.plan import Plan, Planned
@@ -21,6 +21,8 @@ from capsella.training.environment import environment
 PAPERS = {
     "sabour2017": "Sabour, Frosst, Hinton 2017: Dynamic routing between capsules",
     "hinton2018": "Hinton, Sabour, Frosst 2018: Matrix capsules with EM routing",
+    "heinsen2019": "Heinsen 2019: An algorithm for routing capsules in all domains",
+    "ribeiro2020": "De Sousa Ribeiro, Leontidis, Kollias 2020: Capsule routing via variational Bayes",
     "hahn2019": "Hahn, Pyeon, Kim 2019: Self-routing capsule networks",
     "tsai2020": "Tsai, Srivastava, Goh, Salakhutdinov 2020: Capsules with inverted dot-product attention routing",
     "zhao2021": "Zhao, Cheng 2021: Capsule networks with non-iterative cluster routing",
@@ -89,8 +91,8 @@ def write_page(found: Reproduction, folder: Path) -> Path:
 def verdicts_of(found: Reproduction) -> list[Verdict]:
     """Of every claim of the papers on the page."""
     entries = {entry.name: entry for entry in found.entries}
-    papers = {name.partition("-")[0] for name in (*entries, *found.missing)}
-    claims = [claim for claim in CLAIMS if claim.where.partition("-")[0] in papers]
+    papers = {paper_of(name) for name in (*entries, *found.missing)}
+    claims = [claim for claim in CLAIMS if paper_of(claim.where) in papers]
     return [judge(claim, entries.get(claim.where), found.seeds) for claim in claims]
 
 

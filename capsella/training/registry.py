@@ -66,6 +66,11 @@ def recipe_group(name: str) -> str:
     return _written(name).__module__.removeprefix("capsella.papers.").partition(".")[0]
 
 
+def recipe_modules() -> tuple[str, ...]:
+    """The modules whose import registers the recipes; those of a script that runs are registered by nobody else."""
+    return tuple(sorted({_written(name).__module__ for name in RECIPES} - {"__main__"}))
+
+
 def _written(name: str) -> Callable[..., Recipe]:
     """The function as it stands in the code, without the network that it was registered for."""
     function = recipe_function(name)

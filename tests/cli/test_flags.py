@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from capsella.cli.flags import prepare
 from capsella.cli.train import Train
+from capsella.cluster import Place
 from capsella.models import list_models
 from capsella.papers import get_recipe, list_recipes
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
-from capsella.training import ModelOptions
+from capsella.training import Machine, ModelOptions
 from capsella.training.command_line import command
 
 
 def parse(line: str) -> Train:
     """What `capsella train …` would train."""
     _, _, name, *words = shlex.split(line)
-    recipe, words = prepare(get_recipe(name), words)
+    recipe, words = prepare(get_recipe(name), words, Train, Machine, Place)
     return tyro.cli(Train, default=Train(recipe), args=words)
 
 
@@ -54,6 +55,8 @@ def test_options_of_a_network_that_may_be_none():
 def test_flags_that_are_no_fields_of_the_recipe():
     options = parse("capsella train demo --out my/run --seeds 3 --seed 5")
     assert (options.out, options.seeds, options.recipe.seed) == (Path("my/run"), 3, 5)
+    options = parse("capsella train demo --threads 1 --checkpoint-seconds 9")
+    assert (options.machine.threads, options.machine.checkpoint_seconds) == (1, 9)
 
 
 def test_a_switch_and_a_field_of_the_same_name():

@@ -116,6 +116,8 @@ def test_a_table_that_is_there(cli, trained, images, tmp_path):
         (["--out", "p.csv", "--resume", "--overwrite"], "resume: must not be set together with overwrite"),
         (["--out", "p.csv", "--batch-size", "0"], "batch_size: must be at least 1, got 0"),
         (["--workers", "-1"], "workers: must be at least 0, got -1"),
+        (["--part", "10"], "part: must come with --on, got 10"),
+        (["--out", "p", "--on", "ray", "--workers", "1"], "workers, skip_broken: must not come with --on"),
     ],
 )
 def test_flags_that_cannot_be(cli, trained, images, words, text, tmp_path, monkeypatch):

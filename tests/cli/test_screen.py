@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli.recipes import recipe_groups
-from capsella.cli.screen import console, list_entries, list_names, show
+from capsella.cli.screen import console, list_entries, list_names, note_one_seed, show
 from capsella.data import source_table
 from capsella.models import list_models
 from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
@@ -84,3 +84,9 @@ def test_entries_are_no_markup(capsys):
 
 def test_a_pipe_has_a_width_of_its_own(width):
     assert console().width == (width or 120)
+
+
+@pytest.mark.parametrize(("seeds", "noted"), [((0,), False), ((3,), True), ((3, 4), False)])
+def test_a_seed_that_may_have_been_meant_as_a_number_of_seeds(seeds, noted, capsys):
+    note_one_seed(seeds)
+    assert ("one seed, number 3" in capsys.readouterr().err) == noted

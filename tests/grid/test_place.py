@@ -34,7 +34,7 @@ def refused(recipe, folder, name, console, machine):
 
 def numbers(results):
     """What the runs found, without times."""
-    return [(one["test"], one["training"]["best"]["validation_loss"]) for one in results["cnn"]]
+    return [(one["command"], one["test"], one["training"]["best"]["validation_loss"]) for one in results["cnn"]]
 
 
 @pytest.mark.usefixtures("nodes")
@@ -88,4 +88,6 @@ def test_a_worker_without_the_folder_or_with_another_version_says_so(tmp_path):
     with pytest.raises(CapsellaError, match="all machines must share the working folder"):
         cluster.Desk(str(tmp_path / "gone"), {}, 1).sit_down()
     with pytest.raises(CapsellaError, match=r"all machines must have 0\.0\.0"):
-        cluster.Desk(str(tmp_path), {}, 1, "0.0.0").sit_down()
+        cluster.Desk(str(tmp_path), {}, 1, version="0.0.0").sit_down()
+    with pytest.raises(CapsellaError, match=r"cannot import no_such_module"):
+        cluster.Desk(str(tmp_path), {}, 1, ("no_such_module",)).sit_down()

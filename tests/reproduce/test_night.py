@@ -18,7 +18,9 @@ from capsella.cli import main
 from capsella.data import catalogue
 from capsella.errors import CapsellaError
 from capsella.grid import grid as grids
+from capsella.papers.published import FIGURES, TABLES, paper_of
 from capsella.reproduce import Night, Planned, find_entries, jobs_of, make_plan
+from capsella.reproduce.page import PAPERS
 from capsella.reproduce.plan import Plan
 from capsella.training import TrainingDivergedError
 from tests.papers.tiny import QUIET
@@ -98,6 +100,17 @@ def test_a_dry_run_trains_nothing_and_says_what_is_left_out(tmp_path, capsys, mo
     assert "0 runs to come, 0 finished." in out
     assert len(re.findall(rf"^left out, \d+ s a run: {NAME}-1/\w+, seed 0 1$", out, re.M)) == 3
     assert not list(tmp_path.glob("*/*/config.json"))
+
+
+def test_every_paper_has_its_tables(tmp_path, monkeypatch):
+    """Those of one table bear the paper's name alone."""
+    monkeypatch.setattr("capsella.reproduce.entries._check_images", lambda published, counts: None)
+    for paper in sorted({paper_of(name) for name in (*TABLES, *FIGURES)}):
+        entries, missing = find_entries(paper, "small", tmp_path, stand_ins=False)
+        names = {entry.name for entry in entries} | set(missing)
+        assert names == {name for name in (*TABLES, *FIGURES) if paper_of(name) == paper}
+        assert names
+        assert paper in PAPERS
 
 
 def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path):
