@@ -10,6 +10,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+import capsella.papers  # noqa: F401  registers the demo's recipe
 from capsella import cluster
 from capsella.errors import CapsellaError
 from capsella.grid import Clock, Grid, Row, each
@@ -69,6 +70,7 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
     assert not list(tmp_path.glob("there/*/last.ckpt"))
     assert cluster.place() is None
     assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
+    assert found["cnn"][0]["command"].startswith("capsella train demo ")
 
 
 @pytest.mark.parametrize(
