@@ -57,12 +57,13 @@ class StoppedRow(Row):
 
     label: what the row says, the network last. paper: the published errors in per cent, as it was stopped and under the
     change; None where there are none. impossible: sources whose images cannot make this row, each with the sentence
-    that says why.
+    that says why. stops: sources on whose images the network stops at another error, in per cent.
     """
 
     label: tuple[str, ...]
     paper: tuple[float, float] | None
     impossible: Mapping[str, str] = field(default_factory=dict)
+    stops: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,14 @@ class StoppedTable(FolderTable):
             if source not in row.impossible:
                 data = dataclasses.replace(row.recipe.data, name=source)
                 paper = row.paper if source.startswith(row.recipe.data.name) else None
-                recipe = dataclasses.replace(row.recipe, data=data)
+                stop = row.stops.get(source, row.recipe.stop_at_error)
+                recipe = dataclasses.replace(row.recipe, data=data, stop_at_error=stop)
                 rows.append(dataclasses.replace(row, recipe=recipe, paper=paper))
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
-        return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why]))
+        stops = dict.fromkeys(
+            f"On {source} they stop at {row.stops[source]:g} %." for row in rows if source in row.stops
+        )
+        return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why, *stops]))
 
     def trainings(self) -> tuple[StoppedRow, ...]:
         """As `Published.trainings`."""

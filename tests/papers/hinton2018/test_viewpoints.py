@@ -48,6 +48,8 @@ def test_the_jpeg_copy_has_elevations_alone():
     assert [row.slug for row in table.rows] == ["elevation", "elevation-cnn"]
     assert "No azimuth rows: the JPEG copy counts each toy's azimuths from a first view of its own." in table.note
     assert "No azimuth rows" not in viewpoints("small").on("toys").note
+    assert {row.recipe.stop_at_error for row in viewpoints("night").rows} == {3.7, 4.3}
+    assert {row.recipe.stop_at_error for row in viewpoints("night").on("smallnorb-jpeg-poses").rows} == {7.0}
 
 
 @pytest.fixture

@@ -80,6 +80,13 @@ def test_rows_that_a_source_cannot_make():
     assert [row.paper for row in table.on("digits-again").rows] == [(1.0, 20.0), (1.5, 30.0)] * 2
 
 
+def test_rows_that_stop_elsewhere_on_a_source():
+    table = tiny_table(rows=tuple(dataclasses.replace(row, stops={"wine": 7.0}) for row in ROWS))
+    assert [row.recipe.stop_at_error for row in table.on("wine").rows] == [7.0, 7.0]
+    assert table.on("wine").note == "A note. On wine they stop at 7 %."
+    assert [row.recipe.stop_at_error for row in table.on("mnist").rows] == [row.recipe.stop_at_error for row in ROWS]
+
+
 def test_images_of_another_name_have_no_published_errors(tmp_path):
     rows = [dataclasses.replace(row, paper=None) for row in ROWS]
     values = tiny_table(rows=tuple(rows)).run(tmp_path, (0,), "capsella table …", QUIET)
