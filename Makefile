@@ -17,7 +17,7 @@ demo: .venv/installed
 	@echo 'next: $(BIN)/capsella explore   turn the dials of what was trained, in the browser'
 
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 20
 
 lint: .venv/installed
 	$(BIN)/ruff check .
