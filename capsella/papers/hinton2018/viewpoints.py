@@ -78,16 +78,20 @@ def _limited(recipe: Recipe, network: str, budget: BudgetName) -> Recipe:
         return recipe
     if budget == "small":
         return _small(recipe)
+    ours = night_recipe(network, stop_at_error=recipe.stop_at_error)
+    return NIGHT.limit(replace(ours, data=replace(recipe.data, camera=ours.data.camera), keep=recipe.keep))
+
+
+def night_recipe(network: str, stop_at_error: float | None) -> Recipe:
+    """Our own network of a night, at an even rate, until it has an error on test images.
+
+    Args:
+        network: a key of `NIGHT_BASES`.
+        stop_at_error: per cent.
+    """
     ours = get_recipe(NIGHT_BASES[network])
-    stopped = replace(
-        ours,
-        data=replace(recipe.data, camera=ours.data.camera),
-        optimizer=replace(ours.optimizer, schedule="exponential", decay=1.0),
-        keep=recipe.keep,
-        stop_at_error=recipe.stop_at_error,
-        stop_on=recipe.stop_on,
-    )
-    return NIGHT.limit(stopped)
+    optimizer = replace(ours.optimizer, schedule="exponential", decay=1.0)
+    return replace(ours, optimizer=optimizer, keep="best", stop_at_error=stop_at_error, stop_on="test")
 
 
 def _small(recipe: Recipe) -> Recipe:

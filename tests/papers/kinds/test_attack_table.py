@@ -48,6 +48,15 @@ def test_three_networks_of_one_error_on_the_same_images(budget):
     assert TABLES["hinton2018-attacks"] is attacks
 
 
+def test_a_night_attacks_networks_as_good_as_the_papers():
+    table = attacks("night")
+    assert [row.recipe.model.name for row in table.rows] == ["stem_matrix_capsnet", "hahn2019_convnet_cnn"]
+    assert {(row.recipe.data.size, row.recipe.stop_at_error, row.recipe.stop_on) for row in table.rows} == {
+        (48, 4.3, "test")
+    }
+    assert {row.recipe.optimizer.rate_at(step, 10_000) for row in table.rows for step in (500, 9_999)} == {3e-3}
+
+
 def test_a_table_from_its_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(adversarial, "FULL_REACH_STEPS", 1)
     monkeypatch.setattr(adversarial, "FULL_REACH_RESTARTS", 1)
