@@ -7,26 +7,29 @@ from rich.console import Console
 from rich.markup import escape
 
 from capsella.data import Splits
-from capsella.errors import CapsellaError, counted
+from capsella.errors import counted
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
 from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
 from capsella.grid import Clock, Task, each, finish_run, trained_run
-from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run, train
+from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
 
 
 def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Machine, console: Console) -> None:
-    """One run a seed, in sub-folders; seeds.json holds mean and spread."""
-    if folder.exists():
-        raise CapsellaError(f"{folder} exists already; choose another folder with --out")
-    errors: dict[int, float] = {}
-    for seed in range(recipe.seed, recipe.seed + seeds):
-        one = replace(recipe, seed=seed)
-        trained = train(one, folder / f"seed{seed}", name=name, machine=machine, console=console)
-        if (finished := finish(trained, console)) is not None:
-            errors[seed] = finished[0].error
-    if not is_first_process():
+    """One run a seed, in sub-folders; what is trained already is read. seeds.json holds mean and spread.
+
+    Raises:
+        CapsellaError: a run of another recipe is in a seed's folder; and what `train` raises.
+    """
+    chosen = range(recipe.seed, recipe.seed + seeds)
+    tasks = [
+        Task(f"seed {seed}", "seed", _train, replace(recipe, seed=seed), folder / f"seed{seed}", name, machine)
+        for seed in chosen
+    ]
+    tested = _each_tested(tasks, folder, console)
+    if not tested:
         return
+    errors = {seed: evaluation.error for seed, (evaluation, _) in zip(chosen, tested, strict=True)}
     spread = Spread.of(list(errors.values()))
     write_json(folder / "seeds.json", {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
     where = escape(str(folder / "seeds.json"))
@@ -41,26 +44,31 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
     Raises:
         CapsellaError: a run of another recipe is in a fold's folder; and what `train` raises.
     """
-    RunFolder(folder).check_unused()
     folds = [replace(recipe, data=replace(recipe.data, fold=fold)) for fold in range(recipe.data.folds or 0)]
     tasks = [
         Task(f"fold {fold}", "fold", _train, one, folder / f"fold{fold}", name, machine)
         for fold, one in enumerate(folds)
     ]
+    if tested := _each_tested(tasks, folder, console):
+        _together(tested, folder, console)
+
+
+def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> list[tuple[Evaluation, Splits]]:
+    """Train and test each, those first that are trained already; nothing where another process tests."""
+    RunFolder(folder).check_unused()
     clock = Clock()
     clock.plan(task.cost for task in tasks)
     finished = {}
     for task in tasks:
         if RunFolder(task.folder).is_trained:
-            finished[task.what] = finish(trained_run(task.recipe, task.folder, name, console, machine), console)
+            run = trained_run(task.recipe, task.folder, task.name, console, task.machine)
+            finished[task.what] = finish(run, console)
             clock.finish(task.cost)
             RunFolder(task.folder).checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
     left = [task for task in tasks if task.what not in finished]
     for task, _ in each(left, console, clock):
         finished[task.what] = finish(load_run(task.folder), console)
-    tested = [one for task in tasks if (one := finished[task.what]) is not None]
-    if tested:
-        _together(tested, folder, console)
+    return [one for task in tasks if (one := finished[task.what]) is not None]
 
 
 def _train(recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine) -> None:

@@ -55,13 +55,15 @@ class Train:
     out: Path | None = None
     """Folder of the run; default: runs/RECIPE, numbered where that exists."""
     seeds: int = 1
-    """Train this many times, from --seed on, and report mean and standard deviation."""
+    """Train this many times, from --seed on, and report mean and standard deviation. With the same --out, an
+    interrupted call goes on."""
     machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
     place: Annotated[Place, tyro.conf.arg(name="")] = Place()
 
     def __post_init__(self) -> None:
         on = self.place.on
-        require(on is None or self.all_folds, "come with --folds: a run is computed by one machine", on=on)
+        many = self.all_folds or self.seeds > 1
+        require(on is None or many, "come with --folds or --seeds: a run is computed by one machine", on=on)
         if self.seeds < 1:
             raise ValueError(f"seeds: must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.all_folds:
@@ -98,7 +100,8 @@ def run(arguments: list[str]) -> None:
             with joined(options.place):
                 train_folds(options.recipe, folder, name, machine, console)
         elif options.seeds > 1:
-            train_seeds(options.recipe, options.seeds, folder, name, machine, console)
+            with joined(options.place):
+                train_seeds(options.recipe, options.seeds, folder, name, machine, console)
         else:
             finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
 

@@ -79,9 +79,19 @@ def test_seeds_are_averaged(cli, images, tmp_path):
     configs = [json.loads((folder / f"seed{seed}" / "config.json").read_text()) for seed in (4, 5)]
     assert [config["recipe"]["seed"] for config in configs] == [4, 5]
 
-    again = cli("train", "images-capsnet", "--path", images, *SHORT, "--seeds", 2, "--out", folder)
-    assert again.code == 1
-    assert "exists already; choose another folder with --out" in again.err
+    more = cli("train", "images-capsnet", "--path", images, *SHORT, "--seeds", 3, "--seed", 4, "--out", folder)
+    assert more.code == 0
+    assert "run 3 of 3: seed 6" in more.out
+    assert "run 2 of 3" not in more.out
+    assert (folder / "seed4" / "config.json").read_text() == json.dumps(configs[0], indent=2) + "\n"
+    found = json.loads((folder / "seeds.json").read_text())["test_error_percent"]
+    assert {seed: found[seed] for seed in tests} == errors
+    assert list(found) == ["4", "5", "6"]
+    other = cli(
+        "train", "images-capsnet", "--path", images, *SHORT, "--epochs", 2, "--seeds", 2, "--seed", 4, "--out", folder
+    )
+    assert other.code == 1
+    assert "holds a run of another recipe" in other.err
 
 
 def spawn(*words):
