@@ -36,7 +36,8 @@ class Attack:
     """Folders of runs."""
     attack: Annotated[AttackOptions, tyro.conf.arg(name="")] = field(default_factory=AttackOptions)
     refuse: float = REFUSE
-    """The share of usual images that may be refused as not known: which of the attacks that succeed are found out?"""
+    """The share of images like the training images that may be called not known. The second table counts how many of
+    the attacks that succeed are then called so, too."""
     per_class: int | None = 20
     """Attack at most this many test images of each class; None attacks all."""
     json: bool = False

@@ -59,7 +59,7 @@ class Evaluate:
     folder of images, noise, or half for test images of which the right half is painted over. Draws
     figures/elsewhere.png in the run's folder."""
     refuse: float = REFUSE
-    """With --elsewhere: the share of usual images that may be called not known."""
+    """With --elsewhere: the share of images like the training images that may be called not known."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False

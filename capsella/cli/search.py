@@ -55,7 +55,10 @@ BEGINNING = "reading the images, timing a few steps"
 
 @dataclass(frozen=True, kw_only=True)
 class SearchCommand:
-    """Search for better values of a recipe's fields, by validation images alone."""
+    """Search for better values of a recipe's fields, by validation images alone.
+
+    --on, --cpus and --gpus are for the final training of the winner alone.
+    """
 
     search: Annotated[SearchOptions, tyro.conf.arg(name="")] = SearchOptions()  # noqa: RUF009  frozen
     space: Path | None = None
