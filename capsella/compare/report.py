@@ -13,10 +13,11 @@ from capsella.errors import counted
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
 from capsella.explain.page import embedded, render_page
-from capsella.explain.plots import confusion_figure, read_metrics, robustness_figure
+from capsella.explain.plots import confusion_figure, robustness_figure
 from capsella.explain.report import reconstruction_section, tweak_section
 from capsella.explain.sections import Section
 from capsella.files import write_text
+from capsella.training import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ def _sections(found: Findings) -> list[Section]:
 
 def _learning(measured: Sequence[Measured], colours: Mapping[str, str], unfinished: Sequence[str]) -> Section:
     tables = {
-        one.name: [read_metrics(run.folder / "metrics.csv") for run in one.trained.by_seed.values()] for one in measured
+        one.name: [RunFolder(run.folder).read_metrics() for run in one.trained.by_seed.values()] for one in measured
     }
     training, validation = (
         {name: [table[column] for table in seeds] for name, seeds in tables.items()}

@@ -13,12 +13,7 @@ from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent, with_interval
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.page import embedded, render_page
-from capsella.explain.plots import (
-    entropy_figure,
-    read_metrics,
-    reliability_figure,
-    training_figure,
-)
+from capsella.explain.plots import entropy_figure, reliability_figure, training_figure
 from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.routing_views import routing_diagnostics
 from capsella.explain.sections import Section, confusion_sections, roc_section
@@ -28,6 +23,7 @@ from capsella.explain.words import Training, about_confusions, about_result, lim
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.routing import DEAD_BELOW
+from capsella.training.logs import read_metrics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 PAIRS = (

@@ -1,13 +1,17 @@
 """What one sees of a training: a progress bar with time left, metrics.csv, TensorBoard."""
 
+import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import Float
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from capsella.errors import CapsellaError
 from capsella.files import write_csv
 from capsella.training.checkpoint import Row
 
@@ -19,6 +23,26 @@ def write_metrics(path: Path, history: list[Row]) -> None:
     """metrics.csv: one row an epoch, whole or not at all."""
     rows = ([row.get(name, "") for name in history[0]] for row in history)
     write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
+
+
+def read_metrics(path: Path) -> dict[str, Float[np.ndarray, "rows"]]:
+    """The columns of a run's metrics.csv as numbers; an empty cell is not-a-number.
+
+    Raises:
+        CapsellaError: the file is missing, has no rows, or holds something that is not a number.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise CapsellaError(f"{path}: there is no such file; training writes it into the run folder") from None
+    if not rows:
+        raise CapsellaError(f"{path}: must hold at least one row of metrics, got none")
+    try:
+        # A row cut short (the run was killed while writing) has None where a cell is missing.
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0] if name is not None}
+    except ValueError as error:
+        raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
 
 
 def open_events(folder: Path, step: int) -> "SummaryWriter":

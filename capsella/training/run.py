@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
 from capsella.routing import EMRouting
 from capsella.training.devices import starts_training
 from capsella.training.environment import environment
+from capsella.training.logs import read_metrics
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 
@@ -159,6 +163,14 @@ class RunFolder:
             return Machine(**json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("machine", {}))
         except (ValueError, TypeError) as error:
             raise CapsellaError(f"{self.path / 'config.json'} is damaged: {error!r}") from error
+
+    def read_metrics(self) -> dict[str, Float[np.ndarray, "epochs"]]:
+        """The columns of metrics.csv; an empty cell is not-a-number.
+
+        Raises:
+            CapsellaError: missing, empty or damaged.
+        """
+        return read_metrics(self.metrics)
 
     def read(self, name: str) -> dict[str, Any]:
         """One of the JSON files, as "summary" or "result".
