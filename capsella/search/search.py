@@ -1,14 +1,14 @@
 """`search`: one worker at a study from beginning to end, and what comes of it."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from capsella.errors import BusyError, CapsellaError
+from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.grid import duration
 from capsella.search.candidate import Images
@@ -80,7 +80,7 @@ def open_search(
     begun = options.storage is not None or (folder / "study.db").exists()
     short = None if begun else shortened(recipe, options, images, machine)
     folder.mkdir(parents=True, exist_ok=True)
-    with _in_turn(folder):  # who makes a database must be alone with it
+    with alone_in(folder / ".beginning", wait=math.inf):  # who makes a database must be alone with it
         study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
         trained = _agreed(study, recipe, options, space, lambda: short or shortened(recipe, options, images, machine))
     rules = rules_of(trained, options)
@@ -121,25 +121,6 @@ def _agreed(
     )
     study.begin(space.labels_of(trained))
     return trained
-
-
-class _in_turn:  # noqa: N801  a context manager
-    """Wait until no other process begins a study in this folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / ".beginning"
-
-    def __enter__(self) -> None:
-        while True:
-            self._alone = alone_in(self._folder)
-            try:
-                self._alone.__enter__()
-                return
-            except BusyError:
-                time.sleep(0.2)
-
-    def __exit__(self, *error: Any) -> None:
-        self._alone.__exit__(*error)
 
 
 def work(search: Search, console: Console | None = None) -> Outcome:
