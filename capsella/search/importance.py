@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from capsella.search.opened import Search
 from capsella.search.outcome import Outcome
 from capsella.search.schedule import done
-from capsella.search.search import Search
 
 FEWEST = 6
 """Candidates."""

@@ -10,9 +10,9 @@ from capsella.grid import duration
 from capsella.search.figures import front_figure, importance_figure, rungs_figure
 from capsella.search.final import FinalTest
 from capsella.search.importance import importances
+from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
 from capsella.search.schedule import done
-from capsella.search.search import Search
 from capsella.training.environment import environment
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,37 +15,13 @@ from capsella.search.candidate import Images
 from capsella.search.cost import Costs
 from capsella.search.defaults import default_space
 from capsella.search.length import rules_of, shortened
+from capsella.search.opened import Search
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
-from capsella.search.schedule import Rules
 from capsella.search.space import Space
 from capsella.search.study import Study, check_optuna, storage_url
 from capsella.search.worker import Worker
 from capsella.training import Machine, Recipe
-
-
-@dataclass(frozen=True)
-class Search:
-    """A search that this process takes part in.
-
-    recipe: as it was given. trained: the same as candidates are trained, perhaps for fewer epochs.
-    """
-
-    folder: Path
-    name: str
-    recipe: Recipe
-    trained: Recipe
-    space: Space
-    options: SearchOptions
-    rules: Rules
-    study: Study
-    images: Images
-    machine: Machine
-
-    @property
-    def outcome(self) -> Outcome:
-        """What is found so far."""
-        return Outcome.of(self.options.objectives, self.rules, self.study.records(), self.study.points)
 
 
 def open_search(
@@ -132,21 +108,8 @@ def work(search: Search, console: Console | None = None) -> Outcome:
     console = console or Console(quiet=True)
     began, options = time.monotonic(), search.options
     with console.status("beginning") as status:
-        worker = Worker(
-            study=search.study,
-            folder=search.folder,
-            name=search.name,
-            recipe=search.trained,
-            space=search.space,
-            rules=search.rules,
-            options=options,
-            images=search.images,
-            costs=Costs(options, search.images),
-            machine=search.machine,
-            say=_sayer(console),
-            begin=status.update,
-            deadline=None if options.minutes is None else began + 60 * options.minutes,
-        )
+        deadline = None if options.minutes is None else began + 60 * options.minutes
+        worker = Worker(search, Costs(options, search.images), _sayer(console), status.update, deadline)
         worker.run()
     outcome = search.outcome
     write_json(search.folder / "outcome.json", outcome.to_dict())
