@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from capsella.data.batches import evenly
 from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent, with_interval
@@ -164,7 +164,8 @@ def _samples(evaluation: Evaluation, images: LabelledImages) -> Section:
         "Test images at even distances through the set. Green: right. Red: wrong: the true class, and what it was "
         "taken for. The number is the activation of the predicted class."
     )
-    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, _spread(images, SAMPLES)))
+    picked = evenly(len(images), SAMPLES)
+    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, picked))
 
 
 def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section:
@@ -196,11 +197,6 @@ def _example(evaluation: Evaluation, images: LabelledImages) -> tuple[int, Float
     return int(index), images.take(index).images[0].float() / 255
 
 
-def _spread(images: LabelledImages, most: int) -> Int[Tensor, "picked"]:
-    """Indices of at most so many, evenly spaced: sets are often sorted by class."""
-    return torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
-
-
 def _reliability(evaluation: Evaluation) -> Section:
     text = (
         "Images sorted by confidence: a point on the dashed line means that of the images with that confidence, this "
@@ -215,7 +211,7 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
     name, title = "coupling_entropy", "Routing"
     if not isinstance(model, CapsuleClassifier):
         return Section(name, title, "This model has no capsules, so nothing is routed.")
-    picked = _spread(images, TRACED)
+    picked = evenly(len(images), TRACED)
     layers = routing_diagnostics(model, images.take(picked).images.float() / 255)
     if not layers:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")
