@@ -9,7 +9,7 @@ from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.data import single_images
-from capsella.errors import counted
+from capsella.environment import machine, versions
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
 from capsella.explain.page import embedded, render_page
@@ -84,15 +84,14 @@ def protocol(plan: Plan) -> str:
 
 
 def _facts(found: Findings) -> dict[str, str]:
-    splits, made_with = found.plan.splits, found.environment
+    splits = found.plan.splits
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     height, width = splits.image_size
-    threads = int(str(made_with["threads"]))
     facts = {
         "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
         "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
-        "machine": f"{made_with['cpu']}, {counted(threads, 'thread')}; GPU: {made_with['gpu']}",
-        "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
+        "machine": machine(found.environment),
+        "versions": versions(found.environment),
     }
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)

@@ -13,8 +13,8 @@ from capsella.compare.trained import Trained, train_all
 from capsella.compare.unfinished import is_unfinished
 from capsella.compare.verdict import judge
 from capsella.data import single_images
+from capsella.environment import environment
 from capsella.files import alone_in, write_json
-from capsella.training.environment import environment
 
 
 def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:

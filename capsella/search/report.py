@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from capsella.environment import environment, machine, versions
 from capsella.errors import counted
 from capsella.explain.page import embedded, render_page
 from capsella.files import write_text
@@ -13,7 +14,6 @@ from capsella.search.importance import importances
 from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
 from capsella.search.schedule import done
-from capsella.training.environment import environment
 
 
 class Section(NamedTuple):
@@ -159,6 +159,6 @@ def _facts(search: Search, outcome: Outcome) -> dict[str, str]:
         "trials": f"{sum(record.state == 'done' for record in records)} finished, {refused} refused or diverged, "
         f"{lost} lost with a worker and taken up",
         "cost": f"{duration(sum(seconds))} of training in all; {each}",
-        "machine": f"{made_with['cpu']}, {counted(int(str(made_with['threads'])), 'thread')}; GPU: {made_with['gpu']}",
-        "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
+        "machine": machine(made_with),
+        "versions": versions(made_with),
     }

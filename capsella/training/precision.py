@@ -15,9 +15,9 @@ import pooch
 import torch
 from torch import nn
 
+from capsella.environment import processor
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import write_json
-from capsella.training.environment import processor
 
 Exact = Literal["32-true", "bf16-mixed"]
 """float32; or convolutions and dense layers in bfloat16, all else in float32."""

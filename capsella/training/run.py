@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from capsella.environment import environment
 from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
 from capsella.routing import EMRouting
 from capsella.training.devices import starts_training
-from capsella.training.environment import environment
 from capsella.training.logs import read_metrics
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe

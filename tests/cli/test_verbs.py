@@ -6,9 +6,9 @@ import shutil
 import pytest
 from PIL import Image
 
+from capsella.environment import environment
 from capsella.models import list_models
 from capsella.routing import ROUTINGS
-from capsella.training.environment import environment
 from capsella.version import __version__
 
 
