@@ -12,7 +12,7 @@ from capsella.data import single_images
 from capsella.environment import machine, versions
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
-from capsella.explain.page import embedded, render_page
+from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import confusion_figure, robustness_figure
 from capsella.explain.report import reconstruction_section, tweak_section
 from capsella.explain.sections import Section
@@ -40,11 +40,6 @@ def write_comparison(found: Findings) -> Path:
     """
     folder, test = found.plan.folder, found.plan.splits.test
     sections = _sections(found)
-    pictures = {
-        one.name: embedded(one.figure, folder / "figures" / f"{one.name}.png")
-        for one in sections
-        if one.figure is not None
-    }
     page = render_page(
         "capsella.compare",
         "report.html.jinja",
@@ -57,7 +52,7 @@ def write_comparison(found: Findings) -> Path:
         protocol=protocol(found.plan),
         facts=_facts(found),
         sections=sections,
-        pictures=pictures,
+        pictures=pictures_of(sections, folder),
     )
     path = folder / "report.html"
     write_text(path, page)

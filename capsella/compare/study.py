@@ -8,7 +8,7 @@ from rich.console import Console
 from capsella.compare.measure import Measured, hits, measure, shipped_robustness, write_predictions
 from capsella.compare.plan import Plan, begin
 from capsella.compare.report import Findings, protocol, write_comparison
-from capsella.compare.sides import Judged, Side
+from capsella.compare.sides import Side, Yardstick
 from capsella.compare.trained import Trained, train_all
 from capsella.compare.unfinished import is_unfinished
 from capsella.compare.verdict import judge
@@ -40,7 +40,7 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])
     names = [one.name for one in measured if is_unfinished(one.trained)]
-    judged = Judged(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, names)
+    judged = Yardstick(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, names)
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     curves = shipped_robustness(pair, images, plan.splits.name)
     found = Findings(plan, measured, pair, verdict, curves, environment())

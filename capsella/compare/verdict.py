@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool
 
-from capsella.compare.sides import Judged, Side
+from capsella.compare.sides import Side, Yardstick
 from capsella.evaluation.intervals import Interval, McNemar, balanced_interval, difference_interval, mcnemar
 from capsella.evaluation.robustness.kept import Kept, kept
 
@@ -36,7 +36,7 @@ class Verdict:
     sentences: dict[str, str]
 
 
-def judge(capsules: Side, cnn: Side, by: Judged) -> Verdict:
+def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     """Who wins, by how much, whether it is worth shipping, and what to do next.
 
     The best network of each kind must have been chosen on other images than these.
@@ -73,7 +73,7 @@ def judge(capsules: Side, cnn: Side, by: Judged) -> Verdict:
     )
 
 
-def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Judged) -> bool:
+def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Yardstick) -> bool:
     """Whether a network is right more often than always saying the largest class, and finds more of each than guessing.
 
     Both with 95 % confidence: the interval of the difference, image by image, and that of the balanced accuracy.
@@ -88,7 +88,7 @@ def points(share: float) -> str:
 
 
 def _headline(
-    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Judged
+    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
 ) -> str:
     if not useful:
         return (
@@ -131,7 +131,7 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) ->
     )
 
 
-def _chance(one: Side, by: Judged) -> str:
+def _chance(one: Side, by: Yardstick) -> str:
     ahead = difference_interval(one.hits, by.labels[None] == by.largest)
     found = balanced_interval(one.hits, by.labels)
     shown = "is" if better_than_chance(one.hits, by) else "is not shown to be"
@@ -143,7 +143,7 @@ def _chance(one: Side, by: Judged) -> str:
     )
 
 
-def _training(by: Judged) -> str:
+def _training(by: Yardstick) -> str:
     if not by.unfinished:
         return f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
     return (
@@ -183,7 +183,7 @@ def _speed(
     return ship.network, f"{facts}. Within {limit:g} ms, ship {ship.network}: {why}."
 
 
-def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Judged) -> str:
+def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Yardstick) -> str:
     """A network holds better only where the interval of the difference of what is kept excludes 0."""
     if not left:
         measured = capsules.changed is not None and cnn.changed is not None
@@ -205,7 +205,7 @@ def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Judged) ->
 
 
 def _next(
-    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Judged
+    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
 ) -> str:
     advice = [_slope(one, *one.smaller) for one in (capsules, cnn) if one.smaller is not None]
     if by.unfinished:

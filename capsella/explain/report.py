@@ -12,7 +12,7 @@ from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent, with_interval
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
-from capsella.explain.page import embedded, render_page
+from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import entropy_figure, reliability_figure, training_figure
 from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.routing_views import routing_diagnostics
@@ -65,11 +65,8 @@ def write_report(
     if len(evaluation.labels) != len(test_images) or not evaluation.labels.equal(test_images.labels):
         raise ValueError("evaluation: must be of test_images, got one with other labels")
     sections = _sections(model, evaluation, test_images, metrics_csv)
-    pictures = {}
-    for section in sections:
-        if section.figure is not None:
-            pictures[section.name] = embedded(section.figure, folder / "figures" / f"{section.name}.png")
-    shown: dict[str, object] = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
+    shown: dict[str, object] = {"title": title, "facts": facts, "sections": sections}
+    shown["pictures"] = pictures_of(sections, folder)
     shown |= {**_words(evaluation, training), "percent": percent, "with_interval": with_interval}
     path = folder / "report.html"
     write_text(path, render_page("capsella.explain", "report.html.jinja", **shown))

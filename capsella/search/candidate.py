@@ -15,7 +15,7 @@ from capsella.errors import BusyError
 from capsella.files import alone_in
 from capsella.search.schedule import Job
 from capsella.training import Machine, Recipe, RunFolder, resume, train
-from capsella.training.checkpoint import Row, read_progress
+from capsella.training.checkpoint import EpochRow, read_progress
 from capsella.training.validation import kept_by
 
 LOCKED_SECONDS = 2.0
@@ -92,7 +92,7 @@ def train_to(recipe: Recipe, folder: Path, epochs: int, images: Images, machine:
         with contextlib.suppress(BusyError):  # another process looked just now whether anything may go
             before = _go_on(recipe, files, epochs, splits, machine, name)
     progress = read_progress(files.checkpoint)
-    best: Row = progress.best or {}
+    best: EpochRow = progress.best or {}
     error = best[kept_by(files.read_config()[1])]
     return Trained(error, best["validation_loss"], progress.epoch - before, time.monotonic() - began)
 

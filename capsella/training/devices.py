@@ -17,7 +17,7 @@ from capsella.errors import CapsellaError, require
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_whole
 from capsella.training.options import Machine
-from capsella.training.precision import Choice, choose_precision, kind_of
+from capsella.training.precision import PrecisionChoice, choose_precision, kind_of
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
@@ -59,14 +59,14 @@ def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def settle(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None, str | None]:
+def settle(recipe: Recipe, machine: Machine) -> tuple[Recipe, PrecisionChoice | None, str | None]:
     """The recipe with the precision and the votes that "auto" is on this machine, and why each is."""
     recipe, precision = settle_precision(recipe, machine)
     recipe, votes = settle_votes(recipe, machine)
     return recipe, precision, votes
 
 
-def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None]:
+def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, PrecisionChoice | None]:
     """The recipe with the precision that "auto" is on this machine, and why; any other recipe as it is."""
     if recipe.precision != "auto":
         return recipe, None

@@ -13,13 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from capsella.errors import CapsellaError
 from capsella.files import write_csv
-from capsella.training.checkpoint import Row
+from capsella.training.checkpoint import EpochRow
 
 if TYPE_CHECKING:  # a tenth of a second to import: only where a training starts
     from torch.utils.tensorboard import SummaryWriter
 
 
-def write_metrics(path: Path, history: list[Row]) -> None:
+def write_metrics(path: Path, history: list[EpochRow]) -> None:
     """metrics.csv: one row an epoch, whole or not at all."""
     rows = ([row.get(name, "") for name in history[0]] for row in history)
     write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
@@ -52,14 +52,14 @@ def open_events(folder: Path, step: int) -> "SummaryWriter":
     return SummaryWriter(str(folder), purge_step=step)
 
 
-def write_events(writer: "SummaryWriter", row: Row) -> None:
+def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
     """One epoch's metrics to TensorBoard, at its step."""
     for key, value in row.items():
         if key not in ("epoch", "step"):
             writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
 
 
-def epoch_line(row: Row, epochs: int, kept_by: str = "validation_error") -> str:
+def epoch_line(row: EpochRow, epochs: int, kept_by: str = "validation_error") -> str:
     """One line for the console, with the error that epochs are kept by."""
     balanced = "" if kept_by == "validation_error" else f"balanced {row[kept_by]:.2f} %  "
     return (

@@ -22,7 +22,7 @@ from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
-from capsella.training.checkpoint import Progress, Row, load_checkpoint, read_progress, save_checkpoint
+from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
@@ -234,14 +234,14 @@ class Trainer:
                 "a smaller learning rate or --gradient-clip may help"
             )
 
-    def _finish_epoch(self) -> Row:
+    def _finish_epoch(self) -> EpochRow:
         """Validate, keep the weights where they are to be kept, write metrics and checkpoint."""
         progress, sums = self.progress, devices.sums_over_devices(self.progress.sums, self.fabric)
         self.judged.eval()
         validation = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation.loss, progress.step)
         progress.epoch += 1
-        row: Row = {
+        row: EpochRow = {
             "epoch": progress.epoch,
             "step": progress.step,
             "images_seen": int(sum(row["train_images"] for row in progress.history) + sums["images"]),

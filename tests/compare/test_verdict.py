@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from capsella.compare.sides import Judged, Side
+from capsella.compare.sides import Side, Yardstick
 from capsella.compare.verdict import judge as judge_by
 from capsella.evaluation.robustness.kept import Changed, kept
 from capsella.grid import still_falls
@@ -16,7 +16,7 @@ CLASSES = ("basophil", "eosinophil", "lymphocyte", "monocyte", "neutrophil")
 
 
 def judge(capsules, cnn, limit, labels=EVEN, unfinished=()):
-    return judge_by(capsules, cnn, Judged(labels, CLASSES, limit, 30, unfinished))
+    return judge_by(capsules, cnn, Yardstick(labels, CLASSES, limit, 30, unfinished))
 
 
 def right(*counts, first=0):

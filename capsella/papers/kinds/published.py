@@ -104,7 +104,7 @@ class PublishedTable(Published, Protocol):
         ...
 
 
-class Trained(ABC):
+class FromTrainings(ABC):
     """What is made of trainings: `Published.run`, by `trainings` and `made_of`."""
 
     needs_all: ClassVar[bool] = False
@@ -128,7 +128,7 @@ class Trained(ABC):
         return self.made_of(results, folder, command, console)
 
 
-class FolderTable(Trained):
+class FolderTable(FromTrainings):
     """A table whose JSON has the name of the folder of its runs."""
 
     def path(self, folder: Path) -> Path:
