@@ -125,10 +125,9 @@ def _sections(search: Search, outcome: Outcome, others: list[str]) -> list[Secti
     if found is None:
         text = "Too few candidates for it, or all with the same error."
         return [*sections, Section("importance", "Which fields mattered", text)]
-    rung = search.rules.rungs[found.rung]
     text = (
-        f"fANOVA over {counted(found.trials, 'candidate')} at epoch {rung}: how much of what their errors vary by each "
-        "field explains. With few candidates this is rough."
+        f"fANOVA over {counted(found.trials, 'candidate')} at epoch {search.rules.rungs[0]}: how much of what their "
+        "errors vary by each field explains. With few candidates this is rough."
     )
     return [*sections, Section("importance", "Which fields mattered", text, importance_figure(found.shares))]
 
