@@ -29,6 +29,7 @@ from capsella.training.mixup import mix
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
+from capsella.training.settle import settle
 from capsella.training.validation import Validation, is_to_keep, kept_by, reaches, routing_row, summary_of, validate
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def train(
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()
-        recipe, precision, votes = devices.settle(recipe, machine)
+        recipe, precision, votes = settle(recipe, machine)
         fabric = devices.launch(recipe, machine)
         files = RunFolder(devices.folder_of_first(fabric, folder))
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), splits)
