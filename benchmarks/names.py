@@ -15,10 +15,10 @@ from pathlib import Path
 
 import tyro
 
+from capsella.environment import environment
 from capsella.evaluation.prediction.journal import Journal
 from capsella.evaluation.prediction.listing import image_files
 from capsella.files import write_json
-from capsella.training.environment import environment
 
 CLASSES = ("no", "yes")
 

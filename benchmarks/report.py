@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.parity import Parity
 from benchmarks.runner import Options, Result
-from capsella.training.environment import environment
+from capsella.environment import environment
 
 COLUMNS = ("median ms", "min–max", "images/s", "× plain", "× eager", "× compile", "MiB", "GFLOP/s", "× floor")
 WORST = 3  # differing tensors that a refusal names

@@ -20,13 +20,13 @@ from rich.console import Console
 from torch import Tensor
 
 from capsella.data import batches, load_data
+from capsella.environment import environment
 from capsella.files import write_json
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
 from capsella.papers import get_recipe
 from capsella.training import Recipe
 from capsella.training.augment import Augment
-from capsella.training.environment import environment
 
 ULP = torch.finfo(torch.float32).eps
 

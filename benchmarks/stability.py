@@ -18,11 +18,11 @@ from torch import Tensor
 
 from benchmarks.plain import PlainEMRouting
 from capsella.data import DataOptions, ImageSet, load_data
+from capsella.environment import environment
 from capsella.files import write_json, write_whole
 from capsella.losses import LossOptions, spread_loss
 from capsella.models import create_model
 from capsella.routing import EMRouting, Routing
-from capsella.training.environment import environment
 
 COLOURS = {"capsella": "#1f6f9f", "plain": "#c2571a"}
 

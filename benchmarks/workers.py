@@ -21,6 +21,7 @@ import tyro
 from PIL import Image
 
 from capsella import cluster
+from capsella.environment import environment
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.shards.job import SIZE, predict_shards
 from capsella.evaluation.shards.parts import parts_of, write_names
@@ -28,7 +29,6 @@ from capsella.evaluation.shards.worker import Work, Worker
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.training import load_run
-from capsella.training.environment import environment
 
 WORKERS = (1, 2, 8, 32, 128, 512, 1024)
 PARTS = 60

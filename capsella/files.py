@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -91,15 +92,32 @@ def lock(file: IO[Any], busy: str) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path, wait: float = 0.0, every: float = 0.2) -> Iterator[None]:
     """Be the only process that works in a folder, which is made where it is not there.
 
     The file .lock in it holds the process's number, and is removed at the end. So are the folders made for it, where
     nothing else came into them. A lock that a killed process left behind is taken over.
 
+    wait: seconds that another process may still work there. every: seconds between looks.
+
     Raises:
-        CapsellaError: another process works there.
+        BusyError: another process works there.
     """
+    until = time.monotonic() + wait
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(_alone_now(folder))
+                break
+            except BusyError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(every)
+        yield
+
+
+@contextlib.contextmanager
+def _alone_now(folder: Path) -> Iterator[None]:
     path, made = folder / ".lock", [one for one in (folder, *folder.parents) if not one.exists()]
     while True:
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,9 @@ PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
 # Each part may import itself and those before it.
 PARTS = [
-    *("version", "errors", "files", "types", "_native", "cluster", "routing", "layers", "losses", "models", "data"),
-    *("training", "evaluation", "explain", "export", "grid", "search", "papers", "compare", "reproduce"),
-    *("share", "explorer", "cli"),
+    *("version", "errors", "files", "types", "environment", "_native", "cluster", "routing", "layers", "losses"),
+    *("models", "data", "training", "evaluation", "explain", "export", "grid", "search", "papers", "compare"),
+    *("reproduce", "share", "explorer", "cli"),
 ]
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 

@@ -3,10 +3,11 @@
 import signal
 import subprocess
 import sys
+from threading import Timer
 
 import pytest
 
-from capsella.errors import CapsellaError
+from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
 
 HOLD = """
@@ -37,6 +38,19 @@ def test_another_process_is_named_and_kept_out(holder, tmp_path):
         f"{tmp_path / 'run'}: capsella is at work there already (process {holder.pid}); "
         "wait for its end, or choose another folder"
     )
+
+
+def test_who_waits_comes_next(holder, tmp_path):
+    with pytest.raises(BusyError), alone_in(tmp_path / "run", wait=0.2, every=0.05):
+        pass
+    Timer(0.2, holder.kill).start()
+    with alone_in(tmp_path / "run", wait=60.0, every=0.05):
+        assert holder.wait() == -signal.SIGKILL
+
+
+def test_what_comes_of_the_work_is_no_reason_to_wait(tmp_path):
+    with pytest.raises(BusyError, match="another"), alone_in(tmp_path, wait=60.0):
+        raise BusyError("another")
 
 
 def test_what_a_killed_process_left_is_taken_over(holder, tmp_path):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from capsella.papers.kinds.published import hardware
+from capsella.environment import hardware
 from tools.markdown import markdown_row
 
 BAR_MS = 50.0

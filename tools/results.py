@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from capsella.environment import hardware
 from capsella.errors import CapsellaError
-from capsella.papers.kinds.published import hardware, marked_cells
+from capsella.papers.kinds.published import marked_cells
 from capsella.training import Recipe
 from capsella.training.command_line import command
 from tools.laboratories import laboratories_section

@@ -8,8 +8,8 @@ from rich.table import Table
 from capsella import _native
 from capsella.cli.screen import show
 from capsella.data import data_root
+from capsella.environment import environment
 from capsella.routing import ROUTINGS
-from capsella.training.environment import environment
 from capsella.training.precision import choose_precision
 
 

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import tyro
 
+from capsella.cli.chosen import recipe_groups
 from capsella.cli.screen import list_entries
-from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group, recipe_summary, recipe_text
+from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_summary, recipe_text
 from capsella.training.command_line import leaves
 
 
@@ -29,14 +30,6 @@ def run(arguments: list[str]) -> None:
     else:
         groups = recipe_groups(pattern)
         list_entries({group: [(name, recipe_summary(name)) for name in names] for group, names in groups.items()})
-
-
-def recipe_groups(pattern: str = "*") -> dict[str, list[str]]:
-    """Registered names that match a shell pattern, by paper."""
-    groups: dict[str, list[str]] = {}
-    for name in list_recipes(pattern):
-        groups.setdefault(recipe_group(name), []).append(name)
-    return dict(sorted(groups.items()))
 
 
 def _show(name: str) -> None:

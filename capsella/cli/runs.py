@@ -1,8 +1,12 @@
 """Several runs on one command line."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 
+from capsella.data import ImageSet, load_data, single_images
+from capsella.errors import CapsellaError
 from capsella.training import Run, load_run
 
 
@@ -21,3 +25,44 @@ def load_runs(folders: Sequence[Path]) -> dict[str, Run]:
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     return dict(zip(names, map(load_run, folders), strict=True))
+
+
+def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, ImageSet]:
+    """The name of the first run's images, and its test images.
+
+    The others' must be the same, whatever flags or split file they come from, so that they are new to every run.
+
+    `purpose`: as for `single_images`.
+
+    Raises:
+        CapsellaError: a run was tested on other images.
+    """
+    (first, trained), *others = runs.items()
+    splits = load_data(trained.recipe.data)
+    test = single_images(splits.test, purpose)
+    for name, other in others:
+        if other.recipe.data == trained.recipe.data:
+            continue
+        if difference := _difference(test, single_images(load_data(other.recipe.data).test, purpose)):
+            raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
+    return splits.name, test
+
+
+def _difference(first: ImageSet, other: ImageSet) -> str:
+    """What tells two sets apart, in words; "" where they hold the same images of the same classes, in any order."""
+    if first.classes != other.classes:
+        return f"but the classes are {', '.join(first.classes)} there and {', '.join(other.classes)} here"
+    if first.images.shape[1:] != other.images.shape[1:]:
+        there, here = ("×".join(map(str, (*one.image_size, one.channels))) for one in (first, other))
+        return f"but they are {there} there and {here} here"
+    known = _digests(first)
+    shared = (known & _digests(other)).total()
+    if shared == known.total() == len(other):
+        return ""
+    return f"but of {len(first)} there and {len(other)} here {shared} are the same"
+
+
+def _digests(images: ImageSet) -> Counter[tuple[bytes, int]]:
+    """Pixels and label of each image, counted."""
+    pixels = (blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in images.images)
+    return Counter(zip(pixels, images.labels.tolist(), strict=True))

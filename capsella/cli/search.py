@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli import screen
+from capsella.cli.chosen import chosen_recipe
 from capsella.cli.flags import prepare
-from capsella.cli.train import chosen_recipe
 from capsella.cluster import Place, joined
 from capsella.errors import CapsellaError, counted
 from capsella.grid import duration

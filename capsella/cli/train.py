@@ -1,7 +1,7 @@
 """`capsella train`."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +9,12 @@ import tyro
 from rich.console import Console
 
 from capsella.cli import screen
+from capsella.cli.chosen import chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
-from capsella.cli.recipes import recipe_groups
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.cluster import Place, joined
-from capsella.data.outline import outline
 from capsella.errors import require
-from capsella.papers import get_recipe, list_recipes, recipe_function
-from capsella.papers.own_images import DEFAULT, fitted
-from capsella.training import Machine, Recipe, is_launched_first, new_run_folder, read_recipe, resume, train
+from capsella.training import Machine, Recipe, is_launched_first, new_run_folder, resume, train
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
@@ -112,49 +109,3 @@ def _warn_of_few_epochs(asked: int, chosen: int, console: Console) -> None:
             f"note: {chosen} epochs are usual for these images; after {asked} a network is seldom trained to the end",
             soft_wrap=True,
         )
-
-
-def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, Path | None, list[str]]:
-    """The name of the recipe, the recipe for the folder of images if one is given, that folder, and the flags.
-
-    Raises:
-        ValueError: no recipe has the name, and no folder. CapsellaError: a recipe's file that cannot be read.
-    """
-    if arguments[0].endswith(".json"):
-        recipe, (file, *words) = read_recipe(Path(arguments[0])), arguments
-        images = Path(words.pop(0)) if words and not words[0].startswith("-") else None
-        if images is not None:
-            require(recipe.data.name == "folder", "be left out: the recipe is not for a folder", images=str(images))
-            recipe = replace(recipe, data=replace(recipe.data, path=images))
-        return Path(file).stem, recipe, images, words
-    name, images, words = _named(arguments)
-    return name, get_recipe(name) if images is None else _fit(name, images, words, console), images, words
-
-
-def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
-    """The recipe's name, the folder of images if one is given, and the flags."""
-    first, *words = arguments
-    if first not in list_recipes():
-        if not Path(first).is_dir():
-            recipe_function(first)  # raises, with the nearest name
-        return DEFAULT, Path(first), words
-    if words and not words[0].startswith("-"):
-        return first, Path(words[0]), words[1:]
-    return first, None, words
-
-
-def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
-    """The recipe for this folder; says what was chosen and why, but for what the flags set."""
-    found = outline(images)
-    recipe, reasons = fitted(get_recipe(name), found)
-    if not set(words) & {"-h", "--help"}:
-        console.print(f"{images}: {found}\nrecipe {name}; chosen for these images:", markup=False, soft_wrap=True)
-        given = {word.partition("=")[0].rpartition(".")[2].lstrip("-").replace("_", "-") for word in words}
-        for flag, reason in reasons.items():
-            if flag.split()[0].lstrip("-") not in given:
-                console.print(f"  {flag:<16} {reason}", markup=False, soft_wrap=True)
-        changes = f"mirrored, and shifted by up to {recipe.augment.shift} pixels"
-        if recipe.augment.zoom > 1:
-            changes = "turned, mirrored, shifted, and changed as other microscopes, stains and cameras would"
-        console.print(f"  training images are {changes} (--no-flip, --shift 0)", markup=False, soft_wrap=True)
-    return recipe

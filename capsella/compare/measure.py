@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool
 
 from capsella.compare.trained import Trained
-from capsella.data import ImageSet
+from capsella.data import ImageSet, evenly
 from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
 from capsella.evaluation.intervals import Interval, accuracy_interval
 from capsella.evaluation.robustness.kept import Changed
@@ -145,7 +144,7 @@ def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: I
 def shipped_robustness(champions: Sequence[Measured], images: ImageSet, name: str) -> Robustness:
     """The curves of the runs that would be shipped."""
     models = {one.name: one.model() for one in champions}
-    return measure_robustness(models, _spread(images), data=name)
+    return measure_robustness(models, images.subset(evenly(len(images), MOST_CHANGED)), data=name)
 
 
 def write_predictions(path: Path, measured: Sequence[Measured], images: ImageSet) -> None:
@@ -166,7 +165,7 @@ def _evaluate(folder: Path, images: ImageSet) -> Evaluation:
 
 def _changed(one: Trained, images: ImageSet) -> Changed:
     models = {str(seed): load_run(run.folder).model for seed, run in one.by_seed.items()}
-    result = measure_robustness(models, _spread(images), batch_size=32)
+    result = measure_robustness(models, images.subset(evenly(len(images), MOST_CHANGED)), batch_size=32)
     curves = {change: [result.curve(seed, change) for seed in models] for change in result.perturbations}
     return Changed(
         np.stack([points[0].hits for points in next(iter(curves.values()))]),
@@ -175,10 +174,6 @@ def _changed(one: Trained, images: ImageSet) -> Changed:
             for change, seeds in curves.items()
         },
     )
-
-
-def _spread(images: ImageSet) -> ImageSet:
-    return images.subset(torch.linspace(0, len(images) - 1, min(MOST_CHANGED, len(images))).round().long())
 
 
 def _latencies(networks: Sequence[Trained], images: ImageSet) -> dict[str, Latency]:

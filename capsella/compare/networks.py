@@ -9,7 +9,7 @@ import torch
 from capsella.data import Splits
 from capsella.errors import unknown_name
 from capsella.models import CapsuleClassifier, ImageClassifier, list_models
-from capsella.models.base import count_parameters
+from capsella.models.base import count_parameters, shipped_parameters
 from capsella.papers.own_images import recipe_for
 from capsella.training import Recipe
 
@@ -87,9 +87,8 @@ def candidates(names: Sequence[str], splits: Splits, stem: str | None = None) ->
             recipe = recipe.with_model(stem=stem)
         model = _outline(recipe, splits)
         family: Family = "capsules" if isinstance(model, CapsuleClassifier) else "CNN"
-        decoder = getattr(model, "decoder", None)
-        drawing = 0 if decoder is None else count_parameters(decoder)
-        found.append(Candidate(name, family, count_parameters(model) - drawing, drawing, recipe_name, recipe))
+        shipped = shipped_parameters(model)
+        found.append(Candidate(name, family, shipped, count_parameters(model) - shipped, recipe_name, recipe))
     if len({one.family for one in found}) < 2:
         raise ValueError(
             f"models: must have at least one capsule network and one CNN to compare, got {', '.join(names) or 'none'}"

@@ -71,20 +71,16 @@ class Plan:
 
     def data(self, share: float = 1.0) -> DataOptions:
         """The images with the split of this comparison, or with a share of its training images."""
-        given = self.options
-        file = self.folder / ("split.csv" if share == 1 else f"split-{share:g}.csv")
-        return DataOptions(
-            name="folder",
-            path=given.folder,
-            size=given.size,
-            channels=given.channels,
-            cells=given.cells,
+        return replace(
+            self.options.data,
+            split_file=self.folder / ("split.csv" if share == 1 else f"split-{share:g}.csv"),
             cell_radius=self.splits.cell_radius,
             range=self.splits.value_range,
-            split_file=file,
-            group=given.group,
-            skip_broken=given.skip_broken,
             duplicates="ignore",  # they were looked for when the split was drawn
+            folds=None,
+            fold=None,
+            validation=DataOptions.validation,
+            test=DataOptions.test,
         )
 
     def recipe(self, one: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:

@@ -9,14 +9,15 @@ from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.data import single_images
-from capsella.errors import counted
+from capsella.environment import machine, versions
 from capsella.evaluation import Robustness
 from capsella.evaluation.intervals import accuracy_interval
-from capsella.explain.page import embedded, render_page
-from capsella.explain.plots import confusion_figure, read_metrics, robustness_figure
+from capsella.explain.page import pictures_of, render_page
+from capsella.explain.plots import confusion_figure, robustness_figure
 from capsella.explain.report import reconstruction_section, tweak_section
 from capsella.explain.sections import Section
 from capsella.files import write_text
+from capsella.training import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +40,6 @@ def write_comparison(found: Findings) -> Path:
     """
     folder, test = found.plan.folder, found.plan.splits.test
     sections = _sections(found)
-    pictures = {
-        one.name: embedded(one.figure, folder / "figures" / f"{one.name}.png")
-        for one in sections
-        if one.figure is not None
-    }
     page = render_page(
         "capsella.compare",
         "report.html.jinja",
@@ -56,7 +52,7 @@ def write_comparison(found: Findings) -> Path:
         protocol=protocol(found.plan),
         facts=_facts(found),
         sections=sections,
-        pictures=pictures,
+        pictures=pictures_of(sections, folder),
     )
     path = folder / "report.html"
     write_text(path, page)
@@ -83,15 +79,14 @@ def protocol(plan: Plan) -> str:
 
 
 def _facts(found: Findings) -> dict[str, str]:
-    splits, made_with = found.plan.splits, found.environment
+    splits = found.plan.splits
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     height, width = splits.image_size
-    threads = int(str(made_with["threads"]))
     facts = {
         "images": f"{splits.name}: {counts}; {height}×{width}×{splits.channels}",
         "classes": ", ".join(f"{name} ({count})" for name, count in splits.train.counts().items()),
-        "machine": f"{made_with['cpu']}, {counted(threads, 'thread')}; GPU: {made_with['gpu']}",
-        "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
+        "machine": machine(found.environment),
+        "versions": versions(found.environment),
     }
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
@@ -127,7 +122,7 @@ def _sections(found: Findings) -> list[Section]:
 
 def _learning(measured: Sequence[Measured], colours: Mapping[str, str], unfinished: Sequence[str]) -> Section:
     tables = {
-        one.name: [read_metrics(run.folder / "metrics.csv") for run in one.trained.by_seed.values()] for one in measured
+        one.name: [RunFolder(run.folder).read_metrics() for run in one.trained.by_seed.values()] for one in measured
     }
     training, validation = (
         {name: [table[column] for table in seeds] for name, seeds in tables.items()}

@@ -28,7 +28,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class Yardstick:
     """By what two networks are judged.
 
     labels, classes: of the test images. limit: milliseconds that an image may take. epochs: of the training.

@@ -8,13 +8,13 @@ from rich.console import Console
 from capsella.compare.measure import Measured, hits, measure, shipped_robustness, write_predictions
 from capsella.compare.plan import Plan, begin
 from capsella.compare.report import Findings, protocol, write_comparison
-from capsella.compare.sides import Judged, Side
+from capsella.compare.sides import Side, Yardstick
 from capsella.compare.trained import Trained, train_all
-from capsella.compare.unfinished import is_unfinished
 from capsella.compare.verdict import judge
 from capsella.data import single_images
+from capsella.environment import environment
 from capsella.files import alone_in, write_json
-from capsella.training.environment import environment
+from capsella.grid import still_learned
 
 
 def compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
@@ -39,8 +39,8 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     best = [champions["capsules"], champions["CNN"]]
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])
-    names = [one.name for one in measured if is_unfinished(one.trained)]
-    judged = Judged(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, names)
+    unfinished = [one.name for one in measured if still_learned([run.folder for run in one.trained.by_seed.values()])]
+    judged = Yardstick(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, unfinished)
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     curves = shipped_robustness(pair, images, plan.splits.name)
     found = Findings(plan, measured, pair, verdict, curves, environment())

@@ -7,11 +7,19 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool
 
-from capsella.compare.sides import Judged, Side
-from capsella.evaluation.intervals import Interval, McNemar, balanced_interval, difference_interval, mcnemar
+from capsella.compare.sides import Side, Yardstick
+from capsella.evaluation.intervals import (
+    FoldInterval,
+    Interval,
+    McNemar,
+    balanced_interval,
+    difference_interval,
+    mcnemar,
+)
 from capsella.evaluation.robustness.kept import Kept, kept
 
 Winner = Literal["capsules", "CNN"]
+Either = Interval | FoldInterval
 MOST_IMAGES = 1_000_000
 """More test images than that are no advice."""
 
@@ -36,7 +44,7 @@ class Verdict:
     sentences: dict[str, str]
 
 
-def judge(capsules: Side, cnn: Side, by: Judged) -> Verdict:
+def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     """Who wins, by how much, whether it is worth shipping, and what to do next.
 
     The best network of each kind must have been chosen on other images than these.
@@ -46,7 +54,7 @@ def judge(capsules: Side, cnn: Side, by: Judged) -> Verdict:
     """
     difference = difference_interval(capsules.hits, cnn.hits)
     pair = mcnemar(capsules.hits[capsules.shipped], cnn.hits[cnn.shipped])
-    winner: Winner | None = "capsules" if difference.low > 0 else "CNN" if difference.high < 0 else None
+    winner = winner_of(difference)
     useful = [one for one in (capsules, cnn) if better_than_chance(one.hits, by)]
     left = {}
     if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
@@ -73,7 +81,7 @@ def judge(capsules: Side, cnn: Side, by: Judged) -> Verdict:
     )
 
 
-def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Judged) -> bool:
+def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Yardstick) -> bool:
     """Whether a network is right more often than always saying the largest class, and finds more of each than guessing.
 
     Both with 95 % confidence: the interval of the difference, image by image, and that of the balanced accuracy.
@@ -82,22 +90,52 @@ def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Judged) -> bo
     return ahead.low > 0 and balanced_interval(hits, by.labels).low > 1 / len(np.unique(by.labels))
 
 
+def winner_of(difference: Either) -> Winner | None:
+    """The kind with the higher accuracy, by the interval of capsules less CNN; None where it holds 0."""
+    return "capsules" if difference.low > 0 else "CNN" if difference.high < 0 else None
+
+
+def wins(winner: Winner, capsules: str, cnn: str, difference: Either, over: str = "") -> str:
+    """The sentence that says which network wins; `over`: what its interval is over."""
+    best, other, sign = (capsules, cnn, 1) if winner == "capsules" else (cnn, capsules, -1)
+    low, high = sorted((sign * difference.low, sign * difference.high))
+    kind = "The capsule network" if winner == "capsules" else "The CNN"
+    return (
+        f"{kind} wins: {best} is right {100 * sign * difference.estimate:.1f} points more often than {other} "
+        f"(95 % interval{over} {100 * low:.1f} to {100 * high:.1f})."
+    )
+
+
+def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
+    """What a headline says of the networks that were not trained to the end; nothing where all were."""
+    early = [name for name in networks if name in unfinished]
+    return f" But {' and '.join(early)} still learned when the training ended." if early else ""
+
+
+def chance_sentence(network: str, is_better: bool, ahead: Either, largest: str, found: Either, guess: float) -> str:
+    """Whether a network is better than chance: its accuracy less that of the largest class, and its mean recall."""
+    return (
+        f"{network} {'is' if is_better else 'is not shown to be'} better than chance: it is right "
+        f"{points(ahead.estimate)} points ({points(ahead.low)} to {points(ahead.high)}) more often than always saying "
+        f"{largest}, and finds {100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}) of a "
+        f"class on average, where guessing finds {100 * guess:.1f} %."
+    )
+
+
 def points(share: float) -> str:
     """A difference of shares as percentage points, with its sign."""
     return f"{100 * share:+.1f}".replace("-", "−")
 
 
 def _headline(
-    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Judged
+    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
 ) -> str:
     if not useful:
         return (
             f"Neither is to be shipped yet: these test images do not show that {capsules.network} or {cnn.network} is "
             f"better than always saying {by.classes[by.largest]} ({100 * by.chance:.1f} %)."
         )
-    early = [one.network for one in (capsules, cnn) if one.network in by.unfinished]
-    more = f" But {' and '.join(early)} still learned when the training ended." if early else ""
-    return _winner(capsules, cnn, winner, difference) + more
+    return _winner(capsules, cnn, winner, difference) + still_learning((capsules.network, cnn.network), by.unfinished)
 
 
 def _winner(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
@@ -105,13 +143,7 @@ def _winner(capsules: Side, cnn: Side, winner: Winner | None, difference: Interv
     if winner is None:
         s = "" if seeds == 1 else "s"
         return f"No difference that these {images} test images and {seeds} seed{s} could show."
-    best, other, sign = (capsules, cnn, 1) if winner == "capsules" else (cnn, capsules, -1)
-    low, high = sorted((sign * difference.low, sign * difference.high))
-    kind = "The capsule network" if winner == "capsules" else "The CNN"
-    return (
-        f"{kind} wins: {best.network} is right {100 * sign * difference.estimate:.1f} points more often than "
-        f"{other.network} (95 % interval {100 * low:.1f} to {100 * high:.1f})."
-    )
+    return wins(winner, capsules.network, cnn.network, difference)
 
 
 def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) -> str:
@@ -131,19 +163,14 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) ->
     )
 
 
-def _chance(one: Side, by: Judged) -> str:
+def _chance(one: Side, by: Yardstick) -> str:
     ahead = difference_interval(one.hits, by.labels[None] == by.largest)
     found = balanced_interval(one.hits, by.labels)
-    shown = "is" if better_than_chance(one.hits, by) else "is not shown to be"
-    return (
-        f"{one.network} {shown} better than chance: it is right {points(ahead.estimate)} points "
-        f"({points(ahead.low)} to {points(ahead.high)}) more often than always saying {by.classes[by.largest]}, and "
-        f"finds {100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}) of a class on average, "
-        f"where guessing finds {100 / len(np.unique(by.labels)):.1f} %."
-    )
+    better, guess = better_than_chance(one.hits, by), 1 / len(np.unique(by.labels))
+    return chance_sentence(one.network, better, ahead, by.classes[by.largest], found, guess)
 
 
-def _training(by: Judged) -> str:
+def _training(by: Yardstick) -> str:
     if not by.unfinished:
         return f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
     return (
@@ -183,7 +210,7 @@ def _speed(
     return ship.network, f"{facts}. Within {limit:g} ms, ship {ship.network}: {why}."
 
 
-def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Judged) -> str:
+def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Yardstick) -> str:
     """A network holds better only where the interval of the difference of what is kept excludes 0."""
     if not left:
         measured = capsules.changed is not None and cnn.changed is not None
@@ -205,7 +232,7 @@ def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Judged) ->
 
 
 def _next(
-    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Judged
+    capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
 ) -> str:
     advice = [_slope(one, *one.smaller) for one in (capsules, cnn) if one.smaller is not None]
     if by.unfinished:

@@ -50,6 +50,15 @@ def _batches(
         yield Batch(taken.images.to(home).float() / 255, taken.labels.to(home), parts)
 
 
+def evenly(number: int, most: int) -> Int64[Tensor, "k"]:
+    """Indices of at most so many of a number of things, evenly spread: sets are often sorted by class.
+
+    >>> evenly(5, 3).tolist(), evenly(2, 3).tolist()
+    ([0, 2, 4], [0, 1])
+    """
+    return torch.linspace(0, number - 1, min(most, number)).round().long()
+
+
 def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> Int64[Tensor, "k"]:
     """Indices of an epoch: all of `images` once in random order; or `wanted` draws from them, each from all."""
     if wanted is None:

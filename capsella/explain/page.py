@@ -1,12 +1,14 @@
 """Pages that are one HTML file each, with their pictures in them: they open from a disk and ask no other machine."""
 
 import base64
+from collections.abc import Iterable
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from capsella.explain.plots import printable, write_png
+from capsella.explain.sections import Section
 
 
 def render_page(package: str, template: str, **values: object) -> str:
@@ -24,6 +26,15 @@ def render_page(package: str, template: str, **values: object) -> str:
         trim_blocks=True,
     )
     return printable(environment.get_template(template).render(values))
+
+
+def pictures_of(sections: Iterable[Section], folder: Path) -> dict[str, str]:
+    """Write the figures of sections as `folder`/figures/NAME.png, and return the same in base64 by name, for a page."""
+    return {
+        one.name: embedded(one.figure, folder / "figures" / f"{one.name}.png")
+        for one in sections
+        if one.figure is not None
+    }
 
 
 def embedded(figure: Figure, path: Path) -> str:

@@ -1,6 +1,5 @@
 """Figures of numbers: confusion, calibration, training curves, coupling entropy, robustness."""
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
-from capsella.errors import CapsellaError
 from capsella.evaluation import PERTURBATIONS, Calibration, Robustness, Roc, shares
 from capsella.files import write_whole
 
@@ -104,26 +102,6 @@ def reliability_figure(curve: Calibration) -> Figure:
     lower.bar(centres, curve.counts, width * 0.9, color=TRAIN)
     lower.set(xlabel="confidence", ylabel="images")
     return figure
-
-
-def read_metrics(path: Path) -> dict[str, Float[np.ndarray, "rows"]]:
-    """The columns of a run's metrics.csv as numbers; an empty cell is not-a-number.
-
-    Raises:
-        CapsellaError: the file is missing, has no rows, or holds something that is not a number.
-    """
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise CapsellaError(f"{path}: there is no such file; training writes it into the run folder") from None
-    if not rows:
-        raise CapsellaError(f"{path}: must hold at least one row of metrics, got none")
-    try:
-        # A row cut short (the run was killed while writing) has None where a cell is missing.
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0] if name is not None}
-    except ValueError as error:
-        raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
 
 
 def training_figure(metrics: Mapping[str, Float[np.ndarray, "rows"]]) -> Figure:

@@ -3,22 +3,17 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from capsella.data.batches import evenly
 from capsella.data.pairs import PairSet
 from capsella.data.split.sets import LabelledImages
 from capsella.evaluation import Evaluation, percent, with_interval
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
-from capsella.explain.page import embedded, render_page
-from capsella.explain.plots import (
-    entropy_figure,
-    read_metrics,
-    reliability_figure,
-    training_figure,
-)
+from capsella.explain.page import pictures_of, render_page
+from capsella.explain.plots import entropy_figure, reliability_figure, training_figure
 from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.explain.routing_views import routing_diagnostics
 from capsella.explain.sections import Section, confusion_sections, roc_section
@@ -28,6 +23,7 @@ from capsella.explain.words import Training, about_confusions, about_result, lim
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.routing import DEAD_BELOW
+from capsella.training.logs import read_metrics
 
 MOST_MISTAKES, SAMPLES, TRACED = 18, 18, 64
 PAIRS = (
@@ -69,11 +65,8 @@ def write_report(
     if len(evaluation.labels) != len(test_images) or not evaluation.labels.equal(test_images.labels):
         raise ValueError("evaluation: must be of test_images, got one with other labels")
     sections = _sections(model, evaluation, test_images, metrics_csv)
-    pictures = {}
-    for section in sections:
-        if section.figure is not None:
-            pictures[section.name] = embedded(section.figure, folder / "figures" / f"{section.name}.png")
-    shown: dict[str, object] = {"title": title, "facts": facts, "sections": sections, "pictures": pictures}
+    shown: dict[str, object] = {"title": title, "facts": facts, "sections": sections}
+    shown["pictures"] = pictures_of(sections, folder)
     shown |= {**_words(evaluation, training), "percent": percent, "with_interval": with_interval}
     path = folder / "report.html"
     write_text(path, render_page("capsella.explain", "report.html.jinja", **shown))
@@ -168,7 +161,8 @@ def _samples(evaluation: Evaluation, images: LabelledImages) -> Section:
         "Test images at even distances through the set. Green: right. Red: wrong: the true class, and what it was "
         "taken for. The number is the activation of the predicted class."
     )
-    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, _spread(images, SAMPLES)))
+    picked = evenly(len(images), SAMPLES)
+    return Section("samples", "Sample predictions", text, _predictions(evaluation, images, picked))
 
 
 def _mistakes(evaluation: Evaluation, images: LabelledImages) -> Section:
@@ -200,11 +194,6 @@ def _example(evaluation: Evaluation, images: LabelledImages) -> tuple[int, Float
     return int(index), images.take(index).images[0].float() / 255
 
 
-def _spread(images: LabelledImages, most: int) -> Int[Tensor, "picked"]:
-    """Indices of at most so many, evenly spaced: sets are often sorted by class."""
-    return torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
-
-
 def _reliability(evaluation: Evaluation) -> Section:
     text = (
         "Images sorted by confidence: a point on the dashed line means that of the images with that confidence, this "
@@ -219,7 +208,7 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
     name, title = "coupling_entropy", "Routing"
     if not isinstance(model, CapsuleClassifier):
         return Section(name, title, "This model has no capsules, so nothing is routed.")
-    picked = _spread(images, TRACED)
+    picked = evenly(len(images), TRACED)
     layers = routing_diagnostics(model, images.take(picked).images.float() / 255)
     if not layers:
         return Section(name, title, "No couplings were recorded: no layer routes between two or more parents.")

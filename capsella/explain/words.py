@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsella.data import Splits
+from capsella.environment import versions
 from capsella.evaluation import Evaluation, confusions
 from capsella.training import Run
 from capsella.training.balance import choose_balance
@@ -62,7 +63,7 @@ def run_facts(run: Run, splits: Splits) -> dict[str, str]:
         "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
         "balance": run.recipe.balance,
         "seed": str(run.recipe.seed),
-        "versions": f"capsella {run.environment['capsella']}, torch {run.environment['torch']}",
+        "versions": versions(run.environment),
     }
 
 

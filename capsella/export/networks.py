@@ -11,11 +11,11 @@ import torch
 from rich.console import Console
 
 from capsella.data.images import ImageSet
+from capsella.environment import environment
 from capsella.errors import CapsellaError
 from capsella.export.bench import Bench, bench
 from capsella.files import write_json
 from capsella.models import ImageClassifier
-from capsella.training.environment import environment
 
 Subject = tuple[ImageClassifier, ImageSet, str]
 """A network, the images that it is timed on, and what these are."""

@@ -1,6 +1,6 @@
 """The only loop over runs: rows × seeds × learning rates, resumed where it was interrupted, with the time left."""
 
-from capsella.grid.budget import Budget, BudgetName
+from capsella.grid.budget import Budget, BudgetName, Budgets
 from capsella.grid.clock import Clock, duration
 from capsella.grid.grid import (
     Grid,

@@ -104,3 +104,31 @@ class Budget:
         if self.cosine:
             return replace(optimizer, schedule="cosine", warmup_steps=steps // WARM_UP)
         return replace(optimizer, decay_steps=steps) if self.decays_once else optimizer
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """The budgets of a table's rows; the full one leaves each recipe as it is.
+
+    small_optimizer: at the small budget in place of each recipe's own.
+    """
+
+    small: Budget
+    night: Budget
+    small_optimizer: OptimizerOptions | None = None
+
+    def limit(self, recipe: Recipe, budget: BudgetName) -> Recipe:
+        """The recipe within the budget of that name."""
+        if budget == "full":
+            return recipe
+        if budget == "night":
+            return self.night.limit(recipe)
+        return self.small.limit(replace(recipe, optimizer=self.small_optimizer or recipe.optimizer))
+
+    def note(self, budget: BudgetName, before: str = "") -> str:
+        """A sentence for the note of a table, with words before it; none at the full budget."""
+        if budget == "full":
+            return ""
+        if budget == "night":
+            return f"{before}{self.night}. "
+        return f"{before}{self.small}{'' if self.small_optimizer is None else ', Adam'}. "

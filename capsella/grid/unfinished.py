@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import linregress
 
-from capsella.explain.plots import read_metrics
 from capsella.training import RunFolder
 
 STILL = 0.1
@@ -22,7 +21,7 @@ def still_learned(runs: Sequence[Path]) -> bool:
     Raises:
         CapsellaError: unreadable metrics of a run.
     """
-    tables = [read_metrics(RunFolder(run).metrics) for run in runs]
+    tables = [RunFolder(run).read_metrics() for run in runs]
     return any(still_falls([table[name] for table in tables]) for name in ("train_loss", "train_error"))
 
 

@@ -214,3 +214,9 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
 def count_parameters(module: nn.Module) -> int:
     """Learned numbers in a module."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def shipped_parameters(model: ImageClassifier) -> int:
+    """Learned numbers of a network without its decoder."""
+    decoder = getattr(model, "decoder", None)
+    return count_parameters(model) - (0 if decoder is None else count_parameters(decoder))

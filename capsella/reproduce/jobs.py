@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capsella.explain.plots import read_metrics
 from capsella.grid import Row
 from capsella.papers.published import CLAIMS, REPEATED
 from capsella.reproduce.entries import Entry
@@ -37,7 +36,7 @@ class Job:
             return 1.0
         if not (self.run.metrics.exists() and self.run.checkpoint.exists()):
             return 0.0
-        return min(1.0, len(read_metrics(self.run.metrics)["epoch"]) / self.row.recipe.epochs)
+        return min(1.0, len(self.run.read_metrics()["epoch"]) / self.row.recipe.epochs)
 
     def __str__(self) -> str:
         return f"{self.row.cost}, seed {self.seed}"

@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsella.environment import environment, hardware
 from capsella.errors import counted
 from capsella.explain.page import render_page
 from capsella.files import write_json, write_text
 from capsella.grid import duration
-from capsella.papers.kinds.published import hardware
 from capsella.papers.published import CLAIMS, paper_of
 from capsella.reproduce.entries import Entry
 from capsella.reproduce.jobs import Job
 from capsella.reproduce.plan import Plan, Planned
 from capsella.reproduce.section import Section, section_of
 from capsella.reproduce.verdicts import RULE, Answer, Verdict, judge
-from capsella.training.environment import environment
 
 PAPERS = {
     "sabour2017": "Sabour, Frosst, Hinton 2017: Dynamic routing between capsules",

@@ -12,7 +12,6 @@ from capsella.compare.figures import learning_figure
 from capsella.errors import CapsellaError
 from capsella.evaluation.intervals import accuracy_interval
 from capsella.explain.page import embedded
-from capsella.explain.plots import read_metrics
 from capsella.grid import Results, hits_of
 from capsella.papers.kinds.published import ours_columns
 from capsella.reproduce.entries import Entry, tested
@@ -119,9 +118,7 @@ def _curves(entry: Entry, trained: Results) -> list[str]:
     pictures = []
     for number, start in enumerate(range(0, len(rows), CURVES)):
         tables = {
-            row.slug: [
-                read_metrics(RunFolder(row.folder(entry.folder, run["seed"])).metrics) for run in trained[row.slug]
-            ]
+            row.slug: [RunFolder(row.folder(entry.folder, run["seed"])).read_metrics() for run in trained[row.slug]]
             for row in rows[start : start + CURVES]
         }
         training, validation = (

@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from capsella.data import DataOptions
+from capsella.environment import environment
 from capsella.files import write_json
 from capsella.reproduce.entries import ImageCounts
 from capsella.training import Recipe
-from capsella.training.environment import environment
 from capsella.training.timing import StepTime, time_steps
 
 _OF_A_STEP = ("name", "of", "path", "size", "channels", "camera", "viewpoints")

@@ -12,7 +12,7 @@ from capsella.grid import hits_of, still_learned
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.stopped_table import StoppedTable
 from capsella.reproduce.entries import Entry
-from capsella.training import Recipe
+from capsella.training import Recipe, RunFolder
 
 Answer = Literal["supports", "contradicts", "cannot tell"]
 FEWEST_SEEDS = 2

@@ -1,6 +1,7 @@
 """One candidate's trainings: to the end of a rung, from where the rung before ended."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,11 +11,11 @@ from typing import NoReturn
 from rich.console import Console
 
 from capsella.data import DataOptions, LabelledImages, Splits, load_data
-from capsella.errors import BusyError, CapsellaError
+from capsella.errors import BusyError
 from capsella.files import alone_in
 from capsella.search.schedule import Job
 from capsella.training import Machine, Recipe, RunFolder, resume, train
-from capsella.training.checkpoint import Row, read_progress
+from capsella.training.checkpoint import EpochRow, read_progress
 from capsella.training.validation import kept_by
 
 LOCKED_SECONDS = 2.0
@@ -85,11 +86,13 @@ def train_to(recipe: Recipe, folder: Path, epochs: int, images: Images, machine:
     files, began, splits = RunFolder(folder), time.monotonic(), images.of(recipe.data)
     before = None
     while before is None:
-        _wait_for(folder)
+        # A worker that was taken for dead, and is not, is near the end of its rung.
+        with alone_in(folder, wait=math.inf, every=LOCKED_SECONDS):
+            pass
         with contextlib.suppress(BusyError):  # another process looked just now whether anything may go
             before = _go_on(recipe, files, epochs, splits, machine, name)
     progress = read_progress(files.checkpoint)
-    best: Row = progress.best or {}
+    best: EpochRow = progress.best or {}
     error = best[kept_by(files.read_config()[1])]
     return Trained(error, best["validation_loss"], progress.epoch - before, time.monotonic() - began)
 
@@ -104,16 +107,6 @@ def _go_on(recipe: Recipe, files: RunFolder, epochs: int, splits: Splits, machin
     files.forget_start()
     train(recipe, files.path, name=name, machine=machine, console=quiet, until=epochs, splits=splits)
     return 0
-
-
-def _wait_for(folder: Path) -> None:
-    """Until nobody trains there: a worker that was taken for dead, and is not, is near the end of its rung."""
-    while True:
-        try:
-            with alone_in(folder):
-                return
-        except CapsellaError:
-            time.sleep(LOCKED_SECONDS)
 
 
 def with_seed(recipe: Recipe, seed: int) -> Recipe:

@@ -1,13 +1,11 @@
 """What a candidate costs before it is trained: its parameters, and the milliseconds it takes for an image."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from capsella.data import single_images
-from capsella.models import ImageClassifier
-from capsella.models.base import count_parameters
+from capsella.models.base import shipped_parameters
 from capsella.search.candidate import Images
 from capsella.search.latency import Stopwatch
 from capsella.search.options import SearchOptions
@@ -64,9 +62,3 @@ class Costs:
                 told = [100.0 if objective == "error" else cost.get(objective) for objective in self.options.objectives]
                 values = None if None in told else [float(value) for value in told if value is not None]
                 raise TooCostlyError(f"{cost[name]:,.4g} {name}, more than {limit:,.4g}", values)
-
-
-def shipped_parameters(model: ImageClassifier) -> int:
-    """Learned numbers of a network without its decoder."""
-    decoder: Any = getattr(model, "decoder", None)
-    return count_parameters(model) - (0 if decoder is None else count_parameters(decoder))

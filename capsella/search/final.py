@@ -9,8 +9,8 @@ from rich.console import Console
 from capsella.errors import BusyError
 from capsella.files import alone_in, write_json
 from capsella.grid import Grid, Row
+from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
-from capsella.search.search import Search
 from capsella.training import Recipe
 
 VALIDATION = 0.05

@@ -3,24 +3,23 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from capsella.search.opened import Search
 from capsella.search.outcome import Outcome
 from capsella.search.schedule import done
-from capsella.search.search import Search
 
 FEWEST = 6
 """Candidates."""
 
 
 class Importances(NamedTuple):
-    """Shares that sum to 1, the largest first; of so many candidates at the end of a rung."""
+    """Shares that sum to 1, the largest first; of so many candidates at the end of the first rung."""
 
     shares: Mapping[str, float]
     trials: int
-    rung: int
 
 
 def importances(search: Search, outcome: Outcome) -> Importances | None:
-    """FANOVA (Hutter, Hoos, Leyton-Brown 2014) of the error on the rung with most candidates; None of too few."""
+    """FANOVA (Hutter, Hoos, Leyton-Brown 2014) of the error on the first rung; None of too few."""
     import optuna
 
     from capsella.search.sampler import distributions
@@ -36,4 +35,4 @@ def importances(search: Search, outcome: Outcome) -> Importances | None:
         study.add_trial(optuna.trial.create_trial(params=point, distributions=fields, value=value))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return Importances(dict(sorted(shares.items(), key=lambda item: -item[1])), len(records), 0)
+    return Importances(dict(sorted(shares.items(), key=lambda item: -item[1])), len(records))

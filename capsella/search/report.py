@@ -3,26 +3,18 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from capsella.environment import environment, machine, versions
 from capsella.errors import counted
-from capsella.explain.page import embedded, render_page
+from capsella.explain.page import pictures_of, render_page
+from capsella.explain.sections import Section
 from capsella.files import write_text
 from capsella.grid import duration
 from capsella.search.figures import front_figure, importance_figure, rungs_figure
 from capsella.search.final import FinalTest
 from capsella.search.importance import importances
+from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
 from capsella.search.schedule import done
-from capsella.search.search import Search
-from capsella.training.environment import environment
-
-
-class Section(NamedTuple):
-    """A heading, a text, and a picture in base64, where there is one."""
-
-    name: str
-    title: str
-    text: str
-    picture: str | None = None
 
 
 class Line(NamedTuple):
@@ -42,6 +34,7 @@ def write_report(search: Search, outcome: Outcome, tested: FinalTest | None = No
         CapsellaError: no space on the disk.
     """
     others = [name for name in outcome.objectives if name != "error"]
+    sections = _sections(search, outcome, others)
     page = render_page(
         "capsella.search",
         "report.html.jinja",
@@ -53,7 +46,8 @@ def write_report(search: Search, outcome: Outcome, tested: FinalTest | None = No
         lines=[_line(search, outcome, one) for one in outcome.finalists],
         space=[(path, own, search.space.of[path]) for path, own in search.space.labels_of(search.recipe).items()],
         protocol=_protocol(search),
-        sections=_sections(search, outcome, others),
+        sections=sections,
+        pictures=pictures_of(sections, search.folder),
         facts=_facts(search, outcome),
     )
     path = search.folder / "report.html"
@@ -116,33 +110,26 @@ def _protocol(search: Search) -> str:
 
 def _sections(search: Search, outcome: Outcome, others: list[str]) -> list[Section]:
     """The figures from top to bottom."""
-    figures, sections = search.folder / "figures", []
+    sections = []
     for name in others if outcome.finalists else []:
         title = f"Error against {'time' if name == 'ms' else name}"
         text = (
             "Finalists with their spread over seeds; grey: candidates that were dropped, with the error where they "
             "stopped."
         )
-        picture = embedded(front_figure(outcome, name), figures / f"front-{name}.png")
-        sections.append(Section(f"front-{name}", title, text, picture))
+        sections.append(Section(f"front-{name}", title, text, front_figure(outcome, name)))
     if any(record.state == "done" for record in outcome.records):
         text = "Each line is a candidate. Short trainings mislead where lines cross on the right."
-        sections.append(Section("rungs", "What short trainings foretold", text, _rungs(search, outcome)))
+        sections.append(Section("rungs", "What short trainings foretold", text, rungs_figure(outcome)))
     found = importances(search, outcome)
     if found is None:
         text = "Too few candidates for it, or all with the same error."
         return [*sections, Section("importance", "Which fields mattered", text)]
-    rung = search.rules.rungs[found.rung]
     text = (
-        f"fANOVA over {counted(found.trials, 'candidate')} at epoch {rung}: how much of what their errors vary by each "
-        "field explains. With few candidates this is rough."
+        f"fANOVA over {counted(found.trials, 'candidate')} at epoch {search.rules.rungs[0]}: how much of what their "
+        "errors vary by each field explains. With few candidates this is rough."
     )
-    picture = embedded(importance_figure(found.shares), figures / "importance.png")
-    return [*sections, Section("importance", "Which fields mattered", text, picture)]
-
-
-def _rungs(search: Search, outcome: Outcome) -> str:
-    return embedded(rungs_figure(outcome), search.folder / "figures" / "rungs.png")
+    return [*sections, Section("importance", "Which fields mattered", text, importance_figure(found.shares))]
 
 
 def _facts(search: Search, outcome: Outcome) -> dict[str, str]:
@@ -159,6 +146,6 @@ def _facts(search: Search, outcome: Outcome) -> dict[str, str]:
         "trials": f"{sum(record.state == 'done' for record in records)} finished, {refused} refused or diverged, "
         f"{lost} lost with a worker and taken up",
         "cost": f"{duration(sum(seconds))} of training in all; {each}",
-        "machine": f"{made_with['cpu']}, {counted(int(str(made_with['threads'])), 'thread')}; GPU: {made_with['gpu']}",
-        "versions": f"capsella {made_with['capsella']}, torch {made_with['torch']}",
+        "machine": machine(made_with),
+        "versions": versions(made_with),
     }

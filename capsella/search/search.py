@@ -1,51 +1,27 @@
 """`search`: one worker at a study from beginning to end, and what comes of it."""
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from capsella.errors import BusyError, CapsellaError
+from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.grid import duration
 from capsella.search.candidate import Images
 from capsella.search.cost import Costs
 from capsella.search.defaults import default_space
 from capsella.search.length import rules_of, shortened
+from capsella.search.opened import Search
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
-from capsella.search.schedule import Rules
 from capsella.search.space import Space
 from capsella.search.study import Study, check_optuna, storage_url
 from capsella.search.worker import Worker
 from capsella.training import Machine, Recipe
-
-
-@dataclass(frozen=True)
-class Search:
-    """A search that this process takes part in.
-
-    recipe: as it was given. trained: the same as candidates are trained, perhaps for fewer epochs.
-    """
-
-    folder: Path
-    name: str
-    recipe: Recipe
-    trained: Recipe
-    space: Space
-    options: SearchOptions
-    rules: Rules
-    study: Study
-    images: Images
-    machine: Machine
-
-    @property
-    def outcome(self) -> Outcome:
-        """What is found so far."""
-        return Outcome.of(self.options.objectives, self.rules, self.study.records(), self.study.points)
 
 
 def open_search(
@@ -80,7 +56,7 @@ def open_search(
     begun = options.storage is not None or (folder / "study.db").exists()
     short = None if begun else shortened(recipe, options, images, machine)
     folder.mkdir(parents=True, exist_ok=True)
-    with _in_turn(folder):  # who makes a database must be alone with it
+    with alone_in(folder / ".beginning", wait=math.inf):  # who makes a database must be alone with it
         study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
         trained = _agreed(study, recipe, options, space, lambda: short or shortened(recipe, options, images, machine))
     rules = rules_of(trained, options)
@@ -123,25 +99,6 @@ def _agreed(
     return trained
 
 
-class _in_turn:  # noqa: N801  a context manager
-    """Wait until no other process begins a study in this folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / ".beginning"
-
-    def __enter__(self) -> None:
-        while True:
-            self._alone = alone_in(self._folder)
-            try:
-                self._alone.__enter__()
-                return
-            except BusyError:
-                time.sleep(0.2)
-
-    def __exit__(self, *error: Any) -> None:
-        self._alone.__exit__(*error)
-
-
 def work(search: Search, console: Console | None = None) -> Outcome:
     """Take jobs until there are none or the time is up; then write outcome.json.
 
@@ -151,21 +108,8 @@ def work(search: Search, console: Console | None = None) -> Outcome:
     console = console or Console(quiet=True)
     began, options = time.monotonic(), search.options
     with console.status("beginning") as status:
-        worker = Worker(
-            study=search.study,
-            folder=search.folder,
-            name=search.name,
-            recipe=search.trained,
-            space=search.space,
-            rules=search.rules,
-            options=options,
-            images=search.images,
-            costs=Costs(options, search.images),
-            machine=search.machine,
-            say=_sayer(console),
-            begin=status.update,
-            deadline=None if options.minutes is None else began + 60 * options.minutes,
-        )
+        deadline = None if options.minutes is None else began + 60 * options.minutes
+        worker = Worker(search, Costs(options, search.images), _sayer(console), status.update, deadline)
         worker.run()
     outcome = search.outcome
     write_json(search.folder / "outcome.json", outcome.to_dict())

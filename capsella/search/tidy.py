@@ -10,7 +10,7 @@ from capsella.training import RunFolder
 
 WEIGHTS = ("model.safetensors", "novelty.safetensors")
 """Of a run, beside its checkpoint."""
-Run = tuple[int, int]
+RunNumber = tuple[int, int]
 """A candidate and one of the seeds, both by their number."""
 
 
@@ -31,7 +31,7 @@ def tidy(
         is_over: nothing is left to do.
     """
 
-    def needless(folder: Path, run: Run, records: Sequence[Record]) -> list[Path]:
+    def needless(folder: Path, run: RunNumber, records: Sequence[Record]) -> list[Path]:
         """The files of a run that may go."""
         if run in at_work(records) | (set() if is_over else waiting(records, rules, trials)):
             return []
@@ -53,7 +53,7 @@ def tidy(
     return gone
 
 
-def at_work(records: Sequence[Record]) -> set[Run]:
+def at_work(records: Sequence[Record]) -> set[RunNumber]:
     """The runs that somebody trains, or takes up again."""
     gone = taken(records)
     return {
@@ -63,7 +63,7 @@ def at_work(records: Sequence[Record]) -> set[Run]:
     }
 
 
-def waiting(records: Sequence[Record], rules: Rules, trials: int | None) -> set[Run]:
+def waiting(records: Sequence[Record], rules: Rules, trials: int | None) -> set[RunNumber]:
     """The runs that may be called to their next rung: as many of each rung as can still go on from it, and as many of
     the best as finalists are missing. One more for each that is at work: while one process trains a finalist, another
     may call the next candidate up.

@@ -4,19 +4,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from capsella.errors import CapsellaError, counted
 from capsella.grid import duration
-from capsella.search.candidate import Images, Trained, candidate_folder, train_to, with_seed
+from capsella.search.candidate import Trained, candidate_folder, train_to, with_seed
 from capsella.search.cost import Costs, TooCostlyError
-from capsella.search.options import SearchOptions
+from capsella.search.opened import Search
 from capsella.search.schedule import (
     Job,
     Record,
-    Rules,
     candidates,
     done,
     epochs_to_close,
@@ -25,10 +23,9 @@ from capsella.search.schedule import (
     next_job,
     ranked,
 )
-from capsella.search.space import Space
-from capsella.search.study import Claim, Study
+from capsella.search.study import Claim
 from capsella.search.tidy import tidy
-from capsella.training import Machine, Recipe, TrainingDivergedError
+from capsella.training import TrainingDivergedError
 
 POLL = 2.0
 """Seconds between looks at a study in which others are at work and nothing is to be done."""
@@ -40,22 +37,13 @@ MOST_REFUSED = 50
 
 @dataclass
 class Worker:
-    """Works at one study.
+    """Works at one search.
 
-    folder: of the candidates' runs. recipe: that candidates depart from. rules, options: of the search. say: called
-    with a line for every job. deadline: by `time.monotonic`.
+    say: called with a line for every job. begin: called with what is begun. deadline: by `time.monotonic`.
     """
 
-    study: Study
-    folder: Path
-    name: str
-    recipe: Recipe
-    space: Space
-    rules: Rules
-    options: SearchOptions
-    images: Images
+    search: Search
     costs: Costs
-    machine: Machine
     say: Callable[[str], object]
     begin: Callable[[str], object]
     deadline: float | None = None
@@ -69,22 +57,22 @@ class Worker:
             CapsellaError: a training cannot go on, for a reason that is not the candidate's.
         """
         while True:
-            records = self.study.records()
+            records = self.search.study.records()
             job, is_new = self._choose(records)
             if job is None and not is_new:
                 busy = sum(record.state in ("waiting", "running") for record in records)
                 if self._out_of_time() or not busy:
-                    self._tidy(is_over=not busy and next_job(records, self.rules, is_closing=True) is None)
+                    self._tidy(is_over=not busy and next_job(records, self.search.rules, is_closing=True) is None)
                     return records
                 self.begin(f"waiting for {counted(busy, 'training')} of other processes")
                 time.sleep(POLL)
                 continue
-            self._work(self.study.ask(job))
+            self._work(self.search.study.ask(job))
             self._tidy()
 
     def _tidy(self, is_over: bool = False) -> None:
-        folder_of = partial(candidate_folder, self.folder)
-        tidy(folder_of, self.study.records, self.rules, self.options.all_trials, is_over)
+        folder_of = partial(candidate_folder, self.search.folder)
+        tidy(folder_of, self.search.study.records, self.search.rules, self.search.options.all_trials, is_over)
 
     def _choose(self, records: Sequence[Record]) -> tuple[Job | None, bool]:
         """The next job, or that a new candidate is due; neither where there is nothing to do."""
@@ -94,35 +82,35 @@ class Worker:
             return None, True  # which asking takes first
         self._check_refused(records)
         closing = not self._has_room(records)
-        job = next_job(records, self.rules, closing)
+        job = next_job(records, self.search.rules, closing)
         if job is not None and self._takes_too_long(job, records):
             return None, False
         return job, job is None and not closing
 
     def _has_room(self, records: Sequence[Record]) -> bool:
         """Whether there are to be new candidates: by their number, and by the time that the end of the search takes."""
-        trials = self.options.all_trials
+        trials = self.search.options.all_trials
         if trials is not None and len(candidates(records)) >= trials:
             return False
         left = self._seconds_left()
-        if left is None or self.options.minutes is None:
+        if left is None or self.search.options.minutes is None:
             return True
-        closing = epochs_to_close(records, self.rules) * seconds_an_epoch(records)
-        return min(closing, MOST_FOR_THE_END * 60 * self.options.minutes) < left
+        closing = epochs_to_close(records, self.search.rules) * seconds_an_epoch(records)
+        return min(closing, MOST_FOR_THE_END * 60 * self.search.options.minutes) < left
 
     def _takes_too_long(self, job: Job, records: Sequence[Record]) -> bool:
         left = self._seconds_left()
-        before = self.rules.rungs[job.rung - 1] if job.rung and not job.seed else 0
-        epochs = self.rules.rungs[job.rung] - before
+        before = self.search.rules.rungs[job.rung - 1] if job.rung and not job.seed else 0
+        epochs = self.search.rules.rungs[job.rung] - before
         return left is not None and epochs * seconds_an_epoch(records) > left
 
     def _work(self, claim: Claim) -> None:
         """One job, and what came of it."""
         mine = Record(claim.number, claim.job, "running")
-        if is_surplus(self.study.records(), mine, self.options.all_trials):
+        if is_surplus(self.search.study.records(), mine, self.search.options.all_trials):
             claim.leave()
             return
-        rung = self.rules.rungs[claim.job.rung]
+        rung = self.search.rules.rungs[claim.job.rung]
         seed = f", seed {claim.job.seed}" if claim.job.seed else ""
         self.begin(f"candidate {claim.job.candidate}{seed}: to epoch {rung}")
         try:
@@ -138,28 +126,29 @@ class Worker:
         self.jobs += 1
 
     def _train(self, claim: Claim) -> None:
-        recipe = with_seed(self.space.recipe_at(self.recipe, claim.point), claim.job.seed)
-        cost = self.study.costs.get(claim.job.candidate) or self.costs.of(recipe, claim.job.candidate)
-        folder, epochs = candidate_folder(self.folder, claim.job), self.rules.rungs[claim.job.rung]
-        trained = train_to(recipe, folder, epochs, self.images, self.machine, f"{self.name}-{claim.job.candidate}")
+        search, job = self.search, claim.job
+        recipe = with_seed(search.space.recipe_at(search.trained, claim.point), job.seed)
+        cost = search.study.costs.get(job.candidate) or self.costs.of(recipe, job.candidate)
+        folder, epochs = candidate_folder(search.folder, job), search.rules.rungs[job.rung]
+        trained = train_to(recipe, folder, epochs, search.images, search.machine, f"{search.name}-{job.candidate}")
         numbers = {"error": trained.error, **cost}
-        values = [numbers[objective] for objective in self.options.objectives]
+        values = [numbers[objective] for objective in search.options.objectives]
         facts = {"loss": trained.loss, "epochs": trained.epochs, "seconds": trained.seconds, **numbers}
         claim.finish(values, **facts)
-        self._tell(claim.job, trained)
+        self._tell(job, trained)
 
     def _tell(self, job: Job, trained: Trained) -> None:
         """A line for this job: what it came to, the best so far, the candidates so far, and the time left."""
-        records, rungs, trials = self.study.records(), self.rules.rungs, self.options.all_trials
+        records, rungs, trials = self.search.study.records(), self.search.rules.rungs, self.search.options.all_trials
         last = max((record.job.rung for record in records if record.state == "done"), default=0)
-        best = ranked(done(records, last), self.rules)[0]
+        best = ranked(done(records, last), self.search.rules)[0]
         left = self.estimate(records)
         begun = len(candidates(records))
         cells = (
             f"{job.candidate}{f', seed {job.seed}' if job.seed else ''}",
             f"{rungs[job.rung]}/{rungs[-1]}",
             f"{trained.error:.2f}",
-            f"{best.values[self.rules.error]:.2f} by {best.job.candidate}, epoch {rungs[last]}",
+            f"{best.values[self.search.rules.error]:.2f} by {best.job.candidate}, epoch {rungs[last]}",
             f"{begun}" if trials is None else f"{begun}/{trials}",
             "" if left is None else duration(left),
         )
@@ -170,12 +159,12 @@ class Worker:
 
     def estimate(self, records: Sequence[Record]) -> float | None:
         """Seconds until the search is over, with the workers of now; None where nothing is known."""
-        trials, deadline = self.options.all_trials, self._seconds_left()
+        trials, deadline = self.search.options.all_trials, self._seconds_left()
         if trials is None:
             return deadline
         spent = sum(record.epochs for record in records)
         workers = max(1, sum(record.state == "running" for record in records))
-        left = max(0, expected_epochs(self.rules, trials) - spent) * seconds_an_epoch(records) / workers
+        left = max(0, expected_epochs(self.search.rules, trials) - spent) * seconds_an_epoch(records) / workers
         return left if deadline is None else min(left, deadline)
 
     def _seconds_left(self) -> float | None:

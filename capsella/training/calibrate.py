@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from capsella.data import Batch, LabelledImages, batches, load_data
+from capsella.data import Batch, LabelledImages, batches, evenly, load_data
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
 from capsella.models.confidence.files import weights_digest, write_confidence
@@ -56,8 +56,7 @@ def familiarise_model(
     if training.labels.ndim != 1 or validation.labels.ndim != 1:
         raise ValueError("training, validation: must show one class each, got pairs")
     device = next(model.parameters()).device
-    spread = torch.linspace(0, len(training) - 1, min(MOST_TRAINING_IMAGES, len(training))).round().long()
-    few = batches(training, batch_size, order=spread, device=device)
+    few = batches(training, batch_size, order=evenly(len(training), MOST_TRAINING_IMAGES), device=device)
     fitted = fit_novelty(model, _pairs(few), _pairs(batches(validation, batch_size, device=device)))
     model.novelty = replace(fitted, weights=weights_digest(model))
     return model.novelty

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from capsella.errors import CapsellaError
 from capsella.files import write_whole
 
-Row = dict[str, float]
+EpochRow = dict[str, float]
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Progress:
     epoch: int = 0
     batch: int = 0
     step: int = 0
-    history: list[Row] = field(default_factory=list)
-    best: Row | None = None
+    history: list[EpochRow] = field(default_factory=list)
+    best: EpochRow | None = None
     sums: dict[str, float] = field(default_factory=dict)
 
     def of_all(self, processes: int) -> "Progress":

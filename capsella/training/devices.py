@@ -6,18 +6,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from capsella import _native
 from capsella.errors import CapsellaError, require
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_whole
 from capsella.training.options import Machine
-from capsella.training.precision import Choice, choose_precision, kind_of
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
@@ -59,39 +56,6 @@ def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def settle(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None, str | None]:
-    """The recipe with the precision and the votes that "auto" is on this machine, and why each is."""
-    recipe, precision = settle_precision(recipe, machine)
-    recipe, votes = settle_votes(recipe, machine)
-    return recipe, precision, votes
-
-
-def settle_precision(recipe: Recipe, machine: Machine) -> tuple[Recipe, Choice | None]:
-    """The recipe with the precision that "auto" is on this machine, and why; any other recipe as it is."""
-    if recipe.precision != "auto":
-        return recipe, None
-    _set_threads(machine)
-    choice = choose_precision(machine.accelerator)
-    return replace(recipe, precision=choice.precision), choice
-
-
-def settle_votes(recipe: Recipe, machine: Machine) -> tuple[Recipe, str | None]:
-    """The recipe with bfloat16 votes, and why, where it trains in bf16-mixed on a processor that gains by them.
-
-    Any other recipe as it is. Only where its EM routing leaves the choice open (`votes="auto"`). The precision must be
-    settled.
-    """
-    routing = recipe.model.complete().options.get("routing")
-    if not isinstance(routing, EMRouting) or routing.votes != "auto" or routing.backend not in ("auto", "native"):
-        return recipe, None
-    if recipe.precision != "bf16-mixed":
-        return recipe, None
-    if kind_of(machine.accelerator) != "cpu" or not _native.multiplies_bfloat16():
-        return recipe, None
-    why = "auto → bfloat16: bf16-mixed, and this processor multiplies it"
-    return recipe.with_model(routing=replace(routing, votes="bfloat16")), why
-
-
 def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     """Devices, threads and precision, which is settled; with several devices, the processes for them.
 
@@ -107,7 +71,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     world = world_of(machine)
     if recipe.batch_size % world.size:
         raise ValueError(f"batch_size: must be a multiple of all devices = {world.size}, got {recipe.batch_size}")
-    _set_threads(machine)
+    set_threads(machine)
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
@@ -127,7 +91,8 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     return fabric
 
 
-def _set_threads(machine: Machine) -> None:
+def set_threads(machine: Machine) -> None:
+    """As many as the machine's options say."""
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
 

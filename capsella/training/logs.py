@@ -1,24 +1,48 @@
 """What one sees of a training: a progress bar with time left, metrics.csv, TensorBoard."""
 
+import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import Float
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from capsella.errors import CapsellaError
 from capsella.files import write_csv
-from capsella.training.checkpoint import Row
+from capsella.training.checkpoint import EpochRow
 
 if TYPE_CHECKING:  # a tenth of a second to import: only where a training starts
     from torch.utils.tensorboard import SummaryWriter
 
 
-def write_metrics(path: Path, history: list[Row]) -> None:
+def write_metrics(path: Path, history: list[EpochRow]) -> None:
     """metrics.csv: one row an epoch, whole or not at all."""
     rows = ([row.get(name, "") for name in history[0]] for row in history)
     write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
+
+
+def read_metrics(path: Path) -> dict[str, Float[np.ndarray, "rows"]]:
+    """The columns of a run's metrics.csv as numbers; an empty cell is not-a-number.
+
+    Raises:
+        CapsellaError: the file is missing, has no rows, or holds something that is not a number.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise CapsellaError(f"{path}: there is no such file; training writes it into the run folder") from None
+    if not rows:
+        raise CapsellaError(f"{path}: must hold at least one row of metrics, got none")
+    try:
+        # A row cut short (the run was killed while writing) has None where a cell is missing.
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0] if name is not None}
+    except ValueError as error:
+        raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
 
 
 def open_events(folder: Path, step: int) -> "SummaryWriter":
@@ -28,14 +52,14 @@ def open_events(folder: Path, step: int) -> "SummaryWriter":
     return SummaryWriter(str(folder), purge_step=step)
 
 
-def write_events(writer: "SummaryWriter", row: Row) -> None:
+def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
     """One epoch's metrics to TensorBoard, at its step."""
     for key, value in row.items():
         if key not in ("epoch", "step"):
             writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
 
 
-def epoch_line(row: Row, epochs: int, kept_by: str = "validation_error") -> str:
+def epoch_line(row: EpochRow, epochs: int, kept_by: str = "validation_error") -> str:
     """One line for the console, with the error that epochs are kept by, and the test error where it ends the run."""
     balanced = "" if kept_by == "validation_error" else f"balanced {row[kept_by]:.2f} %  "
     test = f"test error {row['test_error']:.2f} %  " if "test_error" in row else ""

@@ -22,13 +22,14 @@ from capsella.training.augment import Augment
 from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
-from capsella.training.checkpoint import Progress, Row, load_checkpoint, read_progress, save_checkpoint
+from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
 from capsella.training.gradients import gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
+from capsella.training.settle import settle
 from capsella.training.validation import Validation, is_to_keep, kept_by, reaches, routing_row, summary_of, validate
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def train(
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()
-        recipe, precision, votes = devices.settle(recipe, machine)
+        recipe, precision, votes = settle(recipe, machine)
         fabric = devices.launch(recipe, machine)
         files = RunFolder(devices.folder_of_first(fabric, folder))
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), splits)
@@ -234,14 +235,14 @@ class Trainer:
                 "a smaller learning rate or --gradient-clip may help"
             )
 
-    def _finish_epoch(self) -> Row:
+    def _finish_epoch(self) -> EpochRow:
         """Validate, keep the weights where they are to be kept, write metrics and checkpoint."""
         progress, sums = self.progress, devices.sums_over_devices(self.progress.sums, self.fabric)
         self.judged.eval()
         validation = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation.loss, progress.step)
         progress.epoch += 1
-        row: Row = {
+        row: EpochRow = {
             "epoch": progress.epoch,
             "step": progress.step,
             "images_seen": int(sum(row["train_images"] for row in progress.history) + sums["images"]),

@@ -15,9 +15,9 @@ import pooch
 import torch
 from torch import nn
 
+from capsella.environment import processor
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import write_json
-from capsella.training.environment import processor
 
 Exact = Literal["32-true", "bf16-mixed"]
 """float32; or convolutions and dense layers in bfloat16, all else in float32."""
@@ -30,7 +30,7 @@ MEMORY = Path(pooch.os_cache("capsella")) / "precision.json"
 
 
 @dataclass(frozen=True)
-class Choice:
+class PrecisionChoice:
     """What "auto" is on this machine, and why, in a few words."""
 
     precision: Exact
@@ -40,7 +40,7 @@ class Choice:
         return f"auto → {self.precision}: {self.why}"
 
 
-def choose_precision(accelerator: str, memory: Path | None = None) -> Choice:
+def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionChoice:
     """What "auto" is: on a GPU by its abilities, on a processor by times that are measured once and remembered.
 
     Args:
@@ -50,9 +50,10 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> Choice:
     kind = kind_of(accelerator)
     if kind == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        return Choice("bf16-mixed" if fast else "32-true", f"the GPU has {'' if fast else 'no '}bfloat16 units")
+        why = f"the GPU has {'' if fast else 'no '}bfloat16 units"
+        return PrecisionChoice("bf16-mixed" if fast else "32-true", why)
     if kind == "mps":
-        return Choice("32-true", "bfloat16 was not tried on mps")
+        return PrecisionChoice("32-true", "bfloat16 was not tried on mps")
     memory = memory or MEMORY
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     ratio = _remembered(memory).get(key)
@@ -61,7 +62,8 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> Choice:
         kept = f"remembered in {memory}" if _remember(memory, key, ratio) else "not remembered"
     else:
         kept = f"remembered in {memory}"
-    return Choice(faster(ratio), f"bfloat16 is {ratio:.2g} times as fast as float32 here (measured once, {kept})")
+    why = f"bfloat16 is {ratio:.2g} times as fast as float32 here (measured once, {kept})"
+    return PrecisionChoice(faster(ratio), why)
 
 
 def faster(ratio: float) -> Exact:

@@ -3,18 +3,22 @@
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
+from capsella.environment import environment
 from capsella.errors import CapsellaError
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
-from capsella.routing import EMRouting
 from capsella.training.devices import starts_training
-from capsella.training.environment import environment
+from capsella.training.logs import read_metrics
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
+from capsella.training.settle import as_begun
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class RunFolder:
             raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """A run there is of this recipe; what it began with will do for "auto", and for no range.
+        """A run there is of this recipe, or of what this became when it began.
 
         Raises:
             CapsellaError: a run of another recipe is there.
@@ -109,16 +113,7 @@ class RunFolder:
         if not (self.path / "config.json").exists():
             return
         begun = self.read_config()[1]
-        if recipe.precision == "auto":
-            recipe = replace(recipe, precision=begun.precision)
-        recipe = recipe.with_found(begun.data.range, begun.data.cell_radius)
-        mine, theirs = (one.complete().model.options.get("routing") for one in (recipe, begun))
-        if recipe.precision == "bf16-mixed" and isinstance(mine, EMRouting) and isinstance(theirs, EMRouting):
-            votes = theirs.votes if mine.votes == "auto" else mine.votes
-            recipe = recipe.with_model(routing=replace(mine, votes=votes))
-        if recipe.balance == "auto":
-            recipe = replace(recipe, balance=begun.balance)
-        if begun.complete() != recipe.complete():
+        if as_begun(recipe, begun).complete() != begun.complete():
             raise CapsellaError(
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
             )
@@ -159,6 +154,14 @@ class RunFolder:
             return Machine(**json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("machine", {}))
         except (ValueError, TypeError) as error:
             raise CapsellaError(f"{self.path / 'config.json'} is damaged: {error!r}") from error
+
+    def read_metrics(self) -> dict[str, Float[np.ndarray, "epochs"]]:
+        """The columns of metrics.csv; an empty cell is not-a-number.
+
+        Raises:
+            CapsellaError: missing, empty or damaged.
+        """
+        return read_metrics(self.metrics)
 
     def read(self, name: str) -> dict[str, Any]:
         """One of the JSON files, as "summary" or "result".

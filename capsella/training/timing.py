@@ -12,11 +12,12 @@ import torch
 from rich.console import Console
 
 from capsella.data import DataOptions, Splits, load_data
-from capsella.training.devices import launch, settle
+from capsella.training.devices import launch
 from capsella.training.loop import Trainer
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import RunFolder
+from capsella.training.settle import settle
 
 WARM_UP, FEWEST, MOST = 1, 2, 50
 """Steps before the clock starts, and at least and at most so many on the clock."""

@@ -9,7 +9,7 @@ from capsella.data import LabelledImages, batches
 from capsella.losses import LossOptions, count_errors, strongest, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
-from capsella.training.checkpoint import Progress, Row
+from capsella.training.checkpoint import EpochRow, Progress
 from capsella.training.devices import peak_memory_mib
 from capsella.training.recipe import Recipe
 
@@ -48,19 +48,19 @@ def validate(
 
 
 @torch.no_grad()
-def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.device) -> Row:
+def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.device) -> EpochRow:
     """Coupling entropy after the last iteration and dead capsules of each routed layer."""
     spread = torch.linspace(0, len(images) - 1, min(DIAGNOSED, len(images))).long()
     few, *_ = next(batches(images, len(spread), order=spread, device=device))
     with record() as traces:
         model(few)
-    row: Row = {}
+    row: EpochRow = {}
     for number, layer in enumerate(diagnose([traces]), 1):
         row |= {f"entropy_{number}": layer.entropy[-1], f"dead_{number}": layer.dead_share}
     return row
 
 
-def is_to_keep(recipe: Recipe, row: Row, best: Row | None) -> bool:
+def is_to_keep(recipe: Recipe, row: EpochRow, best: EpochRow | None) -> bool:
     """Lower validation error, balanced where the recipe balances the classes, or an equal one with a lower loss.
 
     The first epoch is, where `keep` says so every epoch, and the one at whose error training stops.
@@ -79,7 +79,7 @@ def kept_by(recipe: Recipe) -> str:
     return "validation_error" if recipe.balance == "none" else "validation_balanced_error"
 
 
-def reaches(recipe: Recipe, row: Row) -> bool:
+def reaches(recipe: Recipe, row: EpochRow) -> bool:
     """Whether an epoch's error is the one to stop at; never where the recipe names none."""
     stop = recipe.stop_at_error
     return stop is not None and row[f"{recipe.stop_on}_error"] <= stop
@@ -103,7 +103,7 @@ def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str]) -> dic
     }
 
 
-def _stopped(recipe: Recipe, best: Row) -> dict[str, float | str | bool] | None:
+def _stopped(recipe: Recipe, best: EpochRow) -> dict[str, float | str | bool] | None:
     """For summary.json: where training stopped, or that it never got there; None where it was not to stop."""
     if recipe.stop_at_error is None:
         return None

@@ -5,7 +5,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from capsella.cli.recipes import recipe_groups
+from capsella.cli.chosen import recipe_groups
 from capsella.cli.screen import console, list_entries, list_names, note_one_seed, show
 from capsella.data import source_table
 from capsella.models import list_models

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from PIL import Image
 
+from capsella.environment import environment
 from capsella.models import list_models
 from capsella.routing import ROUTINGS
-from capsella.training.environment import environment
 from capsella.version import __version__
 
 
@@ -254,7 +254,7 @@ class TestRobustness:
         (tmp_path / "other" / "config.json").write_text(json.dumps(config))
         answer = cli("robustness", trained, tmp_path / "other")
         assert answer.code == 1
-        assert "run and other must have the same test images to be compared, got 6 of 17×17×1 in 3 cl" in answer.err
+        assert "other: its test images must be those of run, but of 6 there and 6 here" in answer.err
         config["recipe"]["data"] |= {"split_seed": 0, "per_class": 5}  # other training images are no hindrance
         (tmp_path / "other" / "config.json").write_text(json.dumps(config))
         assert cli("robustness", trained, tmp_path / "other", "--noise", "--colour", "--rotation").code == 0

@@ -26,7 +26,7 @@ from capsella.models import create_model
 from capsella.papers import list_recipes
 from capsella.papers.own_images import recipe_for
 from capsella.training import TrainingDivergedError
-from capsella.training.precision import Choice
+from capsella.training.precision import PrecisionChoice
 
 NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
 SIZE = 17
@@ -275,7 +275,7 @@ class TestPlan:
     def test_a_comparison_keeps_what_auto_was_when_it_began(self, images, tmp_path, monkeypatch):
         options = ComparisonOptions(images, models=NETWORKS, precision="auto", out=tmp_path)
         for now in ("bf16-mixed", "32-true"):  # the second as on another machine
-            choice = Choice(now, "as the test says")
+            choice = PrecisionChoice(now, "as the test says")
             monkeypatch.setattr("capsella.compare.plan.choose_precision", lambda accelerator, choice=choice: choice)
             plan = make_plan(options)
             assert {plan.recipe(one).precision for one in plan.candidates} == {"bf16-mixed"}

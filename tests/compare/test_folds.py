@@ -13,7 +13,7 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, folds
 from capsella.compare.folds import Fold, compare_folds, first_plan
-from capsella.compare.folds_report import judge_folds
+from capsella.compare.folds_verdict import judge_folds
 from capsella.errors import CapsellaError
 from capsella.training import RunFolder
 

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from capsella.compare.sides import Judged, Side
+from capsella.compare.sides import Side, Yardstick
 from capsella.compare.verdict import judge as judge_by
 from capsella.evaluation.robustness.kept import Changed, kept
-from capsella.grid import still_falls
 
 IMAGES = 200
 EVEN = np.arange(IMAGES) % 5
@@ -16,7 +15,7 @@ CLASSES = ("basophil", "eosinophil", "lymphocyte", "monocyte", "neutrophil")
 
 
 def judge(capsules, cnn, limit, labels=EVEN, unfinished=()):
-    return judge_by(capsules, cnn, Judged(labels, CLASSES, limit, 30, unfinished))
+    return judge_by(capsules, cnn, Yardstick(labels, CLASSES, limit, 30, unfinished))
 
 
 def right(*counts, first=0):
@@ -146,41 +145,15 @@ class TestChance:
         assert "caps, which alone beats chance, does not stay within 50 ms" in slow.sentences["speed and size"]
 
 
-class TestUnfinished:
-    def test_it_is_named(self):
-        given = side("caps", right(140, 141, 139)), side("net", right(180, 182, 181)), 50
-        found = judge(*given, unfinished=("caps", "other"))
-        assert found.headline.endswith(" But caps still learned when the training ended.")
-        assert found.sentences["training"].startswith("Not trained to the end: caps, other. The training loss or error")
-        assert "Train longer: --epochs 60, with another --out." in found.sentences["what to do next"]
-        done = judge(*given)
-        assert "still learned" not in done.headline
-        assert done.sentences["training"].startswith("No network's training loss or error still fell")
-
-    @pytest.mark.parametrize(
-        ("curve", "falls"),
-        [
-            (lambda e: 1.6 - 0.01 * e, True),  # a line: it had hardly begun
-            (lambda e: np.exp(-e / 30), True),
-            (lambda e: np.exp(-e / 5), False),
-            (lambda e: 0.5 + 0 * e, False),
-            (lambda e: np.where(e < 20, 1 - 0.045 * e, 0.1), False),
-            (lambda e: 0.2 + 0.02 * e, False),  # a loss whose margin widens
-        ],
-    )
-    def test_curves(self, curve, falls):
-        epochs, random = np.arange(30), np.random.default_rng(0)
-        seeds = [curve(epochs) + random.normal(0, 0.002, 30) for _ in range(3)]
-        assert still_falls(seeds) is falls
-
-    def test_noise_does_not_fall(self):
-        random = np.random.default_rng(0)
-        falls = [still_falls([1 + random.normal(0, 0.1, 30)]) for _ in range(300)]
-        assert np.mean(falls) < 0.08
-
-    def test_of_two_epochs_nothing_is_said(self):
-        assert not still_falls([np.array([2.0, 1.0])])
-        assert still_falls([np.array([3.0, 2.0, 1.01])])
+def test_what_still_learned_is_named():
+    given = side("caps", right(140, 141, 139)), side("net", right(180, 182, 181)), 50
+    found = judge(*given, unfinished=("caps", "other"))
+    assert found.headline.endswith(" But caps still learned when the training ended.")
+    assert found.sentences["training"].startswith("Not trained to the end: caps, other. The training loss or error")
+    assert "Train longer: --epochs 60, with another --out." in found.sentences["what to do next"]
+    done = judge(*given)
+    assert "still learned" not in done.headline
+    assert done.sentences["training"].startswith("No network's training loss or error still fell")
 
 
 def changed(clean, images=300, seeds=3, **left):

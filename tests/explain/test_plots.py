@@ -2,21 +2,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsella.errors import CapsellaError
 from capsella.evaluation import Roc, calibration
 from capsella.explain.plots import (
     attack_figure,
     confusion_figure,
     entropy_figure,
-    read_metrics,
     reliability_figure,
     roc_figure,
     shorten,
     training_figure,
     write_png,
 )
-
-HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
 
 
 def texts(axes):
@@ -77,28 +73,6 @@ def test_reliability_draws_filled_bins_only():
     np.testing.assert_allclose(points, [[0.5, 0.5], [0.95, 1]])
     assert sum(bar.get_height() for bar in lower.patches) == 3
     assert "0.017" in upper.get_title()
-
-
-def test_metrics_are_read_with_gaps(tmp_path):
-    (tmp_path / "metrics.csv").write_text(HEADER + "1,0.001,0.5,,\n2,0.0009,0.25,0.3,4.5\n3,0.0008")
-    metrics = read_metrics(tmp_path / "metrics.csv")
-    np.testing.assert_array_equal(metrics["train_loss"], [0.5, 0.25, np.nan])
-    np.testing.assert_array_equal(metrics["validation_error"], [np.nan, 4.5, np.nan])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, r"metrics\.csv: there is no such file; training writes it"),
-        (HEADER, r"metrics\.csv: must hold at least one row of metrics, got none"),
-        (HEADER + "1,fast,0.5,,\n", r"metrics\.csv: every cell must be a number or empty: .*'fast'"),
-    ],
-)
-def test_bad_metrics_are_named(tmp_path, text, message):
-    if text is not None:
-        (tmp_path / "metrics.csv").write_text(text)
-    with pytest.raises(CapsellaError, match=message):
-        read_metrics(tmp_path / "metrics.csv")
 
 
 def test_training_draws_what_there_is():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from capsella.papers.kinds.claim import Claim
+from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
 from capsella.reproduce import Entry, judge
 from capsella.reproduce.verdicts import state_of
@@ -86,6 +87,25 @@ def test_results_that_do_not_say_which_images_were_right_cannot_tell(tmp_path):
     del values["test"]["correct"]
     path.write_text(json.dumps(values))
     assert "earlier version" in judge(CLAIM, entry(tmp_path), 3).why
+
+
+def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_path):
+    verdict(tmp_path, (20, 21, 22), (60, 61, 62))
+    for slug, errors in (("caps", 90), ("cnn", 30)):
+        for seed in range(3):
+            run = tmp_path / f"{slug}-seed{seed}"
+            test = json.loads((run / "result.json").read_text())["test"]
+            hits = np.arange(IMAGES) >= errors
+            test["correct"] = base64.b64encode(np.packbits(hits).tobytes()).decode()
+            (run / "novel.json").write_text(json.dumps(test))
+    both = tuple(
+        StoppedRow(slug=slug, recipe_name="bars", recipe=rows("night")[slug].recipe, label=(slug,), paper=None)
+        for slug in ("caps", "cnn")
+    )
+    on = (ErrorOn("test", "plain"), ErrorOn("novel", "novel", lambda data: data))
+    stopped = dataclasses.replace(entry(tmp_path), published=StoppedTable("t", "n", ("network",), both, on))
+    assert judge(CLAIM, stopped, 3).answer == "supports"
+    assert judge(dataclasses.replace(CLAIM, on="novel"), stopped, 3).answer == "contradicts"
 
 
 def test_a_network_that_missed_its_stop_says_so(tmp_path):

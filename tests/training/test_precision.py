@@ -14,8 +14,9 @@ from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.grid.run import finish_run
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import Machine, RunFolder, TrainingDivergedError, load_run, resume, train
-from capsella.training.devices import launch, settle_votes
-from capsella.training.precision import Choice, choose_precision, faster, measure_ratio
+from capsella.training.devices import launch
+from capsella.training.precision import PrecisionChoice, choose_precision, faster, measure_ratio
+from capsella.training.settle import settle_votes
 from tests.training.test_resume import poison_step
 
 QUIET = Console(quiet=True)
@@ -37,7 +38,7 @@ def measured(monkeypatch):
 def auto_is(monkeypatch):
     """Let this machine be one on which "auto" is this precision."""
     return lambda precision: monkeypatch.setattr(
-        "capsella.training.devices.choose_precision", lambda accelerator: Choice(precision, "as the test says")
+        "capsella.training.settle.choose_precision", lambda accelerator: PrecisionChoice(precision, "as the test says")
     )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -15,6 +16,8 @@ from rich.console import Console
 from capsella.errors import CapsellaError
 from capsella.training import load_run, new_run_folder, resume
 from capsella.training.run import RunFolder
+
+HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
 
 
 @pytest.fixture
@@ -171,3 +174,25 @@ def test_new_run_folders_are_numbered(tmp_path):
         names.append(new_run_folder(tmp_path, "demo"))
         names[-1].mkdir()
     assert [path.name for path in names] == ["demo", "demo-2", "demo-3"]
+
+
+def test_metrics_are_read_with_gaps(tmp_path):
+    (tmp_path / "metrics.csv").write_text(HEADER + "1,0.001,0.5,,\n2,0.0009,0.25,0.3,4.5\n3,0.0008")
+    metrics = RunFolder(tmp_path).read_metrics()
+    np.testing.assert_array_equal(metrics["train_loss"], [0.5, 0.25, np.nan])
+    np.testing.assert_array_equal(metrics["validation_error"], [np.nan, 4.5, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"metrics\.csv: there is no such file; training writes it"),
+        (HEADER, r"metrics\.csv: must hold at least one row of metrics, got none"),
+        (HEADER + "1,fast,0.5,,\n", r"metrics\.csv: every cell must be a number or empty: .*'fast'"),
+    ],
+)
+def test_bad_metrics_are_named(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "metrics.csv").write_text(text)
+    with pytest.raises(CapsellaError, match=message):
+        RunFolder(tmp_path).read_metrics()

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from rich.table import Table
 
+from capsella.environment import environment
 from capsella.errors import at_least, require, unknown_name
 from capsella.evaluation.times.latency import timed
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
 from capsella.models.packed import packed
-from capsella.training.environment import environment
 
 MOST_ROUNDS = 1000
 WARM_UP = 2  # calls before the clock starts: memory is allocated, kernels are compiled or chosen

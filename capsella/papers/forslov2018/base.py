@@ -12,11 +12,11 @@ from capsella.data import DataOptions
 from capsella.evaluation import Spread
 from capsella.grid import Results, Row
 from capsella.papers.forslov2018.runs import ThesisRuns
-from capsella.papers.kinds.published import Trained
+from capsella.papers.kinds.published import FromTrainings
 
 
 @dataclass(frozen=True)
-class FromRuns(Trained):
+class FromRuns(FromTrainings):
     """A table or figure made of the runs of one budget on one source: `PublishedTable` and `Published`.
 
     item: of the thesis, as in "table3", for the names of files. title: paper and number. suffix: of the file.

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from capsella.data import load_data
 from capsella.explain.panels import Panel, Series
-from capsella.explain.plots import read_metrics
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import FAMILIES, NETWORKS, family
@@ -19,6 +18,7 @@ from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
 from capsella.papers.kinds.published import hardware_of, seeds_of, seeds_phrase
+from capsella.training import RunFolder
 
 RATES = (3e-4, 3e-5, 3e-6)
 ITERATIONS, ACCURACY = "iterations", "validation accuracy"
@@ -154,7 +154,7 @@ class DecoderCurves(CurveFigure):
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:
     """Steps and validation accuracies (shares of 1) of a run's epochs, from its metrics.csv."""
-    metrics = read_metrics(folder / "metrics.csv")
+    metrics = RunFolder(folder).read_metrics()
     return metrics["step"].tolist(), (1 - metrics["validation_error"] / 100).tolist()
 
 

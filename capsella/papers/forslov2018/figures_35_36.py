@@ -9,6 +9,7 @@ from rich.console import Console
 from torch import Tensor
 
 from capsella.data import load_data, single_images
+from capsella.environment import hardware
 from capsella.explain import dimension_tweaks, largest_elements
 from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
@@ -18,7 +19,6 @@ from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import NETWORKS
 from capsella.papers.forslov2018.runs import ThesisRuns
-from capsella.papers.kinds.published import hardware
 from capsella.training import load_run
 
 COMPARED = 500

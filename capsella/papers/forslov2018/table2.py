@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from capsella.environment import environment
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results
 from capsella.layers import ConvolutionalDecoder
@@ -17,7 +18,6 @@ from capsella.papers.forslov2018.base import Untrained
 from capsella.papers.forslov2018.paper import CAPSULE_THICKNESS, NETWORKS, WEIGHTS
 from capsella.papers.forslov2018.runs import SIZE
 from capsella.papers.kinds.published import table_values
-from capsella.training.environment import environment
 
 CLASSES = (5, 10, 15)
 """|C| of basic, medium and hard."""

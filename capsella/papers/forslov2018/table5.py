@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
+from capsella.environment import environment, hardware
 from capsella.evaluation import ExecutionTime, execution_times
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results
@@ -14,8 +15,7 @@ from capsella.models import ImageClassifier, create_model
 from capsella.papers.forslov2018.base import Untrained
 from capsella.papers.forslov2018.paper import COUNTERPART, NETWORKS, TIMES
 from capsella.papers.forslov2018.runs import SIZE
-from capsella.papers.kinds.published import hardware, table_values
-from capsella.training.environment import environment
+from capsella.papers.kinds.published import table_values
 
 BATCHES = (1, 5)
 # At least so many rounds, and more until so many seconds have passed, of each batch size and pass.

@@ -2,19 +2,15 @@
 
 from dataclasses import replace
 
-from capsella.grid import Budget, BudgetName
+from capsella.grid import BudgetName
 from capsella.papers.hahn2019 import paper
+from capsella.papers.kinds.budgets import PHOTOGRAPHS
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.routing import ROUTINGS
 from capsella.training import OptimizerOptions, Recipe
 from capsella.training.registry import get_recipe
 
-SMALL = Budget(per_class=100, validation_per_class=20, test_per_class=100, epochs=4, batch_size=32)
-NIGHT = Budget(
-    epochs=20, epoch_images=20_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
-)
-LIMITS = {"small": f"{SMALL}, Adam. ", "night": f"{NIGHT}. ", "full": ""}
-SMALL_OPTIMIZER = OptimizerOptions(learning_rate=3e-3, warmup_steps=10)
+BUDGETS = replace(PHOTOGRAPHS, small_optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=10))
 """Gradient descent leaves even couplings in hundreds of steps only."""
 ROWS = {"self": "", "dynamic": "-dynamic", "em": "-em", paper.POOLING: "-cnn"}
 
@@ -27,7 +23,7 @@ def cifar10(budget: BudgetName) -> ErrorTable:
         for name in [f"hahn2019-cifar10{ROWS[kind]}"]
     )
     note = "Numbers of the poster, of two capsule layers. EM routes vectors here, and matrices there."
-    return ErrorTable("Hahn et al. 2019: CIFAR-10", LIMITS[budget] + note, ("routing",), rows)
+    return ErrorTable("Hahn et al. 2019: CIFAR-10", BUDGETS.note(budget) + note, ("routing",), rows)
 
 
 def viewpoints(budget: BudgetName) -> ErrorTable:
@@ -40,13 +36,9 @@ def viewpoints(budget: BudgetName) -> ErrorTable:
         rows.append(_row(recipe, name, (by, kind), error, budget))
     note = "Errors on novel viewpoints, of the poster. The authors keep the epoch that is best on those very images."
     heads = ("viewpoints by", "routing")
-    return ErrorTable("Hahn et al. 2019: novel viewpoints", LIMITS[budget] + note, heads, tuple(rows))
+    return ErrorTable("Hahn et al. 2019: novel viewpoints", BUDGETS.note(budget) + note, heads, tuple(rows))
 
 
 def _row(recipe: Recipe, name: str, label: tuple[str, ...], error: float, budget: BudgetName) -> ErrorRow:
-    if budget == "small":
-        recipe = SMALL.limit(replace(recipe, optimizer=SMALL_OPTIMIZER))
-    elif budget == "night":
-        recipe = NIGHT.limit(recipe)
     slug = "-".join(label).replace(" ", "-")
-    return ErrorRow(slug=slug, recipe_name=name, recipe=recipe, label=label, paper=error)
+    return ErrorRow(slug=slug, recipe_name=name, recipe=BUDGETS.limit(recipe, budget), label=label, paper=error)

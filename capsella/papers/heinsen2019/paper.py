@@ -2,6 +2,3 @@
 
 SMALLNORB = 0.9
 """Test error on smallNORB in per cent: the best of ten trainings, each kept where it was best on the test's toys."""
-
-THOUSANDS_OF_PARAMETERS = 272
-"""Of that network."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.grid import Budget, BudgetName
+from capsella.grid import Budget, BudgetName, Budgets
 from capsella.papers.heinsen2019 import paper
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.training.registry import get_recipe
@@ -12,11 +12,11 @@ SMALL = Budget(per_class=200, validation_per_class=50, test_per_class=200, epoch
 NIGHT = Budget(
     epochs=20, epoch_images=10_000, batch_size=20, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
+BUDGETS = Budgets(SMALL, NIGHT)
 
 
 def table(budget: BudgetName) -> ErrorTable:
     """The network of 272 K parameters, and beside it one whose couplings stay even, which the paper does not have."""
-    limit = {"small": SMALL, "night": NIGHT, "full": None}[budget]
     rows = []
     for iterations in (3, 1):
         recipe = get_recipe(RECIPE)
@@ -26,7 +26,7 @@ def table(budget: BudgetName) -> ErrorTable:
             ErrorRow(
                 slug=f"{iterations}-iterations" if iterations > 1 else "even",
                 recipe_name=RECIPE,
-                recipe=recipe if limit is None else limit.limit(recipe),
+                recipe=BUDGETS.limit(recipe, budget),
                 label=(str(iterations),),
                 paper=paper.SMALLNORB if iterations == 3 else None,
             )
@@ -35,5 +35,4 @@ def table(budget: BudgetName) -> ErrorTable:
         "The paper's error is the best of ten trainings, kept at the epoch that was best on test images; of ours the "
         "last epoch is kept."
     )
-    limits = "" if limit is None else f"{limit}. "
-    return ErrorTable("Heinsen 2019, smallNORB", limits + note, ("iterations",), tuple(rows))
+    return ErrorTable("Heinsen 2019, smallNORB", BUDGETS.note(budget) + note, ("iterations",), tuple(rows))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.grid import Budget, BudgetName
+from capsella.grid import Budget, BudgetName, Budgets
 from capsella.losses import Classification
 from capsella.models.multi_crop import CROPS, MultiCrop
 from capsella.papers.hinton2018 import paper
@@ -20,6 +20,8 @@ NIGHT = Budget(
 NIGHT_OTHERS = Budget(
     epochs=20, epoch_images=20_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
+OTHER_BUDGETS = Budgets(SMALL_OTHERS, NIGHT_OTHERS)
+BUDGETS = Budgets(SMALL, NIGHT)
 NIGHT_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_sharpness": 1 / 64}
 """Of every row: with an even λ and soft early E-steps, five iterations learn too (LOG.md, L054)."""
 NIGHT_BASE = "matrix-capsnet-smallnorb-best"
@@ -74,12 +76,11 @@ def others(budget: BudgetName) -> ErrorTable:
 
     Short of full, the small network is trained, with two iterations.
     """
-    limited = {"small": SMALL_OTHERS, "night": NIGHT_OTHERS, "full": None}[budget]
     rows = tuple(
         ErrorRow(
             slug=slug,
             recipe_name=name,
-            recipe=get_recipe(name) if limited is None else _small_other(get_recipe(name), limited),
+            recipe=get_recipe(name) if budget == "full" else _small_other(get_recipe(name), budget),
             label=(label,),
             paper=paper.OTHERS.get(label),
         )
@@ -89,7 +90,7 @@ def others(budget: BudgetName) -> ErrorTable:
             ("fashion-mnist", "Fashion-MNIST", "hinton2018-fashion-mnist"),
         )
     )
-    limits = "" if limited is None else f"Small network, 2 iterations, {limited}. "
+    limits = OTHER_BUDGETS.note(budget, "Small network, 2 iterations, ")
     note = (
         "The paper gives the errors and next to nothing of the trainings: these are its smallNORB training on images "
         "that are shifted instead of cut. NORB with clutter (2.6 %) is not among the sources."
@@ -97,10 +98,10 @@ def others(budget: BudgetName) -> ErrorTable:
     return ErrorTable("Hinton et al. 2018, section 6", limits + note, ("data",), rows)
 
 
-def _small_other(recipe: Recipe, budget: Budget) -> Recipe:
+def _small_other(recipe: Recipe, budget: BudgetName) -> Recipe:
     model = small_network(recipe.model)
     optimizer = replace(recipe.optimizer, learning_rate=SMALL_OTHERS_RATE, warmup_steps=100)
-    return budget.limit(replace(recipe, model=model, optimizer=optimizer))
+    return OTHER_BUDGETS.limit(replace(recipe, model=model, optimizer=optimizer), budget)
 
 
 def small_network(model: ModelOptions) -> ModelOptions:
@@ -137,6 +138,6 @@ def _row(
         slug=f"{iterations}-{pose}-{loss}-{where}-{couplings}",
         label=(str(iterations), pose, loss, where, couplings, "1"),
         recipe_name=base,
-        recipe=recipe if budget == "full" else {"small": SMALL, "night": NIGHT}[budget].limit(recipe),
+        recipe=BUDGETS.limit(recipe, budget),
         paper=paper.TABLE_1.get((iterations, pose, loss, coordinates)) if start == "even" else None,
     )

@@ -41,7 +41,7 @@ class ErrorRow(Row):
 class AgainRow:
     """A row without a training of its own: the networks of another one, tested in another way.
 
-    slug: name of the JSON in the other row's runs. of: the other row's slug. label, paper: as for `Row`.
+    slug: name of the JSON in the other row's runs. of: the other row's slug. label, paper: as for `ErrorRow`.
     change: from a trained network to the one that is tested.
     """
 

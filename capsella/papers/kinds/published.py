@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from capsella.data import DataOptions
+from capsella.environment import hardware
 from capsella.evaluation import Spread
 from capsella.grid import Grid, Results, Row
 
@@ -103,7 +104,7 @@ class PublishedTable(Published, Protocol):
         ...
 
 
-class Trained(ABC):
+class FromTrainings(ABC):
     """What is made of trainings: `Published.run`, by `trainings` and `made_of`."""
 
     needs_all: ClassVar[bool] = False
@@ -127,7 +128,7 @@ class Trained(ABC):
         return self.made_of(results, folder, command, console)
 
 
-class FolderTable(Trained):
+class FolderTable(FromTrainings):
     """A table whose JSON has the name of the folder of its runs."""
 
     def path(self, folder: Path) -> Path:
@@ -213,14 +214,6 @@ def is_short(values: Mapping[str, Any]) -> bool:
 def hardware_of(results: Mapping[str, Sequence[dict[str, Any]]]) -> str:
     """The processors on which runs, by row or name, were trained, each once."""
     return " and ".join(dict.fromkeys(hardware(run["environment"]) for runs in results.values() for run in runs))
-
-
-def hardware(environment: dict[str, Any]) -> str:
-    """The processor that a run or a measurement names, in a few words."""
-    if environment["gpu"] != "none":
-        return str(environment["gpu"])
-    threads = environment["threads"]
-    return f"{threads} thread{'s' if threads > 1 else ''}, {environment['cpu']}"
 
 
 def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:

@@ -13,7 +13,7 @@ from capsella.explain.plots import write_png
 from capsella.files import write_json
 from capsella.grid import Results, Row
 from capsella.models import ImageClassifier
-from capsella.papers.kinds.published import Trained
+from capsella.papers.kinds.published import FromTrainings
 from capsella.training import load_run
 
 Drawn = tuple[Figure, dict[str, Any]]
@@ -21,7 +21,7 @@ Drawn = tuple[Figure, dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFigure(Trained):
+class RunFigure(FromTrainings):
     """A figure of what a trained network does with its test images.
 
     name: of the picture. title: paper and number. row: the run, the same as in the table whose folder of runs it

@@ -1,7 +1,7 @@
 """What a trained network of the league costs, and how it holds out, measured beside its errors."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from capsella.data import ImageSet, load_data, single_images
-from capsella.data.batches import batches
+from capsella.data import ImageSet, batches, evenly, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks, latencies
 from capsella.files import write_json
@@ -44,11 +43,12 @@ def measured(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]
     if not path.exists():
         loaded = load_run(run)
         model, images = loaded.model, single_images(load_data(loaded.recipe.data).test, "attacks")
-        under_attack = attack_networks({"network": model}, _spread(images, attacked), options)["network"]
+        shown = images.subset(evenly(len(images), attacked))
+        under_attack = attack_networks({"network": model}, shown, options)["network"]
         values = {
             "parameters": count_parameters(model),
             "step_memory_mib": step_memory_mib(model, loaded.recipe),
-            "coupling_entropy": coupling_entropies(model, _spread(images, MOST_ROUTED)),
+            "coupling_entropy": coupling_entropies(model, images.subset(evenly(len(images), MOST_ROUTED))),
             "attack": {"options": wanted, "masked": under_attack.is_masked, **under_attack.to_dict()},
         }
         write_json(path, values)
@@ -113,8 +113,3 @@ def times(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, f
         known = {slug: latency.p50 for slug, latency in latencies(steps, calls=100).items()}
         write_json(path, known)
     return {slug: known[slug] for slug in runs}
-
-
-def _spread(images: ImageSet, number: int) -> ImageSet:
-    rows: Sequence[int] = torch.linspace(0, len(images) - 1, min(number, len(images))).round().long().tolist()
-    return images.subset(rows)

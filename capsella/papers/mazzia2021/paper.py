@@ -2,6 +2,3 @@
 
 ERRORS = {"MNIST": 0.26, "smallNORB": 2.5}
 """Test errors of one network, in per cent."""
-
-THOUSANDS_OF_PARAMETERS = 161
-"""Of Efficient-CapsNet for MNIST, without its decoder."""

@@ -2,6 +2,3 @@
 
 SMALLNORB = 1.3
 """Test error on smallNORB in per cent, of the network of three capsule layers."""
-
-THOUSANDS_OF_PARAMETERS = 69
-"""Of that network."""

@@ -1,6 +1,6 @@
 """What Ribeiro, Leontidis, Kollias 2020 state of smallNORB, as a table: both readings of their couplings, and EM."""
 
-from capsella.grid import Budget, BudgetName
+from capsella.grid import Budget, BudgetName, Budgets
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.ribeiro2020 import paper
 from capsella.routing import EMRouting, Routing, VariationalRouting
@@ -11,6 +11,7 @@ SMALL = Budget(per_class=400, validation_per_class=100, test_per_class=400, epoc
 NIGHT = Budget(
     epochs=20, epoch_images=24_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
+BUDGETS = Budgets(SMALL, NIGHT)
 ROUTINGS: dict[str, tuple[tuple[str, str], Routing]] = {
     "code": (("variational", "authors' code"), VariationalRouting(proportions=False, bias=False)),
     "paper": (("variational", "paper"), VariationalRouting(bias=False)),
@@ -22,23 +23,21 @@ ROUTINGS: dict[str, tuple[tuple[str, str], Routing]] = {
 
 def table(budget: BudgetName) -> ErrorTable:
     """The network of 69 K parameters on smallNORB, and beside it what the paper does not have."""
-    limit = {"small": SMALL, "night": NIGHT, "full": None}[budget]
-    rows = tuple(_row(slug, label, routing, limit) for slug, (label, routing) in ROUTINGS.items())
+    rows = tuple(_row(slug, label, routing, budget) for slug, (label, routing) in ROUTINGS.items())
     note = (
         "All rows are the network of 69 K parameters, with batch normalisation of all capsules. The authors' error is "
         "that of their read-me. Couplings: R = p/Σπp in the authors' code and πp/Σπp in the paper; 'even' leaves them "
         "as they start. EM is in the place of variational Bayes, types competing in each window."
     )
-    limits = "" if limit is None else f"{limit}. "
-    return ErrorTable("Ribeiro et al. 2020, smallNORB", limits + note, ("routing", "couplings"), rows)
+    return ErrorTable("Ribeiro et al. 2020, smallNORB", BUDGETS.note(budget) + note, ("routing", "couplings"), rows)
 
 
-def _row(slug: str, label: tuple[str, str], routing: Routing, limit: Budget | None) -> ErrorRow:
+def _row(slug: str, label: tuple[str, str], routing: Routing, budget: BudgetName) -> ErrorRow:
     recipe = get_recipe(RECIPE).with_model(routing=routing)
     return ErrorRow(
         slug=slug,
         recipe_name=RECIPE,
-        recipe=recipe if limit is None else limit.limit(recipe),
+        recipe=BUDGETS.limit(recipe, budget),
         label=label,
         paper=paper.SMALLNORB if slug == "code" else None,
     )

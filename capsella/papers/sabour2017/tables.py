@@ -1,9 +1,8 @@
 """The tables of Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules"."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from capsella.grid import Budget, BudgetName
+from capsella.grid import Budget, BudgetName, Budgets
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from capsella.papers.sabour2017 import paper
@@ -31,61 +30,43 @@ NIGHT_AFFNIST = Budget(
 NIGHT_OTHERS = Budget(
     epochs=20, epoch_images=10_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
+DIGITS = Budgets(SMALL, NIGHT)
+PAIRS = Budgets(SMALL_PAIRS, NIGHT_PAIRS)
+AFFNIST = Budgets(SMALL_AFFNIST, NIGHT_AFFNIST)
+OTHERS = Budgets(SMALL_OTHERS, NIGHT_OTHERS)
 STOPS = {"small": 5.0, "night": 1.0}
 """Per cent of error on plain digits at which both networks of affNIST stop."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The budgets of a table's rows, on single images and on pairs."""
-
-    single: Mapping[BudgetName, Budget]
-    pairs: Mapping[BudgetName, Budget] = field(default_factory=dict)
-
-    def limit(self, recipe: Recipe, budget: BudgetName) -> Recipe:
-        """The recipe within the budget; the whole one at the full budget."""
-        if budget == "full":
-            return recipe
-        return (self.pairs if recipe.data.is_paired else self.single)[budget].limit(recipe)
-
-    def note(self, budget: BudgetName) -> str:
-        """A sentence for the table; none at the full budget."""
-        if budget == "full":
-            return ""
-        if not self.pairs:
-            return f"{self.single[budget]}. "
-        return f"MNIST: {self.single[budget]}. MultiMNIST: {self.pairs[budget]}. "
-
-
 def table_1(budget: BudgetName) -> ErrorTable:
     """Table 1: MNIST and MultiMNIST, routing of 1 and 3 iterations, with and without reconstruction, the baselines."""
-    limits, rows = _table_1_limits(), []
+    rows = []
     for data, recipe in (("MNIST", "sabour2017-mnist"), ("MultiMNIST", "sabour2017-multimnist")):
-        baseline = limits.limit(get_recipe(f"{recipe}-cnn"), budget)
+        baseline = _limited(get_recipe(f"{recipe}-cnn"), budget)
         rows.append(_row(data, f"{recipe}-cnn", baseline, "CNN", None, None))
         for iterations, reconstruction in ((1, False), (1, True), (3, False), (3, True)):
             capsnet = capsnet_recipe(recipe, budget, iterations, reconstruction)
             row = _row(data, recipe, capsnet, "CapsNet", iterations, reconstruction)
             if row.paper is not None or budget != "night":  # a night has no time for rows that the paper has not
                 rows.append(row)
-    efficient = limits.limit(get_recipe(EFFICIENT), budget)
+    efficient = _limited(get_recipe(EFFICIENT), budget)
     rows.append(_row("MultiMNIST", EFFICIENT, efficient, "Efficient-CapsNet", None, False))
     note = (
         "A pair counts as right where both its digits are found. The paper's MNIST errors are of three trainings. "
         "It has no pairs without reconstruction, and no Efficient-CapsNet, which came later."
     )
     columns = ("data", "network", "routing", "reconstruction")
-    return ErrorTable("Sabour et al. 2017, Table 1", limits.note(budget) + note, columns, tuple(rows))
+    limits = DIGITS.note(budget, "MNIST: ") + PAIRS.note(budget, "MultiMNIST: ")
+    return ErrorTable("Sabour et al. 2017, Table 1", limits + note, columns, tuple(rows))
 
 
 def others(budget: BudgetName) -> ErrorTable:
     """§7, other data sets: CIFAR-10 and smallNORB, and Fashion-MNIST, which the paper has not."""
-    limits = Limits({"small": SMALL_OTHERS, "night": NIGHT_OTHERS})
     rows = tuple(
         ErrorRow(
             slug=name.removeprefix("sabour2017-"),
             recipe_name=name,
-            recipe=limits.limit(get_recipe(name), budget),
+            recipe=OTHERS.limit(get_recipe(name), budget),
             label=(label, "3"),
             paper=paper.OTHERS.get(label),
         )
@@ -100,7 +81,7 @@ def others(budget: BudgetName) -> ErrorTable:
         "'none of the above'; its smallNORB is cut to 32×32 from 48×48. Here whole images of 32×32 are shifted. SVHN "
         "(4.3 %) is not among the sources."
     )
-    return ErrorTable("Sabour et al. 2017, section 7", limits.note(budget) + note, ("data", "iterations"), rows)
+    return ErrorTable("Sabour et al. 2017, section 7", OTHERS.note(budget) + note, ("data", "iterations"), rows)
 
 
 def affnist(budget: BudgetName) -> StoppedTable:
@@ -118,8 +99,7 @@ def affnist(budget: BudgetName) -> StoppedTable:
         )
         for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
     )
-    limit = {"small": SMALL_AFFNIST, "night": NIGHT_AFFNIST, "full": None}[budget]
-    note = "" if limit is None else f"At most {limit}. "
+    note = AFFNIST.note(budget, "At most ")
     note += (
         "As in the paper (at 0.77 and 0.78 %), both networks stop on the plain test images: here at the first epoch "
         f"with an error of {rows[0].recipe.stop_at_error:g} % or less; validation chooses the weights where none gets "
@@ -133,7 +113,7 @@ def capsnet_recipe(name: str, budget: BudgetName, iterations: int = 3, reconstru
     """A recipe of CapsNet with other routing, within a budget."""
     recipe = get_recipe(name)
     routing = replace(recipe.model.options["routing"], iterations=iterations)
-    return _table_1_limits().limit(recipe.with_model(routing=routing, reconstruction=reconstruction), budget)
+    return _limited(recipe.with_model(routing=routing, reconstruction=reconstruction), budget)
 
 
 def capsnet_slug(name: str, iterations: int = 3, reconstruction: bool = True) -> str:
@@ -164,9 +144,10 @@ def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:
     """Short epochs, and averaged weights, whose error is to fall evenly, so that both stop at nearly the same."""
     if budget == "full":
         return recipe
-    limited = {"small": SMALL_AFFNIST, "night": NIGHT_AFFNIST}[budget].limit(recipe)
+    limited = AFFNIST.limit(recipe, budget)
     return replace(limited, optimizer=replace(limited.optimizer, ema=0.99), stop_at_error=STOPS[budget])
 
 
-def _table_1_limits() -> Limits:
-    return Limits({"small": SMALL, "night": NIGHT}, {"small": SMALL_PAIRS, "night": NIGHT_PAIRS})
+def _limited(recipe: Recipe, budget: BudgetName) -> Recipe:
+    """A recipe of Table 1 within the budget of single digits, or of pairs."""
+    return (PAIRS if recipe.data.is_paired else DIGITS).limit(recipe, budget)

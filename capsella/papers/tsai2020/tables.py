@@ -1,20 +1,12 @@
 """The table of Tsai, Srivastava, Goh, Salakhutdinov 2020: CIFAR-10, by rounds and order of routing."""
 
-from dataclasses import replace
-
-from capsella.grid import Budget, BudgetName
+from capsella.grid import BudgetName
+from capsella.papers.kinds.budgets import PHOTOGRAPHS
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.tsai2020 import paper
 from capsella.routing import InvertedAttentionRouting
-from capsella.training import OptimizerOptions
 from capsella.training.registry import get_recipe
 
-SMALL = Budget(per_class=100, validation_per_class=20, test_per_class=100, epochs=4, batch_size=32)
-NIGHT = Budget(
-    epochs=20, epoch_images=20_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
-)
-LIMITS = {"small": f"{SMALL}, Adam. ", "night": f"{NIGHT}. ", "full": ""}
-SMALL_OPTIMIZER = OptimizerOptions(learning_rate=1e-3, warmup_steps=10)
 NOTE = (
     f"Numbers beside the authors' code, means of trainings whose best epoch on the test images was kept; the best one "
     f"of two rounds has {paper.BEST:g} %. One after the other: each layer makes all its rounds before the next."
@@ -24,20 +16,17 @@ NOTE = (
 def cifar10(budget: BudgetName) -> ErrorTable:
     """One round, whose couplings are even, and two of all layers at once; and two of one layer after the other."""
     rows = (_row(1, True, budget), _row(2, True, budget), _row(2, False, budget))
-    return ErrorTable("Tsai et al. 2020: CIFAR-10", LIMITS[budget] + NOTE, ("rounds", "layers"), rows)
+    return ErrorTable("Tsai et al. 2020: CIFAR-10", PHOTOGRAPHS.note(budget) + NOTE, ("rounds", "layers"), rows)
 
 
 def _row(rounds: int, concurrent: bool, budget: BudgetName) -> ErrorRow:
     name = "tsai2020-cifar10"
     routing = InvertedAttentionRouting(iterations=rounds)
     recipe = get_recipe(name).with_model(routing=routing, concurrent=concurrent)
-    if budget != "full":
-        optimizer = SMALL_OPTIMIZER if budget == "small" else recipe.optimizer
-        recipe = {"small": SMALL, "night": NIGHT}[budget].limit(replace(recipe, optimizer=optimizer))
     return ErrorRow(
         slug=f"{rounds}-{'concurrent' if concurrent else 'sequential'}",
         recipe_name=name,
-        recipe=recipe,
+        recipe=PHOTOGRAPHS.limit(recipe, budget),
         label=(str(rounds), "at once" if concurrent else "one after the other"),
         paper=paper.CIFAR10[rounds] if concurrent else None,
     )

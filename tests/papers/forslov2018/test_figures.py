@@ -9,7 +9,6 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.data import catalogue
 from capsella.data.source import Parts, Source
-from capsella.explain.plots import read_metrics
 from capsella.grid import run as training
 from capsella.papers import get_recipe
 from capsella.papers.forslov2018 import figures_31_32 as trends
@@ -17,6 +16,7 @@ from capsella.papers.forslov2018 import figures_33_34_37 as curves
 from capsella.papers.forslov2018 import figures_35_36 as perturbed_capsules
 from capsella.papers.forslov2018 import paper, runs
 from capsella.papers.published import FIGURES
+from capsella.training import RunFolder
 
 QUIET = Console(quiet=True)
 
@@ -62,7 +62,7 @@ def test_figures_31_and_33_share_the_runs(draw, only, tmp_path, monkeypatch):
     values = draw(33)
     assert [panel["title"] for panel in values["panels"]] == ["mini", "basic"]
     line = lines(values)["EM-NET 1, INIT-NET 1", False]
-    metrics = read_metrics(tmp_path / "mini-emnet1-init1-seed0" / "metrics.csv")
+    metrics = RunFolder(tmp_path / "mini-emnet1-init1-seed0").read_metrics()
     assert line["x"] == [1, 2]
     assert line["y"] == pytest.approx(1 - metrics["validation_error"] / 100)
 

@@ -1,12 +1,15 @@
-"""What a number was measured with: versions, processor, threads."""
+"""What a number was measured with: versions, processor, threads; and the words for it."""
 
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from capsella.errors import counted
 from capsella.version import __version__
 
 
@@ -27,6 +30,27 @@ def environment() -> dict[str, str | int]:
     }
 
 
+def hardware(made_with: Mapping[str, Any]) -> str:
+    """The GPU, or else the threads and the processor, of what `environment` returned.
+
+    >>> hardware({"gpu": "none", "threads": 1, "cpu": "abacus"}), hardware({"gpu": "loom"})
+    ('1 thread, abacus', 'loom')
+    """
+    if made_with["gpu"] != "none":
+        return str(made_with["gpu"])
+    return f"{counted(made_with['threads'], 'thread')}, {made_with['cpu']}"
+
+
+def machine(made_with: Mapping[str, Any]) -> str:
+    """Processor, threads and GPU, for a list of facts."""
+    return f"{made_with['cpu']}, {counted(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}"
+
+
+def versions(made_with: Mapping[str, Any]) -> str:
+    """Of this package and of PyTorch, for a list of facts."""
+    return f"capsella {made_with['capsella']}, torch {made_with['torch']}"
+
+
 def processor() -> str:
     """The processor's name; Linux tells it in /proc/cpuinfo only."""
     cpuinfo = Path("/proc/cpuinfo")
@@ -39,7 +63,7 @@ def processor() -> str:
 
 def _commit() -> str:
     """The checked-out commit of this source tree, "+" behind it where files differ from it; "unknown" elsewhere."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     if not (root / ".git").exists():
         return "unknown"
 

@@ -1,0 +1,103 @@
+"""The verdict of a comparison over folds in plain words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
+from capsella.compare.plan import Plan
+from capsella.compare.verdict import Winner, chance_sentence, points, still_learning, winner_of, wins
+from capsella.evaluation.intervals import FoldInterval
+
+
+@dataclass(frozen=True, eq=False)
+class FoldsVerdict:
+    """As `Verdict`, over folds. best: the best capsule network and the best CNN by validation; difference: theirs.
+
+    useful: those of them that are better than always saying the largest class, and find more of each than guessing.
+    """
+
+    networks: Sequence[OverFolds]
+    best: tuple[OverFolds, OverFolds]
+    winner: Winner | None
+    difference: FoldInterval
+    useful: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    headline: str
+    sentences: dict[str, str]
+
+    @property
+    def difference_by_fold(self) -> list[float]:
+        """Accuracy of the capsules less that of the CNN on each fold."""
+        capsules, cnn = self.best
+        return [a - b for a, b in zip(capsules.by_fold, cnn.by_fold, strict=True)]
+
+
+def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
+    """Who wins over all folds, by the best network of each kind, which validation images chose.
+
+    Raises:
+        CapsellaError: as `networks_over`.
+    """
+    networks, (capsules, cnn) = networks_over(first.candidates, folds)
+    difference = capsules.less(cnn.pooled)
+    winner = winner_of(difference)
+    chance = {one.name: _chance(one, first.splits.classes) for one in (capsules, cnn)}
+    useful = tuple(name for name, (better, _) in chance.items() if better)
+    unfinished = tuple(sorted({name for fold in folds for name in fold.unfinished}))
+    headline = _headline((capsules, cnn), winner, difference, useful)
+    if useful:
+        headline += still_learning((capsules.name, cnn.name), unfinished)
+    sentences = {
+        "accuracy": _accuracy(capsules, cnn, difference),
+        "better than chance": " ".join(text for _, text in chance.values()),
+        "training": _training(unfinished, first.epochs),
+    }
+    if gone := sorted({one.network for one in first.candidates} - {one.name for one in networks}):
+        sentences["left out"] = f"Diverged on a fold: {', '.join(gone)}."
+    return FoldsVerdict(networks, (capsules, cnn), winner, difference, useful, unfinished, headline, sentences)
+
+
+def _headline(
+    best: tuple[OverFolds, OverFolds], winner: Winner | None, difference: FoldInterval, useful: Sequence[str]
+) -> str:
+    capsules, cnn = best
+    folds = len(capsules.folds)
+    if not useful:
+        return (
+            f"Neither is to be shipped yet: {folds} folds do not show that {capsules.name} or {cnn.name} is better "
+            "than always saying the largest class."
+        )
+    if winner is None:
+        alone = f" Only {useful[0]} is shown to be better than chance." if len(useful) == 1 else ""
+        return f"No difference that {folds} folds of {capsules.pooled.shape[1]} images could show.{alone}"
+    one = capsules if winner == "capsules" else cnn
+    guesses = "" if one.name in useful else " But it is not shown to be better than chance."
+    return wins(winner, capsules.name, cnn.name, difference, f" over {folds} folds") + guesses
+
+
+def _accuracy(capsules: OverFolds, cnn: OverFolds, difference: FoldInterval) -> str:
+    return (
+        f"{capsules.name} has {100 * capsules.accuracy.estimate:.1f} % right, {cnn.name} "
+        f"{100 * cnn.accuracy.estimate:.1f} %: a difference of {points(difference.estimate)} points, 95 % interval "
+        f"{points(difference.low)} to {points(difference.high)}, from the differences on each fold."
+    )
+
+
+def _training(unfinished: Sequence[str], epochs: int) -> str:
+    if not unfinished:
+        return f"No network's training loss or error still fell clearly at the end of its {epochs} epochs."
+    return (
+        f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "
+        f"(--epochs {2 * epochs}, with another --out)."
+    )
+
+
+def _chance(one: OverFolds, classes: Sequence[str]) -> tuple[bool, str]:
+    """Whether a network is better than always saying the largest class, and finds more of each class than guessing."""
+    labels = labels_of(one.folds)
+    largest, guess = int(np.bincount(labels).argmax()), 1 / len(np.unique(labels))
+    ahead, found = one.less(labels[None] == largest), one.balanced_accuracy
+    better = ahead.low > 0 and found.low > guess
+    return better, chance_sentence(one.name, better, ahead, classes[largest], found, guess)

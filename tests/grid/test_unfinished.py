@@ -1,0 +1,34 @@
+"""Whether a curve still fell when a training ended."""
+
+import numpy as np
+import pytest
+
+from capsella.grid import still_falls
+
+
+@pytest.mark.parametrize(
+    ("curve", "falls"),
+    [
+        (lambda e: 1.6 - 0.01 * e, True),  # a line: it had hardly begun
+        (lambda e: np.exp(-e / 30), True),
+        (lambda e: np.exp(-e / 5), False),
+        (lambda e: 0.5 + 0 * e, False),
+        (lambda e: np.where(e < 20, 1 - 0.045 * e, 0.1), False),
+        (lambda e: 0.2 + 0.02 * e, False),  # a loss whose margin widens
+    ],
+)
+def test_curves(curve, falls):
+    epochs, random = np.arange(30), np.random.default_rng(0)
+    seeds = [curve(epochs) + random.normal(0, 0.002, 30) for _ in range(3)]
+    assert still_falls(seeds) is falls
+
+
+def test_noise_does_not_fall():
+    random = np.random.default_rng(0)
+    falls = [still_falls([1 + random.normal(0, 0.1, 30)]) for _ in range(300)]
+    assert np.mean(falls) < 0.08
+
+
+def test_of_two_epochs_nothing_is_said():
+    assert not still_falls([np.array([2.0, 1.0])])
+    assert still_falls([np.array([3.0, 2.0, 1.01])])
