@@ -112,7 +112,7 @@ class StoppedTable(FolderTable):
                 rows.append(dataclasses.replace(row, recipe=recipe, paper=paper))
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
         stops = dict.fromkeys(
-            f"On {source} they stop at {row.stops[source]:g} %." for row in rows if source in row.stops
+            f"On {source} they stop at {row.stops[source]:g} % instead." for row in rows if source in row.stops
         )
         return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why, *stops]))
 

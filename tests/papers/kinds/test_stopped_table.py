@@ -83,7 +83,7 @@ def test_rows_that_a_source_cannot_make():
 def test_rows_that_stop_elsewhere_on_a_source():
     table = tiny_table(rows=tuple(dataclasses.replace(row, stops={"wine": 7.0}) for row in ROWS))
     assert [row.recipe.stop_at_error for row in table.on("wine").rows] == [7.0, 7.0]
-    assert table.on("wine").note == "A note. On wine they stop at 7 %."
+    assert table.on("wine").note == "A note. On wine they stop at 7 % instead."
     assert [row.recipe.stop_at_error for row in table.on("mnist").rows] == [row.recipe.stop_at_error for row in ROWS]
 
 
