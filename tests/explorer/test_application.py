@@ -85,6 +85,21 @@ def test_changes_are_those_that_the_page_shows(served, capsnet):
     assert np.abs(got["changedPoses0"][0, 0] - got["changedPoses0"][0, 4]).max() > 1e-3
 
 
+def test_a_cnn_sees_the_same_changes(with_cnn):
+    image = with_cnn.test.images[3:4]
+    with Served([with_cnn]) as server:
+        html = server.ask("/")[2]
+        got = arrays(server.ask("/api/runs/0/changes?class=2", "POST", image.numpy().tobytes())[2])
+    facts = json.loads(html.partition('id="facts">')[2].partition("</script>")[0])
+    assert facts["runs"][0]["beside"] == {"name": "plain cnn", "network": "sabour2017_cnn", "features": 16, "of": 192}
+    with inference(with_cnn.beside.cnn):
+        active = with_cnn.beside.cnn(image.float() / 255).activations
+    np.testing.assert_allclose(got["besideActivations0"][0, 4], active[0].numpy(), atol=1e-5)
+    assert got["besideFeatures0"].shape == (1, 9, 16)
+    assert np.abs(got["besideFeatures0"]).max() < 2  # in parts of the largest on the images of the page
+    assert got["besideAngles0"][0, 4] < 0.1 < got["besideAngles0"][0, 0]
+
+
 def test_an_uploaded_file_is_looked_at_and_what_was_done_is_said(served):
     _, _, answer = served.ask("/api/runs/0/files?name=photo.png", "POST", png(50, 40, 3))
     facts = answer["image"]

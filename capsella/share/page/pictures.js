@@ -86,24 +86,3 @@ export function spread(grid, [rows, columns], { first, step }, [height, width]) 
   }
   return out;
 }
-
-/** Pictures in a row, each as large as `side` allows, with lines of text below: a canvas. */
-export function sheet(canvases, lines, side) {
-  const gap = 20;
-  const out = document.createElement("canvas");
-  out.width = gap + canvases.length * (side + gap);
-  out.height = side + 2 * gap + 26 * lines.length;
-  const context = out.getContext("2d");
-  const style = getComputedStyle(document.body);
-  context.fillStyle = style.backgroundColor;
-  context.fillRect(0, 0, out.width, out.height);
-  context.imageSmoothingEnabled = false;
-  canvases.forEach((canvas, k) => {
-    const scale = side / Math.max(canvas.width, canvas.height);
-    context.drawImage(canvas, gap + k * (side + gap), gap, canvas.width * scale, canvas.height * scale);
-  });
-  context.fillStyle = style.color;
-  context.font = `18px ${style.fontFamily}`;
-  lines.forEach((line, k) => context.fillText(line, gap, side + gap + 26 * (k + 1), out.width - 2 * gap));
-  return out;
-}
