@@ -22,8 +22,11 @@ LARGEST_POSE = 1e4
 """Of a number in a pose; what capsules hold is far below."""
 
 
-def explorer_page(subjects: Sequence[Subject]) -> str:
+def explorer_page(subjects: Sequence[Subject]) -> tuple[str, bytes]:
     """The page about some runs: that of `capsella share`, and what its script must know to ask the server.
+
+    Returns:
+        The page, and its arrays, which its script asks for: bytes as they are open sooner than text in a page.
 
     Raises:
         ValueError: no subject, or two of one name.
@@ -40,7 +43,7 @@ def explorer_page(subjects: Sequence[Subject]) -> str:
             run["beside"] = subject.beside.facts
     server = {"bytes": MOST_BYTES, "drawings": MOST_DRAWINGS, "tests": [_tests(one.pool) for one in subjects]}
     everything = {**facts, "arrays": arrays.table, "compared": False, "server": server}
-    return page_html(page_title(named), everything, arrays.packed())
+    return page_html(page_title(named), everything, ""), arrays.content()
 
 
 def _tests(pool: Pool) -> dict[str, Any]:
