@@ -79,6 +79,7 @@ export function makeRouting(run, change) {
     const range = { min: 0, max: count - 1, step: 1, rest: 0 };
     slider = count > 1 ? namedSlider("Iteration", range, (k) => `iteration ${k + 1} of ${count}`, (iteration) => change({ iteration })) : null;
     place.replaceChildren(...(slider ? [slider.element] : []));
+    place.hidden = slider === null;
   }
 
   function pictured(side) {
