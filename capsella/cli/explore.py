@@ -12,6 +12,7 @@ from capsella.cli.runs import load_runs
 from capsella.cli.screen import console
 from capsella.explorer import open_run
 from capsella.explorer.server import check_host, check_port, check_starlette, serve
+from capsella.share.shared import parted
 
 DEMO = Path("runs/demo")
 
@@ -30,7 +31,7 @@ class Explore:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="[RUN…]", help_behavior_hint="(default: runs/demo)"),
     ] = ()
-    """Folders of runs."""
+    """Folders of runs; of two, one may be a CNN's: its features stand beside the capsules."""
     images: int = 500
     """Test images that are looked at first, spread evenly: to be found by class, by right and wrong."""
     port: int = 7860
@@ -53,7 +54,8 @@ def run(arguments: list[str]) -> None:
     if not options.runs and not (DEMO / "model.safetensors").exists():
         print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
-    subjects = [open_run(run, name, options.images) for name, run in load_runs(options.runs or (DEMO,)).items()]
+    runs, cnns = parted(load_runs(options.runs or (DEMO,)))
+    subjects = [open_run(run, name, options.images, cnns) for name, run in runs.items()]
     serve(
         subjects,
         host=options.host,

@@ -10,6 +10,7 @@ from torch import Tensor
 from capsella.explorer.subject import Subject
 from capsella.explorer.uploads import MOST_BYTES, read_sketch, read_upload
 from capsella.share.arrays import Arrays
+from capsella.share.beside import add_beside
 from capsella.share.document import page_html
 from capsella.share.looked import add_changes, add_images, add_routing, draw
 from capsella.share.pool import Pool, look
@@ -21,8 +22,11 @@ LARGEST_POSE = 1e4
 """Of a number in a pose; what capsules hold is far below."""
 
 
-def explorer_page(subjects: Sequence[Subject]) -> str:
+def explorer_page(subjects: Sequence[Subject]) -> tuple[str, bytes]:
     """The page about some runs: that of `capsella share`, and what its script must know to ask the server.
+
+    Returns:
+        The page, and its arrays, which its script asks for: bytes as they are open sooner than text in a page.
 
     Raises:
         ValueError: no subject, or two of one name.
@@ -34,9 +38,12 @@ def explorer_page(subjects: Sequence[Subject]) -> str:
         raise ValueError(f"subjects: must have names of their own, got {', '.join(one.name for one in subjects)}")
     arrays = Arrays()
     facts, _ = page_content(named, [subject.pool for subject in subjects], MOST_IMAGES, arrays, live=True)
+    for run, subject in zip(facts["runs"], subjects, strict=True):
+        if subject.beside is not None:
+            run["beside"] = subject.beside.facts
     server = {"bytes": MOST_BYTES, "drawings": MOST_DRAWINGS, "tests": [_tests(one.pool) for one in subjects]}
     everything = {**facts, "arrays": arrays.table, "compared": False, "server": server}
-    return page_html(page_title(named), everything, arrays.packed())
+    return page_html(page_title(named), everything, ""), arrays.content()
 
 
 def _tests(pool: Pool) -> dict[str, Any]:
@@ -86,6 +93,8 @@ def answer_changes(subject: Subject, pixels: bytes, predicted: int) -> dict[str,
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).reshape(shape).float() / 255
     arrays = Arrays()
     add_changes(model, images, torch.tensor([predicted]), arrays, "0")
+    if subject.beside is not None:
+        add_beside(subject.beside, images, arrays, "0")
     return _packed(arrays)
 
 

@@ -52,7 +52,8 @@ class Application:
     """Answers about some runs. Networks are asked one at a time: they share the processor anyway."""
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
-        self.subjects, self.page = subjects, explorer_page(subjects)
+        self.subjects = subjects
+        self.page, self.arrays = explorer_page(subjects)
         self._turn = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -60,6 +61,7 @@ class Application:
         run = "/api/runs/{run:int}"
         return [
             Route("/", self._show, methods=["GET"]),
+            Route("/api/arrays", self._hold, methods=["GET"]),
             Route(run + "/images/{number:int}", self._image, methods=["GET"]),
             Route(run + "/files", self._file, methods=["POST"]),
             Route(run + "/sketches", self._sketch, methods=["POST"]),
@@ -80,6 +82,9 @@ class Application:
 
     async def _show(self, request: Request) -> HTMLResponse:
         return HTMLResponse(self.page, headers=HEADERS)
+
+    async def _hold(self, request: Request) -> Response:
+        return Response(self.arrays, media_type="application/octet-stream", headers=HEADERS)
 
     async def _image(self, request: Request) -> JSONResponse:
         subject = self._subject(request)

@@ -1,5 +1,6 @@
 """A run as the server needs it: the network, its test images, and what it makes of some of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -7,20 +8,26 @@ import torch
 from capsella.data import load_data
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import at_least
-from capsella.models import CapsuleClassifier
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.share.beside import Beside, choose_features
+from capsella.share.choice import choose_images
 from capsella.share.pool import Pool, look, make_pool
-from capsella.share.shared import capsules_of
+from capsella.share.shared import MOST_IMAGES, capsules_of
 from capsella.training import Run
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What the page is about. name: of the run. test: its test images. pool: some of them, seen by the network."""
+    """What the page is about. name: of the run. test: its test images. pool: some of them, seen by the network.
+
+    beside: a CNN that sees the same changed images, if there is one.
+    """
 
     name: str
     model: CapsuleClassifier
     test: LabelledImages
     pool: Pool
+    beside: Beside | None = None
 
     def image(self, number: int) -> Pool:
         """A test image by its place in the test set, seen by the network.
@@ -34,8 +41,14 @@ class Subject:
         return look(self.model, batch.images, batch.labels, (number,), len(self.test))
 
 
-def open_run(run: Run, name: str, most: int = 500) -> Subject:
+def open_run(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageClassifier] | None = None) -> Subject:
     """A run with `most` of its test images looked at, evenly spread through the set; all where there are no more.
+
+    Args:
+        run: of a capsule network.
+        name: what the page calls it.
+        most: test images that are looked at.
+        cnns: the CNN beside it by the name of its run, as `parted` gives it; at most one.
 
     Raises:
         ValueError: `most` below 1.
@@ -43,4 +56,8 @@ def open_run(run: Run, name: str, most: int = 500) -> Subject:
     """
     at_least(1, images=most)
     model, test = capsules_of(run), load_data(run.recipe.data).test
-    return Subject(name, model, test, make_pool(model, test, most))
+    pool = make_pool(model, test, most)
+    beside = None
+    for called, cnn in (cnns or {}).items():
+        beside = choose_features(called, cnn, pool.take(choose_images(pool, MOST_IMAGES)).images)
+    return Subject(name, model, test, pool, beside)

@@ -49,9 +49,13 @@ class Arrays:
         """Kind, shape and first byte of each array."""
         return self._table
 
+    def content(self) -> bytes:
+        """All bytes."""
+        return b"".join(self._parts)
+
     def packed(self) -> str:
         """All bytes, deflated, in base64."""
-        return base64.b64encode(zlib.compress(b"".join(self._parts), 6)).decode()
+        return base64.b64encode(zlib.compress(self.content(), 6)).decode()
 
     def sizes(self) -> dict[str, int]:
         """Bytes on the page by the last part of the names, "0/weight2" being of "weight"; each deflated by itself."""

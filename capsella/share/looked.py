@@ -68,7 +68,7 @@ def add_changes(
 
 
 def add_routing(model: CapsuleClassifier, chosen: Pool, arrays: Arrays, prefix: str) -> list[dict[str, Any]]:
-    """Facts about each routed layer; evidence, entropies, votes and couplings of each image go to `arrays`."""
+    """Facts about each routed layer; evidence, goals, entropies, votes, couplings of each image go to `arrays`."""
     pairs = zip(chosen.images.float() / 255, chosen.activations, strict=True)
     routed = [look_at_routing(model, image, active) for image, active in pairs]
     arrays.add(f"{prefix}/shown", "u2", np.array([one.classes for one in routed]))
@@ -77,8 +77,12 @@ def add_routing(model: CapsuleClassifier, chosen: Pool, arrays: Arrays, prefix: 
         arrays.add(f"{prefix}/evidence{number}", "u1", np.stack([255 * one.evidence[number] for one in routed]).round())
         arrays.add(f"{prefix}/parents{number}", "u2", np.array([one.parents[number] for one in routed]))
         arrays.add(f"{prefix}/entropy{number}", "f4", np.stack([one.layers[number].entropy for one in routed]))
+        goals = [one.goals[number] for one in routed]
+        arrays.add(f"{prefix}/goals{number}", "u2", np.stack([one.parents for one in goals]))
+        arrays.add(f"{prefix}/shares{number}", "u1", np.stack([255 * one.shares for one in goals]).round())
         fields = {part: getattr(layer.fields, part).tolist() for part in ("first", "step", "side")}
-        facts.append({"title": layer.title, "iterations": layer.iterations, "fields": fields})
+        types = layer.evidence.shape[3]
+        facts.append({"title": layer.title, "iterations": layer.iterations, "fields": fields, "types": types})
     if facts and routed[0].votes is not None:
         facts[-1]["children"] = routed[0].votes.children
         _add_votes(routed, arrays, prefix)
@@ -92,3 +96,4 @@ def _add_votes(routed: list[Routed], arrays: Arrays, prefix: str) -> None:
     arrays.add(f"{prefix}/means", "f4", np.stack([one.means for one in votes]))
     arrays.add(f"{prefix}/couplings", "u1", np.stack([255 * np.sqrt(one.couplings) for one in votes]).round())
     arrays.add(f"{prefix}/spread", "f4", np.stack([one.shown for one in votes]))
+    arrays.add(f"{prefix}/parts", "u2", np.stack([one.parts for one in votes]))

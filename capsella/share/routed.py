@@ -21,6 +21,8 @@ WITHIN = 0.95
 """Share of the couplings within the rim of a picture of votes: a few far ones would press all others into a spot."""
 MOST_SHOWN = 10
 """Classes of an image whose routing is kept: the most active ones."""
+MOST_GOALS = 4
+"""Parents that are named of those to which a place sends: which get most."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class ClassVotes:
 
     points: [k p 2], of p children, around the last mean. Votes with `WITHIN` of the couplings are within distance 1;
     others are brought to this rim. means: [k iterations 2]. couplings: [k iterations p]. shown: [k], the share of the
-    votes' spread that lies in the plane. children: of how many the p are the most active.
+    votes' spread that lies in the plane. children: of how many the p are the most active. parts: row, column and type
+    of each of the p.
     """
 
     points: Float[np.ndarray, "k p 2"]
@@ -37,6 +40,7 @@ class ClassVotes:
     couplings: Float[np.ndarray, "k iterations p"]
     shown: Float[np.ndarray, "k"]
     children: int
+    parts: Int[np.ndarray, "p 3"]
 
 
 def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes: list[int]) -> ClassVotes | None:
@@ -62,7 +66,8 @@ def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes
     strongest = seen[-1].activations.flatten().argsort(descending=True, stable=True)[:MOST_VOTES].cpu()
     couplings = R[:, :, strongest]
     points, flat_means, shown = _in_a_plane(V, means, strongest, couplings[:, -1])
-    return ClassVotes(points, flat_means, couplings.numpy(), shown, V.shape[1])
+    parts = np.stack(np.unravel_index(strongest.numpy(), seen[-1].activations.shape[1:]), 1)
+    return ClassVotes(points, flat_means, couplings.numpy(), shown, V.shape[1], parts)
 
 
 def _in_a_plane(
@@ -90,11 +95,31 @@ def _in_a_plane(
 
 
 @dataclass(frozen=True)
+class Goals:
+    """Where the children at each place of a grid send, all types of child together.
+
+    parents: [iterations h w t], the t parents that get most, the first the most. shares: of all that the place sends,
+    what each of them gets; 0 where it sends nothing.
+    """
+
+    parents: Int[np.ndarray, "iterations h w t"]
+    shares: Float[np.ndarray, "iterations h w t"]
+
+
+def goals_of(layer: RoutedLayer) -> Goals:
+    """The parents to which each place of a layer's grid sends most, and what each gets."""
+    sent = layer.evidence.sum(3)  # [iterations h w c_out]
+    parents = np.argsort(-sent, axis=3, kind="stable")[..., :MOST_GOALS]
+    return Goals(parents, np.take_along_axis(sent, parents, 3) / np.maximum(sent.sum(3, keepdims=True), 1e-30))
+
+
+@dataclass(frozen=True)
 class Routed:
     """All layers of one image's routing, for the k classes in `classes`.
 
     evidence: a layer each [k iterations h w], what went to the class, or in lower layers to the type in `parents`
-    [layers][k], which gave most to what follows; 1 is the most of all iterations.
+    [layers][k], which gave most to what follows; 1 is the most of all iterations. goals: a layer each, where each place
+    of its grid sends.
     """
 
     classes: list[int]
@@ -102,6 +127,7 @@ class Routed:
     evidence: list[Float[np.ndarray, "k iterations h w"]]
     parents: list[list[int]]
     votes: ClassVotes | None
+    goals: list[Goals]
 
 
 def look_at_routing(
@@ -111,7 +137,7 @@ def look_at_routing(
     classes = activations.topk(min(MOST_SHOWN, len(activations))).indices.tolist()
     layers = routed_layers(model, image)
     if not layers:
-        return Routed(classes, [], [], [], None)
+        return Routed(classes, [], [], [], None, [])
     paths = [strongest_path(layers, target) for target in classes]
     evidence, parents = [], []
     for number, layer in enumerate(layers):
@@ -119,4 +145,5 @@ def look_at_routing(
         maps = np.stack([layer.evidence[..., parent].sum(3) for parent in of_layer])  # [k iterations h w]
         evidence.append(maps / np.maximum(maps.max((1, 2, 3), keepdims=True), 1e-30))
         parents.append(of_layer)
-    return Routed(classes, layers, evidence, parents, class_votes(model, image, classes))
+    goals = [goals_of(layer) for layer in layers]
+    return Routed(classes, layers, evidence, parents, class_votes(model, image, classes), goals)

@@ -10,7 +10,7 @@ from capsella.errors import CapsellaError, at_least
 from capsella.files import write_whole
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.share.arrays import Arrays
-from capsella.share.beside import add_beside, check_alike
+from capsella.share.beside import add_beside, check_alike, choose_features
 from capsella.share.choice import choose_images
 from capsella.share.content import run_content
 from capsella.share.document import page_html
@@ -64,13 +64,17 @@ def share_runs(
     at_least(1, images=images)
     if not megabytes > 0:
         raise ValueError(f"megabytes: must be above 0, got {megabytes}")
-    with_capsules, cnns = _parted(runs)
+    if not 1 <= len(runs) <= 2:
+        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
+    with_capsules, cnns = parted(dict(zip(names_of(runs), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
     every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays)
     for name, cnn in cnns.items():
-        facts["runs"][0]["beside"] = add_beside(name, cnn, pools[0].images, arrays, "0")
+        beside = choose_features(name, cnn, pools[0].images)
+        add_beside(beside, pools[0].images.float() / 255, arrays, "0")
+        facts["runs"][0]["beside"] = beside.facts
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
@@ -91,18 +95,20 @@ def _reach(facts: Mapping[str, Any]) -> float:
     return most
 
 
-def _parted(runs: Sequence[Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
-    """Runs that the page is about, by their names, and the CNN beside one, if there is one; raises as `share_runs`."""
-    if not 1 <= len(runs) <= 2:
-        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
-    names = dict(zip(names_of(runs), runs, strict=True))
-    own = {name: run for name, run in names.items() if isinstance(run.model, CapsuleClassifier)}
-    if len(own) != 1:
-        return names, {}
-    (run,) = own.values()
-    cnns = {name: other.model for name, other in names.items() if name not in own}
+def parted(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClassifier]]:
+    """Of runs by their names those with capsules, and the CNN beside the only one, if there is one.
+
+    Raises:
+        CapsellaError: a CNN without capsules or beside two runs, two CNNs, or one for other images or classes.
+    """
+    own = {name: run for name, run in runs.items() if isinstance(run.model, CapsuleClassifier)}
+    cnns = {name: run.model for name, run in runs.items() if name not in own}
+    if not own:
+        capsules_of(next(iter(runs.values())))
+    if cnns and len(runs) > 2:
+        raise CapsellaError(f"a CNN stands beside one capsule network: give these two runs, got {', '.join(runs)}")
     for cnn in cnns.values():
-        check_alike(cnn, capsules_of(run))
+        check_alike(cnn, capsules_of(next(iter(own.values()))))
     return own, cnns
 
 
@@ -147,7 +153,8 @@ def capsules_of(run: Run) -> CapsuleClassifier:
     """
     if not isinstance(run.model, CapsuleClassifier):
         raise CapsellaError(
-            f"{run.folder}: {run.model.name} is a CNN and has no capsules; capsella explain draws what it sees"
+            f"{run.folder}: {run.model.name} is a CNN and has no capsules. Name a run with capsules for the "
+            "same images as well: its features then stand beside them. capsella explain draws what a CNN sees"
         )
     return run.model
 

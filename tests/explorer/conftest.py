@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from capsella.data import ImageSet, PairSet
 from capsella.explorer import Subject
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import create_model
+from capsella.share.beside import choose_features
 from capsella.share.pool import make_pool
 
 SIZE = 17  # the least that CapsNet's kernels allow
@@ -45,6 +47,13 @@ def subject(made, images=None, name="my run", most=24):
 @pytest.fixture(scope="session")
 def capsnet():
     return subject(model())
+
+
+@pytest.fixture(scope="session")
+def with_cnn(capsnet):
+    """The same run with a CNN beside it."""
+    cnn = model("sabour2017_cnn")
+    return replace(capsnet, beside=choose_features("plain cnn", cnn, capsnet.pool.images))
 
 
 @pytest.fixture(scope="session")

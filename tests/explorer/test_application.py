@@ -1,6 +1,7 @@
 """What the server answers: the page, images, drawings; and that whatever is wrong becomes one sentence."""
 
 import base64
+import http.client
 import io
 import json
 import zlib
@@ -34,7 +35,7 @@ def png(*shape):
     return buffer.getvalue()
 
 
-def test_the_page_is_that_of_share_with_a_server_behind_it(served):
+def test_the_page_is_that_of_share_with_a_server_behind_it(served, capsnet, plain):
     status, headers, html = served.ask("/")
     assert status == 200
     assert "connect-src 'self'" in html
@@ -47,6 +48,16 @@ def test_the_page_is_that_of_share_with_a_server_behind_it(served):
     tests = facts["server"]["tests"][0]
     assert len(tests["numbers"]) == len(tests["truth"]) == len(tests["right"]) == 24
     assert not [name for name in facts["arrays"] if "changed" in name]  # they are asked for
+    assert '<script type="text/plain" id="data"></script>' in html
+    kind, shape, start = facts["arrays"]["0/images"]
+    content = explorer_page([capsnet, plain])[1]
+    held = np.frombuffer(content, KINDS[kind], int(np.prod(shape)), start).reshape(shape)
+    np.testing.assert_array_equal(held[0], capsnet.test.images[first[0]].numpy())
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("GET", "/api/arrays")
+    response = connection.getresponse()
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    assert response.read() == content
 
 
 def test_any_test_image_is_as_the_network_sees_it(served, capsnet):
@@ -83,6 +94,21 @@ def test_changes_are_those_that_the_page_shows(served, capsnet):
     for kind in range(3):  # in the middle nothing is changed
         np.testing.assert_allclose(got[f"changedPoses{kind}"][0, 4], capsules.poses[0, 0, 0, 2].numpy(), atol=1e-5)
     assert np.abs(got["changedPoses0"][0, 0] - got["changedPoses0"][0, 4]).max() > 1e-3
+
+
+def test_a_cnn_sees_the_same_changes(with_cnn):
+    image = with_cnn.test.images[3:4]
+    with Served([with_cnn]) as server:
+        html = server.ask("/")[2]
+        got = arrays(server.ask("/api/runs/0/changes?class=2", "POST", image.numpy().tobytes())[2])
+    facts = json.loads(html.partition('id="facts">')[2].partition("</script>")[0])
+    assert facts["runs"][0]["beside"] == {"name": "plain cnn", "network": "sabour2017_cnn", "features": 16, "of": 192}
+    with inference(with_cnn.beside.cnn):
+        active = with_cnn.beside.cnn(image.float() / 255).activations
+    np.testing.assert_allclose(got["besideActivations0"][0, 4], active[0].numpy(), atol=1e-5)
+    assert got["besideFeatures0"].shape == (1, 9, 16)
+    assert np.abs(got["besideFeatures0"]).max() < 2  # in parts of the largest on the images of the page
+    assert got["besideAngles0"][0, 4] < 0.1 < got["besideAngles0"][0, 0]
 
 
 def test_an_uploaded_file_is_looked_at_and_what_was_done_is_said(served):
@@ -184,12 +210,12 @@ def test_pairs_have_two_classes(pairs):
 
 
 def test_a_large_decoder_stays_with_the_server(convolutional, capsnet, monkeypatch):
-    facts = explorer_page([convolutional])
+    facts = explorer_page([convolutional])[0]
     assert '"after":null' in facts
     assert '"whyNoDials":""' in facts
-    assert '"after":["relu"' in explorer_page([capsnet])
+    assert '"after":["relu"' in explorer_page([capsnet])[0]
     monkeypatch.setattr("capsella.share.drawing.MOST_WEIGHTS", 1000)
-    assert '"after":null' in explorer_page([capsnet])
+    assert '"after":null' in explorer_page([capsnet])[0]
 
 
 def test_pages_of_nothing_or_of_one_name_twice(capsnet):

@@ -147,6 +147,16 @@ def test_changed_inputs_are_shown_to_the_network_once_in_sight(tab):
     says(page, "turned by +10°: how sure", ".said")
 
 
+def test_a_cnn_stands_beside_the_changed_input(chromium, with_cnn):
+    with Served([with_cnn]) as server, opener(chromium, (server.url,)) as open_tab:
+        page = open_tab(server.url)
+        page.locator(".changed").scroll_into_view_if_needed()
+        says(page, "sabour2017_cnn saw the same images", ".cnn .said")
+        page.get_by_role("slider", name="Amount").focus()
+        page.keyboard.press("End")
+        assert not page.locator(".cnn .said").inner_text().endswith(" 0° from where it was.")
+
+
 def test_a_comparison_follows_what_is_chosen(tab):
     page = tab()
     page.get_by_role("button", name="Put the other run beside it").click()

@@ -66,3 +66,13 @@ def test_autocast_gives_its_own_type() -> None:
 def test_zeros_that_change_the_size_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"zeros: must add up to 5 a row and a column, .* got \(2, 2, 2, 3\)"):
         UpsizedConv2d(3, 4, 6, (2, 2, 2, 3), (8, 8))
+
+
+def test_an_exported_graph_writes_into_no_parts() -> None:
+    layer, maps = UpsizedConv2d(3, 4, 6, (2, 3, 2, 3), (8, 8)).eval(), torch.randn(2, 3, 4, 4)
+    with torch.no_grad():
+        program = torch.export.export(layer, (maps,), strict=False)
+        torch.testing.assert_close(program.module()(maps), written_out(layer, maps), rtol=1e-5, atol=1e-5)
+    names = {str(node.target) for node in program.graph.nodes}
+    assert not [name for name in names if "copy_" in name or "scatter" in name]
+    assert any("pixel_shuffle" in name for name in names)

@@ -230,15 +230,74 @@ def test_the_input_is_changed_and_routing_is_stepped_through(tab):
     assert page.locator(".dots circle").count() > 10
 
 
-def test_a_picture_is_saved(tab, tmp_path):
-    page = tab()
+def saved(page, button, path):
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save the picture").click()
-    download.value.save_as(tmp_path / "picture.png")
-    with Image.open(tmp_path / "picture.png") as picture:
+        page.get_by_role("button", name=button).click()
+    download.value.save_as(path)
+    return Image.open(path)
+
+
+@pytest.mark.parametrize(
+    ("button", "figures"),
+    [("Save the picture (PNG)", 5), ("Save these pictures (PNG)", 6), ("Save this step (PNG)", 3)],
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_picture_is_saved(tab, tmp_path, button, figures, scheme):
+    page = tab(color_scheme=scheme)
+    with saved(page, button, tmp_path / "picture.png") as picture:
         assert picture.format == "PNG"
-        assert picture.width > 900
-        assert len(picture.getcolors(picture.width * picture.height)) > 20
+        assert picture.width > 300 * figures
+        pixels_ = np.asarray(picture.convert("RGB"), float)
+    assert (pixels_[0, 0].mean() < 80) == (scheme == "dark")
+    for figure in range(figures):  # none is empty
+        part = pixels_[: 20 + 320, figure * pixels_.shape[1] // figures :][:, : pixels_.shape[1] // figures]
+        assert part.std() > 4, figure
+
+
+def test_a_part_that_is_pointed_at_is_framed_and_its_goals_are_named(tab):
+    page = tab()
+    page.locator(".over canvas").scroll_into_view_if_needed()
+    assert page.locator(".field").is_hidden()
+    box = page.locator(".over canvas").bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    frame = page.locator(".field").bounding_box()
+    assert frame["x"] == pytest.approx(box["x"], abs=1)
+    said = page.locator(".part").inner_text()
+    assert re.fullmatch(r"All 32 parts at row 1, column 1: \d+×\d+ pixels, .*in iteration 3:", said)
+    assert page.locator(".goals li").count() == 4
+    shares = [float(one.get_attribute("data-share")) for one in page.locator(".goals li").all()]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 1.01
+    marked = page.locator(".dots circle.on").count()
+    assert 0 < marked <= 32
+    page.mouse.move(1, 1)
+    assert page.locator(".field").is_hidden()
+    page.locator(".dots circle").nth(2).dispatch_event("pointerover", {"bubbles": True})
+    assert page.locator(".dots circle.on").count() == 1
+    assert page.locator(".part").inner_text().startswith("The part of type ")
+
+
+def test_keys_go_from_part_to_part(tab):
+    page = tab()
+    slider = page.get_by_role("slider", name="Part")
+    assert slider.get_attribute("aria-valuetext") == "none chosen"
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert re.fullmatch(r"2 of \d+: type \d+, row 1, column 1", slider.get_attribute("aria-valuetext"))
+    assert page.locator(".field").is_visible()
+    assert page.locator(".dots circle").nth(1).evaluate("dot => dot.classList.contains('on')")
+    page.locator(".strip button").nth(2).click()  # whose parts are others
+    assert page.locator(".field").is_hidden()
+
+
+@pytest.mark.parametrize(("button", "frames"), [("Save all amounts", 16), ("Save all iterations", 3)])
+def test_steps_are_saved_and_the_view_is_as_before(tab, tmp_path, button, frames):
+    page = tab("#stop=2&iteration=1")
+    before = page.locator(".said").inner_text(), page.locator(".routing figcaption").first.inner_text()
+    with saved(page, button, tmp_path / "steps.gif") as film:
+        assert (film.format, film.n_frames) == ("GIF", frames)
+    assert (page.locator(".said").inner_text(), page.locator(".routing figcaption").first.inner_text()) == before
 
 
 def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):
@@ -246,18 +305,15 @@ def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):
     page.locator(DIAL).nth(1).focus()
     page.keyboard.press("PageUp")
     start = pixels(page)
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save the sweep").click()
-    download.value.save_as(tmp_path / "sweep.gif")
-    with Image.open(tmp_path / "sweep.gif") as film:
+    with saved(page, "Save the sweep", tmp_path / "sweep.gif") as film:
         assert (film.format, film.n_frames, film.info["duration"]) == ("GIF", 24, 80)
         frames = []
         for frame in (6, 18):  # the ends
             film.seek(frame)
-            frames.append(np.asarray(film.convert("L"), float)[:220, 200:440])  # the drawing
+            frames.append(np.asarray(film.convert("L"), float)[20:220, 680:880])  # the drawing, after three figures
         assert np.abs(frames[0] - frames[1]).mean() > 1
     np.testing.assert_array_equal(pixels(page), start)
-    assert "Saved" in page.locator(".told").inner_text()
+    assert "Saved" in page.locator(".told").first.inner_text()
 
 
 def test_the_strongest_dial_plays_once(tab):

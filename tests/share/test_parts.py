@@ -18,7 +18,7 @@ from capsella.share.choice import choose_images
 from capsella.share.content import class_axes, steepest_axes
 from capsella.share.document import PAGE, joined_modules, modules_in_order, page_html
 from capsella.share.pool import Pool
-from capsella.share.routed import MOST_VOTES, WITHIN, class_votes, look_at_routing
+from capsella.share.routed import MOST_GOALS, MOST_VOTES, WITHIN, class_votes, look_at_routing
 from capsella.share.turned import STOPS, changes_of, turned
 
 NODE = shutil.which("node")
@@ -159,6 +159,12 @@ def test_votes_in_a_plane(name, options, children):
     assert (within < WITHIN + 1e-9).all()
     np.testing.assert_allclose(votes.means[:, -1], 0, atol=1e-12)
     assert ((votes.shown > 0) & (votes.shown <= 1 + 1e-9)).all()
+    children = model.primary(model.backbone(image[None])) if name == "sabour2017_capsnet" else None
+    if children is not None:
+        active = children.activations[0].detach().numpy()
+        ordered = active[tuple(votes.parts.T)]
+        np.testing.assert_allclose(ordered, np.sort(active.ravel())[::-1][:count], rtol=1e-6)
+    assert len({tuple(part) for part in votes.parts.tolist()}) == count
 
 
 def test_evidence_is_within_its_largest():
@@ -170,6 +176,20 @@ def test_evidence_is_within_its_largest():
         np.testing.assert_allclose(one.max((1, 2, 3)), 1)
         assert one.min() >= 0
     assert routed.parents[-1] == routed.classes
+
+
+def test_goals_of_places():
+    model = create_model("hinton2018_matrix_capsnet_small").eval()
+    image = torch.rand(1, 32, 32)
+    routed = look_at_routing(model, image, model(image[None]).activations[0].detach())
+    for goals, layer in zip(routed.goals, routed.layers, strict=True):
+        sent = layer.evidence.sum(3)
+        most = min(MOST_GOALS, sent.shape[3])
+        assert goals.parents.shape == (*sent.shape[:3], most)
+        row, column = 1, 2
+        place = sent[-1, row, column]
+        assert goals.parents[-1, row, column, 0] == place.argmax()
+        np.testing.assert_allclose(goals.shares[-1, row, column], np.sort(place)[::-1][:most] / place.sum(), rtol=1e-5)
 
 
 def test_modules_are_joined_after_those_that_they_need(tmp_path):

@@ -13,8 +13,9 @@ from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.share import parity, share_runs
 from capsella.share.arrays import Arrays
-from capsella.share.beside import add_beside
+from capsella.share.beside import add_beside, choose_features
 from capsella.share.engine import decoder_graph
+from capsella.share.shared import parted
 from capsella.share.turned import STOPS
 
 needs_node = pytest.mark.skipif(parity.find_node() is None, reason="Node is not installed")
@@ -111,7 +112,7 @@ def test_wrong_options(run, tmp_path, count, options, text):
 
 def test_a_cnn_has_nothing_to_share(run, tmp_path):
     cnn = replace(run, model=create_model("sabour2017_cnn", image_size=17))
-    with pytest.raises(CapsellaError, match="sabour2017_cnn is a CNN and has no capsules"):
+    with pytest.raises(CapsellaError, match=r"sabour2017_cnn is a CNN and has no capsules\. Name a run with"):
         share_runs([cnn], tmp_path / "page.html")
 
 
@@ -131,7 +132,9 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
 def test_features_of_changed_images(cnn):
     arrays, kept = Arrays(), {}
     arrays.add = lambda name, kind, values: kept.update({name: values})
-    add_beside("cnn", cnn.model, torch.randint(0, 256, (2, 1, 17, 17), dtype=torch.uint8), arrays, "0")
+    images = torch.randint(0, 256, (2, 1, 17, 17), dtype=torch.uint8)
+    beside = choose_features("cnn", cnn.model, images)
+    add_beside(beside, images.float() / 255, arrays, "0")
     angles, features = kept["0/besideAngles0"], kept["0/besideFeatures0"]
     assert angles.shape == (2, STOPS)
     np.testing.assert_allclose(angles[:, STOPS // 2], 0, atol=0.1)
@@ -141,6 +144,13 @@ def test_features_of_changed_images(cnn):
     moves = features.max(1) - features.min(1)
     assert moves.shape == (2, 16)
     np.testing.assert_allclose(kept["0/besideActivations1"].sum(2), 1, rtol=1e-5)
+
+
+def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
+    with pytest.raises(
+        CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"
+    ):
+        parted({"a": run, "b": plain_run, "c": cnn})
 
 
 def test_a_cnn_for_other_classes_is_refused(run, cnn, tmp_path):

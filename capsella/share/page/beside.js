@@ -33,5 +33,9 @@ export function makeBeside(run) {
       `${network} saw the same images. Of ${run.classes[target]} it is sure by ${plain(values[(stops - 1) / 2])} → ${plain(values[stop])}; ` +
       `the direction of all its features is ${plain(angle, 0)}° from where it was.`;
   }
-  return { element, show };
+  const figures = () => [
+    { picture: sure.element, caption: "how sure the CNN is" },
+    { picture: moving.element, caption: legend.textContent },
+  ];
+  return { element, show, figures, said: () => said.textContent };
 }

@@ -80,7 +80,17 @@ export function makeBars(choose) {
       button.classList.toggle("turned", chosen && view.turnedDials > 0);
     }
   }
-  return { element: group, show };
+  /** The same for `sheet`. */
+  function figure() {
+    const rows = Array.from(bars.values(), ({ button, value }) => ({
+      name: button.querySelector(".name").textContent,
+      share: Number(value.textContent),
+      text: value.textContent,
+      chosen: button.getAttribute("aria-checked") === "true",
+    }));
+    return { bars: rows, caption: "how sure each capsule is" };
+  }
+  return { element: group, show, figure };
 }
 
 /** The arrow: its length is how sure, its direction how it looks; a faint one stays where the network put it. */
@@ -104,7 +114,8 @@ export function makeArrow() {
     caption.textContent = `capsule of ${run.classes[view.target]}`;
     drawing.setAttribute("aria-label", `Arrow of length ${sure}, the circle’s radius being 1`);
   }
-  return { element: h("figure", { class: "arrow" }, drawing, caption), show };
+  const figure = () => ({ picture: drawing, caption: caption.textContent });
+  return { element: h("figure", { class: "arrow" }, drawing, caption), show, figure };
 }
 
 /** An arrow from the middle, of a length in [0, 1]. */

@@ -6,6 +6,7 @@ import { angleBetween } from "./capsules.js";
 import { makeChart, namedMovers, seriesOf } from "./chart.js";
 import { choices, h } from "./dom.js";
 import { paint } from "./pictures.js";
+import { makeSavers, settledFigure, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
 import { turned } from "./turned.js";
 import { plain, signed } from "./words.js";
@@ -35,6 +36,9 @@ export function makeChanged(run, change) {
   const slider = namedSlider("Amount", range, (stop) => sayChange(current, stop), (stop) => change({ stop }));
   const legend = h("p", { class: "legend" });
   const beside = run.beside ? makeBeside(run) : null;
+  const told = h("p", { class: "told", role: "status" });
+  const labels = { png: "Save these pictures (PNG)", gif: "Save all amounts (GIF)" };
+  const savers = makeSavers(`${run.name}-changed`, labels, pictured, sweep, (text) => (told.textContent = text));
   const element = h(
     "section",
     { class: "changed" },
@@ -51,6 +55,7 @@ export function makeChanged(run, change) {
       h("figure", { class: "chart" }, poses.element, legend),
     ),
     beside?.element,
+    h("div", { class: "tools" }, ...savers.elements, told),
   );
 
   const draw = run.artist && easelOn(run, drawing, drawingCaption);
@@ -62,6 +67,29 @@ export function makeChanged(run, change) {
     else showKnown(shown.view, shown.state);
   });
 
+  function pictured(side) {
+    const drawings = run.artist ? [{ picture: drawing, caption: drawingCaption.textContent }] : [];
+    const charts = [{ picture: lengths.element, caption: "how sure" }, { picture: poses.element, caption: legend.textContent }];
+    const found = [...drawings, ...charts, ...(beside?.figures() ?? [])];
+    const figures = [{ picture: input, caption: "input, changed" }, ...(known(shown.view.image) ? found : [])];
+    return sheet(figures, [run.name, said.textContent, beside?.said() ?? ""], side);
+  }
+  /** From the middle to the one end, to the other, and back. */
+  function sweep() {
+    const { stop } = shown.state;
+    const { image } = shown.view;
+    const kind = shown.state.change;
+    const there = Array.from({ length: range.max + 1 }, (_, k) => k);
+    const way = [...there.slice(range.rest), ...there.slice(0, -1).reverse(), ...there.slice(1, range.rest)];
+    return {
+      called: `the input ${{ turn: "turned", shift: "shifted", scale: "scaled" }[current.name]} by all amounts`,
+      count: way.length,
+      show: (k) => change({ stop: way[k] }),
+      settled: async () => run.artist && settledFigure(drawing.parentElement, drawingCaption),
+      back: () => change({ stop }),
+      fits: () => shown.view.image === image && shown.state.change === kind,
+    };
+  }
   function show(view, state) {
     shown = { view, state };
     current = run.changes[state.change];
@@ -71,6 +99,7 @@ export function makeChanged(run, change) {
     const changed = turned(view.pixels, [run.channels, ...run.size], current.name, current.amounts[stop]);
     paint(input, changed, [run.channels, ...run.size]);
     element.classList.toggle("unknown", !known(view.image));
+    savers.moving.disabled = !known(view.image);
     if (known(view.image)) return showKnown(view, state);
     said.textContent = LOOKING;
     inSight.ask(view);
@@ -78,6 +107,7 @@ export function makeChanged(run, change) {
 
   function showKnown(view, state) {
     element.classList.remove("unknown");
+    savers.moving.disabled = false;
     const stop = state.stop ?? range.rest;
     const target = view.facts.predicted;
     const found = run.its(state.image, `changedPoses${state.change}`).row();

@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { readContent } from "./content.js";
+import { readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
 import { openEngine } from "./engine.js";
 import { turned } from "./turned.js";
@@ -15,7 +15,7 @@ const inside = (id) => {
   const start = html.indexOf(">", html.indexOf(`id="${id}"`)) + 1;
   return html.slice(start, html.indexOf("</script>", start));
 };
-const runs = await readContent(JSON.parse(inside("facts")), inside("data"));
+const runs = readContent(JSON.parse(inside("facts")), await unpacked(inside("data")));
 
 /** ONNX Runtime as the page holds it. Node imports from files alone. */
 async function libraryOf({ library }) {

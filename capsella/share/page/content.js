@@ -22,6 +22,7 @@ export function floatsOfHalves(bytes) {
 }
 
 function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64); // in browsers from 2025 on
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
   for (let k = 0; k < text.length; k++) bytes[k] = text.charCodeAt(k);
@@ -51,9 +52,13 @@ class Grid {
   }
 }
 
-/** The arrays of a table whose names begin with `prefix`, by what follows it. */
-export async function readArrays(table, base64, prefix = "") {
-  const buffer = await inflated(bytesOf(base64));
+/** What `Arrays.packed` wrote, as a buffer. */
+export async function unpacked(base64) {
+  return inflated(bytesOf(base64));
+}
+
+/** The arrays of a table whose names begin with `prefix`, by what follows it. `buffer`: what the table tells of. */
+export function readArrays(table, buffer, prefix = "") {
   const grids = {};
   for (const [name, [kind, shape, start]] of Object.entries(table)) {
     const count = shape.reduce((a, b) => a * b, 1);
@@ -83,8 +88,8 @@ function imagesOf(run, grid) {
 }
 
 /** The runs of a page: their facts, `grid(name)` of the run, its images, and a decoder's `layers`, or its `graph` and the `engine` for it, or null. */
-export async function readContent(facts, base64) {
-  const grids = await readArrays(facts.arrays, base64);
+export function readContent(facts, buffer) {
+  const grids = readArrays(facts.arrays, buffer);
   const engine = facts.engine ? Object.fromEntries(["library", "worker", "wasm"].map((name) => [name, grids[`engine/${name}`].values])) : null;
   return facts.runs.map((run, number) => {
     const grid = (name) => grids[`${number}/${name}`];

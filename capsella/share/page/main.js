@@ -1,7 +1,7 @@
 // The page: one view, or two beside each other.
 
 import { keptDrawing, makeArtist } from "./artist.js";
-import { readContent } from "./content.js";
+import { readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
 import { choices, h } from "./dom.js";
 import { makePane } from "./pane.js";
@@ -201,12 +201,21 @@ function playOnce({ views }) {
   for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, cancel, { once: true, capture: true });
 }
 
-const facts = JSON.parse(document.getElementById("facts").textContent);
-const server = makeServer(facts);
-const runs = await readContent(facts, document.getElementById("data").textContent);
-for (const run of runs) Object.assign(run, { server, artist: makeArtist(run, server) });
-const made = makePage(runs, facts);
-await made.read();
-page.dataset.ready = "true";
-playOnce(made);
-setTimeout(made.check, 1500);
+/** Read what the page holds, show it, and play. */
+async function openPage() {
+  const facts = JSON.parse(document.getElementById("facts").textContent);
+  const server = makeServer(facts);
+  const buffer = await (server ? server.arrays() : unpacked(document.getElementById("data").textContent));
+  const runs = readContent(facts, buffer);
+  for (const run of runs) Object.assign(run, { server, artist: makeArtist(run, server) });
+  const made = makePage(runs, facts);
+  await made.read();
+  page.dataset.ready = "true";
+  playOnce(made);
+  setTimeout(made.check, 1500);
+}
+
+openPage().catch((error) => {
+  page.replaceChildren(h("p", { role: "alert" }, `The page could not be opened: ${error.message}`));
+  throw error;
+});

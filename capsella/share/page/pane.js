@@ -6,9 +6,10 @@ import { makeChanged } from "./changed.js";
 import { makeDials } from "./dials.js";
 import { h, roveByArrows } from "./dom.js";
 import { makeMore } from "./more.js";
-import { paint, paintBoth, paintDifference, sheet } from "./pictures.js";
+import { paint, paintBoth, paintDifference } from "./pictures.js";
 import { makeRouting } from "./routing.js";
-import { makeTools } from "./tools.js";
+import { settledFigure, sheet } from "./saved.js";
+import { makeTools, sayTurned } from "./tools.js";
 import { aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
 
 /** All that follows from a state. */
@@ -75,21 +76,16 @@ function makeStrip(run, choose) {
   return { element: strip, set };
 }
 
-function figure(kind, caption) {
-  const canvas = h("canvas", { role: "img", "aria-label": caption });
-  return { canvas, caption: h("figcaption", {}, caption), element: null, kind };
-}
-
 function framed(kind, words) {
-  const made = figure(kind, words);
-  made.element = h("figure", { class: kind }, made.canvas, made.caption);
-  return made;
+  const canvas = h("canvas", { role: "img", "aria-label": words });
+  const caption = h("figcaption", {}, words);
+  return { canvas, caption, element: h("figure", { class: kind }, canvas, caption) };
 }
 
 const arrowTo = () => h("span", { class: "to", "aria-hidden": "true" }, "→");
 
 /** The drawing beside the input, and the difference; of a pair both drawings in one. */
-function makeDrawing(run, input) {
+function makeDrawing(run) {
   const drawing = framed("drawing", "drawing");
   const difference = framed("difference", "difference");
   const shape = [run.channels, ...(run.decoder?.size ?? run.size)];
@@ -144,13 +140,8 @@ function makeDrawing(run, input) {
     drawFirst({ image, target, pose: view.turnedPose, found: pose, mayGuess: view.turnedDials > 0 });
     if (other !== null) drawSecond({ image, target: other, pose: otherPose, found: otherPose });
   }
-  /** When the drawing is there that was asked for last; an error where there will be none. */
-  async function settled() {
-    const is = (how) => drawing.element.classList.contains(how);
-    while (is("late") || is("guessed")) await new Promise((done) => setTimeout(done, 20));
-    if (is("failed")) throw new Error(drawing.caption.textContent);
-  }
-  return { figures: [input, drawing, difference], show, settled, elements: run.artist ? [arrowTo(), drawing.element, difference.element] : [] };
+  const settled = () => settledFigure(drawing.element, drawing.caption);
+  return { figures: [drawing, difference], show, settled, elements: run.artist ? [arrowTo(), drawing.element, difference.element] : [] };
 }
 
 /**
@@ -164,13 +155,13 @@ export function makePane(run, change, bring) {
   const more = run.server && makeMore(run, run.server.tests(run.number), bring, say);
   const about = h("p", { class: "about", role: "status" });
   const input = framed("input", "input");
-  const drawn = makeDrawing(run, input);
+  const drawn = makeDrawing(run);
   const bars = makeBars((target) => change({ target, offsets: {} }));
   const arrow = makeArrow();
   const silent = h("p", { class: "silent", role: "status" });
   const lengths = h("p", { class: "lengths" });
   const dials = run.artist ? makeDials(run, (dial, value) => change({ offsets: { [dial]: value } })) : null;
-  const tools = makeTools(run, dials, change, { sheet: (side) => sheetOf(run, drawn.figures, side), settled: drawn.settled });
+  const tools = makeTools(run, dials, change, { drawn: pictured, settled: drawn.settled });
   const changed = makeChanged(run, change);
   const routing = makeRouting(run, change);
   const row = h("div", { class: "row" }, bars.element, input.element, arrowTo(), arrow.element, ...drawn.elements);
@@ -183,9 +174,17 @@ export function makePane(run, change, bring) {
   );
   const element = h("article", { class: "pane" }, strip.element, more, news, about, workbench, changed.element, routing.element);
   let measured = "";
+  let view = null;
 
+  /** What is in the row, with what is said of it, as a picture. */
+  function pictured(side) {
+    const pictures = (run.artist ? [input, ...drawn.figures] : [input]).filter((one) => !one.element.hidden);
+    const [first, ...others] = pictures.map(({ canvas, caption }) => ({ picture: canvas, caption: caption.textContent }));
+    const lines = [run.name, about.textContent, silent.textContent, sayTurned(run, view.offsets)];
+    return sheet([bars.figure(), first, arrow.figure(), ...others], lines, side);
+  }
   function show(state) {
-    const view = viewOf(run, state);
+    view = viewOf(run, state);
     strip.set(state.image);
     const said = aboutImage(run, view.facts, view.activations);
     if (about.textContent !== said) about.textContent = said;
@@ -203,11 +202,10 @@ export function makePane(run, change, bring) {
     if (all) paint(input.canvas, view.pixels, [run.channels, ...run.size]);
     if (all && dials) dials.measure(view.target, view.pose);
     tools.show(view);
-    return view;
   }
 
   function showAll(state) {
-    const view = show(state);
+    show(state);
     changed.show(view, state);
     routing.show(view, state);
   }
@@ -220,19 +218,5 @@ function dialsHead() {
     { class: "hint" },
     "One dial for each number of the capsule, the one that changes the drawing most first; at its sides what its ends draw. ",
     h("span", { class: "keys" }, "Keys: ↑ ↓ next dial, ← → turn, Enter to type, Delete back to the start."),
-  );
-}
-
-function sheetOf(run, figures, side) {
-  const shown = figures.filter(({ element }) => element.isConnected && !element.hidden);
-  const about = figures[0].element.closest(".pane");
-  return sheet(
-    shown.map(({ canvas }) => canvas),
-    [
-      `${run.name}: ${shown.map(({ kind }) => kind).join(", ")}`,
-      about.querySelector(".about").textContent,
-      about.querySelector(".tools").dataset.turned,
-    ].filter(Boolean),
-    side,
   );
 }

@@ -8,60 +8,69 @@ function widthOf([channels, , width]) {
   return channels === 2 ? 2 * width : width;
 }
 
-function fillCanvas(canvas, width, height, colourAt) {
+/** `write(data, at, k)` puts red, green, blue and opacity, 0..255, of pixel k at `at` and the three places behind it. */
+function fillCanvas(canvas, width, height, write) {
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d", { willReadFrequently: true }); // in the processor’s memory, as its pixels are
   const image = context.createImageData(width, height);
-  for (let k = 0; k < width * height; k++) image.data.set(colourAt(k), 4 * k);
+  for (let k = 0; k < width * height; k++) write(image.data, 4 * k, k);
   context.putImageData(image, 0, 0);
 }
 
-/** Where in [c h w] the channels of a shown pixel lie: three numbers. */
-function placesOf([channels, height, width], k) {
+/** Where in [c h w] the first channel of a shown pixel lies, and how far on the others are: 0 where there is one alone. */
+function layoutOf([channels, height, width]) {
   const area = height * width;
-  if (channels === 3) return [k, area + k, 2 * area + k];
-  if (channels !== 2) return [k, k, k];
-  const row = Math.floor(k / (2 * width));
-  const column = k % (2 * width);
-  const at = (column >= width ? area : 0) + row * width + (column % width);
-  return [at, at, at];
+  const single = (k) => k;
+  const pair = (k) => (k % (2 * width) >= width ? area : 0) + Math.floor(k / (2 * width)) * width + (k % width);
+  return { first: channels === 2 ? pair : single, apart: channels === 3 ? area : 0 };
 }
 
 /** An image [c h w] in [0, 1]. */
 export function paint(canvas, pixels, shape) {
-  const level = (place) => 255 * pixels[place];
-  fillCanvas(canvas, widthOf(shape), shape[1], (k) => {
-    const [r, g, b] = placesOf(shape, k);
-    return [level(r), level(g), level(b), 255];
+  const { first, apart } = layoutOf(shape);
+  fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
+    const place = first(k);
+    for (let c = 0; c < 3; c++) data[at + c] = 255 * pixels[place + c * apart];
+    data[at + 3] = 255;
   });
 }
 
 /** What two capsules draw, in one picture: the one orange, the other blue. Grey drawings only. */
 export function paintBoth(canvas, one, other, shape) {
-  fillCanvas(canvas, widthOf(shape), shape[1], (k) => {
-    const [at] = placesOf(shape, k);
-    return BRIGHTER.map((colour, c) => Math.min(255, colour * one[at] + DARKER[c] * other[at])).concat(255);
+  const { first } = layoutOf(shape);
+  fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
+    const place = first(k);
+    for (let c = 0; c < 3; c++) data[at + c] = BRIGHTER[c] * one[place] + DARKER[c] * other[place];
+    data[at + 3] = 255;
   });
 }
 
 /** Where a drawing is brighter than the image (orange) and darker (blue); clear where both are alike. */
 export function paintDifference(canvas, drawing, image, shape) {
-  fillCanvas(canvas, widthOf(shape), shape[1], (k) => {
-    const away = placesOf(shape, k).map((place) => drawing[place] - image[place]);
-    const mean = (away[0] + away[1] + away[2]) / 3;
-    const size = away.reduce((sum, one) => sum + Math.abs(one), 0) / 3;
-    return [...(mean > 0 ? BRIGHTER : DARKER), 255 * Math.min(1, size)];
+  const { first, apart } = layoutOf(shape);
+  fillCanvas(canvas, widthOf(shape), shape[1], (data, at, k) => {
+    const place = first(k);
+    let sum = 0;
+    let size = 0;
+    for (let c = 0; c < 3; c++) {
+      const away = drawing[place + c * apart] - image[place + c * apart];
+      sum += away;
+      size += Math.abs(away) / 3;
+    }
+    const colour = sum > 0 ? BRIGHTER : DARKER;
+    for (let c = 0; c < 3; c++) data[at + c] = colour[c];
+    data[at + 3] = 255 * Math.min(1, size);
   });
 }
 
-/** The image in grey under what a layer sent, [height width] in [0, 1]. */
-export function paintOver(canvas, image, shape, sent) {
-  const [, height, width] = shape;
-  const single = shape[0] === 2 ? [1, height, width] : shape;
-  fillCanvas(canvas, width, height, (k) => {
-    const grey = placesOf(single, k).reduce((sum, place) => sum + image[place], 0) / 3;
+/** The image in grey under what a layer sent, [height width] in [0, 1]; of a stereo pair the left one. */
+export function paintOver(canvas, image, [channels, height, width], sent) {
+  const apart = channels === 3 ? height * width : 0;
+  fillCanvas(canvas, width, height, (data, at, k) => {
+    const grey = (image[k] + image[k + apart] + image[k + 2 * apart]) / 3;
     const heat = 0.6 * sent[k];
-    return BRIGHTER.map((colour) => 255 * grey * (1 - heat) + colour * heat).concat(255);
+    for (let c = 0; c < 3; c++) data[at + c] = 255 * grey * (1 - heat) + BRIGHTER[c] * heat;
+    data[at + 3] = 255;
   });
 }
 
@@ -84,26 +93,5 @@ export function spread(grid, [rows, columns], { first, step }, [height, width]) 
       out[y * width + x] = upper * (1 - down) + lower * down;
     }
   }
-  return out;
-}
-
-/** Pictures in a row, each as large as `side` allows, with lines of text below: a canvas. */
-export function sheet(canvases, lines, side) {
-  const gap = 20;
-  const out = document.createElement("canvas");
-  out.width = gap + canvases.length * (side + gap);
-  out.height = side + 2 * gap + 26 * lines.length;
-  const context = out.getContext("2d");
-  const style = getComputedStyle(document.body);
-  context.fillStyle = style.backgroundColor;
-  context.fillRect(0, 0, out.width, out.height);
-  context.imageSmoothingEnabled = false;
-  canvases.forEach((canvas, k) => {
-    const scale = side / Math.max(canvas.width, canvas.height);
-    context.drawImage(canvas, gap + k * (side + gap), gap, canvas.width * scale, canvas.height * scale);
-  });
-  context.fillStyle = style.color;
-  context.font = `18px ${style.fontFamily}`;
-  lines.forEach((line, k) => context.fillText(line, gap, side + gap + 26 * (k + 1), out.width - 2 * gap));
   return out;
 }

@@ -1,9 +1,11 @@
 // Routing, iteration by iteration: what went to a capsule over the image, the votes for it, and how much was decided.
 
 import { choices, h, svg } from "./dom.js";
+import { barsOf, makeParts, shareItem } from "./parts.js";
 import { paintOver, spread } from "./pictures.js";
+import { makeSavers, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
-import { aboutEntropy } from "./words.js";
+import { aboutEntropy, aboutImage } from "./words.js";
 
 const NOTHING_ROUTED = "This network sends parts to wholes without iterations that could be shown.";
 
@@ -32,7 +34,7 @@ function makeVotes(classes) {
     way.setAttribute("d", Array.from({ length: iteration + 1 }, (_, k) => `${k ? "L" : "M"}${at(k)}`).join(""));
     element.setAttribute("aria-label", `${count} votes around their mean, after iteration ${iteration + 1}`);
   }
-  return { element, show };
+  return { element, dots, show };
 }
 
 /** The section; `change(values)` sets parts of the state. */
@@ -45,25 +47,31 @@ export function makeRouting(run, change) {
   const votes = makeVotes(run.classes.length);
   const votesCaption = h("figcaption", {});
   const votesFigure = h("figure", { class: "votes" }, votes.element, votesCaption);
-  const entropies = h("ol", { class: "entropies" });
+  const entropies = h("ol", { class: "shares" });
+  const parts = makeParts(run, over, votes.dots);
+  const told = h("p", { class: "told", role: "status" });
+  const labels = { png: "Save this step (PNG)", gif: "Save all iterations (GIF)" };
+  const savers = makeSavers(`${run.name}-routing`, labels, pictured, sweep, (text) => (told.textContent = text));
   const layers = choices("Layer", run.routed.map((layer) => layer.title), (k) => change({ layer: k, iteration: null }));
   layers.element.hidden = last === 0;
   const place = h("div", { class: "iterations named" });
   let slider = null;
   let steps = 0;
+  let shown = null;
   const element = h(
     "section",
     { class: "routing" },
     h("h2", {}, "Routing, step by step"),
     lead,
-    h("div", { class: "controls" }, layers.element, place),
+    h("div", { class: "controls" }, layers.element, place, parts.slider),
     h(
       "div",
       { class: "routing-row" },
-      h("figure", {}, over, overCaption),
+      h("figure", {}, parts.over, overCaption),
       votesFigure,
-      h("div", { class: "decided" }, h("h3", {}, "How much was decided"), entropies),
+      h("div", { class: "decided" }, h("h3", {}, "How much was decided"), entropies, h("h3", {}, "Where a part goes"), parts.told),
     ),
+    h("div", { class: "tools" }, ...savers.elements, told),
   );
 
   function makeSteps(count) {
@@ -71,12 +79,37 @@ export function makeRouting(run, change) {
     const range = { min: 0, max: count - 1, step: 1, rest: 0 };
     slider = count > 1 ? namedSlider("Iteration", range, (k) => `iteration ${k + 1} of ${count}`, (iteration) => change({ iteration })) : null;
     place.replaceChildren(...(slider ? [slider.element] : []));
+    place.hidden = slider === null;
   }
 
+  function pictured(side) {
+    const votesToo = votesFigure.hidden ? [] : [{ picture: votes.element, caption: votesCaption.textContent }];
+    const figures = [
+      { picture: over, caption: overCaption.textContent, field: parts.field() },
+      ...votesToo,
+      { bars: barsOf(entropies), caption: "how much was decided" },
+      ...(parts.field() ? [{ bars: barsOf(parts.list), caption: parts.said() }] : []),
+    ];
+    return sheet(figures, [`${run.name}: ${aboutImage(run, shown.view.facts, shown.view.activations)}`, lead.textContent], side);
+  }
+  function sweep() {
+    const { view, state } = shown;
+    const fits = () => shown.view.image === view.image && shown.view.target === view.target && shown.state.layer === state.layer;
+    return {
+      called: "all iterations",
+      count: steps,
+      show: (iteration) => change({ iteration }),
+      settled: async () => {},
+      back: () => change({ iteration: state.iteration }),
+      fits,
+    };
+  }
   function show(view, state) {
+    shown = { view, state };
     const number = state.layer ?? last;
     const layer = run.routed[number];
     if (layer.iterations !== steps) makeSteps(layer.iterations);
+    savers.moving.hidden = steps < 2;
     const iteration = Math.min(state.iteration ?? layer.iterations - 1, layer.iterations - 1);
     slider?.set(iteration);
     layers.set(number);
@@ -85,16 +118,16 @@ export function makeRouting(run, change) {
     lead.textContent = text;
     lead.classList.toggle("nothing", nothing);
     showEntropies(entropy, iteration);
-    const shown = Array.from(run.its(state.image, "shown").row());
-    const kept = shown.indexOf(view.target);
+    const classes = Array.from(run.its(state.image, "shown").row());
+    const kept = classes.indexOf(view.target);
     element.classList.toggle("unkept", kept < 0);
+    votesFigure.hidden = kept < 0 || number !== last || !run.its(state.image, "points");
+    parts.show(view, number, iteration, !votesFigure.hidden);
     if (kept < 0) {
-      overCaption.textContent = `The page keeps routing for the ${shown.length} most active classes; ${run.classes[view.target]} is not among them.`;
-      votesFigure.hidden = true;
+      overCaption.textContent = `The page keeps routing for the ${classes.length} most active classes; ${run.classes[view.target]} is not among them.`;
       return;
     }
     showOver(view, state, number, kept, iteration);
-    votesFigure.hidden = number !== last || !run.its(state.image, "points");
     if (!votesFigure.hidden) showVotes(view, state, kept, iteration);
   }
 
@@ -122,9 +155,8 @@ export function makeRouting(run, change) {
   function showEntropies(entropy, iteration) {
     entropies.replaceChildren(
       ...Array.from(entropy, (value, k) => {
-        const known = Number.isFinite(value);
-        const bar = h("span", { class: "track", "aria-hidden": "true" }, h("span", { class: "fill", style: `width:${known ? 100 * (1 - value) : 0}%` }));
-        return h("li", { "aria-current": k === iteration ? "step" : null }, `iteration ${k + 1} `, bar, ` ${known ? (100 * (1 - value)).toFixed(1) : 0} %`);
+        const decided = Number.isFinite(value) ? 1 - value : 0;
+        return shareItem(`iteration ${k + 1}`, decided, 1, { "aria-current": k === iteration ? "step" : null });
       }),
     );
   }

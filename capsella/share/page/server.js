@@ -1,7 +1,8 @@
 // What needs Python is asked of the server that this page came from. A page that was sent has none.
 
-import { readArrays } from "./content.js";
+import { readArrays, unpacked } from "./content.js";
 
+const BYTES = "application/octet-stream";
 const GONE = "The server does not answer. Has capsella explore ended?";
 
 async function answered(address, options) {
@@ -9,6 +10,7 @@ async function answered(address, options) {
   let said;
   try {
     response = await fetch(address, options);
+    if (response.ok && response.headers.get("content-type") === BYTES) return await response.arrayBuffer();
     said = await response.json();
   } catch {
     throw new Error(response ? `The server says nothing that can be read (${response.status}).` : GONE);
@@ -22,9 +24,11 @@ export function makeServer(facts) {
   if (!facts.server) return null;
   const of = (run, what) => `api/runs/${run}/${what}`;
   const post = (address, body) => answered(address, { method: "POST", body });
-  const grids = async (answer) => readArrays(answer.arrays, answer.data, "0/");
+  const grids = async (answer) => readArrays(answer.arrays, await unpacked(answer.data), "0/");
   const image = async (answer) => ({ facts: answer.image, grids: await grids(answer) });
   return {
+    /** What the page holds, as a buffer: sent as it is, so that nothing is to be unpacked. */
+    arrays: () => answered("api/arrays"),
     /** What can be found in a run's test images: `numbers`, `truth`, `right`. */
     tests: (run) => facts.server.tests[run],
     image: async (run, number) => image(await answered(of(run, `images/${number}`))),

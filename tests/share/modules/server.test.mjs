@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { deflateSync } from "node:zlib";
 import { test } from "node:test";
 import { makeArtist, makeEasel, moved } from "../../../capsella/share/page/artist.js";
-import { readContent } from "../../../capsella/share/page/content.js";
+import { readContent, unpacked } from "../../../capsella/share/page/content.js";
 import { makeDraughtsman } from "../../../capsella/share/page/draughtsman.js";
 import { makeServer } from "../../../capsella/share/page/server.js";
 
@@ -15,7 +15,7 @@ async function made() {
     runs: [{ images: [{ number: 0, predicted: 1 }, { number: 1, predicted: 0 }], decoder: { after: null, size: [1, 2] }, dials: { most: 1 } }],
     arrays: { "0/drawn": ["u1", [2, 1, 1, 2], 0], "0/bias0": ["u1", [1], 4] },
   };
-  const [run] = await readContent(facts, packed([0, 51, 102, 255, 9, 0, 0, 0]));
+  const [run] = readContent(facts, await unpacked(packed([0, 51, 102, 255, 9, 0, 0, 0])));
   return run;
 }
 
@@ -23,7 +23,7 @@ async function made() {
 function watched(t) {
   const asked = [];
   t.mock.method(globalThis, "fetch", (address, options) => new Promise((resolve) => {
-    asked.push({ address, ...options, answer: (said, ok = true) => resolve({ ok, status: ok ? 200 : 400, json: async () => said }) });
+    asked.push({ address, ...options, answer: (said, ok = true) => resolve({ ok, status: ok ? 200 : 400, headers: new Headers(), json: async () => said }) });
   }));
   return asked;
 }
@@ -131,4 +131,13 @@ test("dials are estimated from their ends and from what was drawn last", async (
   await artist.later(0, [Float32Array.of(0.2, 0)], true);
   near(artist.guess(wish(0.3, 0)), logit(0.35)); // nearer, from what was drawn beside it
   assert.equal(artist.guess(wish(0.3, 0, false)), null);
+});
+
+test("what the page holds comes as bytes, or as the sentence that says why not", async (t) => {
+  const server = makeServer({ server: { bytes: 1000, tests: [] } });
+  const headers = new Headers({ "content-type": "application/octet-stream" });
+  t.mock.method(globalThis, "fetch", async () => ({ ok: true, headers, arrayBuffer: async () => Uint8Array.of(1, 2).buffer }));
+  assert.deepEqual([...new Uint8Array(await server.arrays())], [1, 2]);
+  t.mock.method(globalThis, "fetch", async () => ({ ok: false, headers, json: async () => ({ error: "Sign in." }) }));
+  await assert.rejects(server.arrays(), /^Error: Sign in\.$/);
 });
