@@ -93,7 +93,7 @@ def forked(work: Callable[[], object], most_seconds: float, environment: dict[st
         time.sleep(0.002)
 
 
-def learned(work: Callable[[], object], most_seconds: float) -> Ended:
+def learned(work: Callable[[], object], most_seconds: float, environment: dict[str, str] | None = None) -> Ended:
     """`forked`; then this process imports what the work imported, so that no later fork has to: most of its seconds."""
     names = Path(tempfile.gettempdir()) / f"stress-modules-{os.getpid()}.txt"
 
@@ -103,7 +103,7 @@ def learned(work: Callable[[], object], most_seconds: float) -> Ended:
         finally:
             names.write_text("\n".join(sys.modules))
 
-    ended = forked(telling, most_seconds)
+    ended = forked(telling, most_seconds, environment)
     for name in names.read_text().splitlines() if names.exists() else []:
         if name not in sys.modules:
             with contextlib.suppress(Exception):  # not by itself: then each fork does it anew
