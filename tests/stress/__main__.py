@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -32,13 +33,17 @@ def main() -> int:
     parts = given.parts or list(PARTS)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ends a part early, with what it counted
     report = {}
     for part in parts:
         seconds = 60 * given.minutes * PARTS[part] / sum(PARTS[one] for one in parts)
         print(f"{part}: about {seconds / 60:.1f} minutes, --seed {seed}", flush=True)
         tally = Tally(seed, seconds)
         with tempfile.TemporaryDirectory(prefix="stress-") as folder:
-            importlib.import_module(f"tests.stress.{part}").campaign(tally, Path(folder))
+            try:
+                importlib.import_module(f"tests.stress.{part}").campaign(tally, Path(folder))
+            except KeyboardInterrupt:
+                tally.measured["stopped"] = "before its time was up"
         report[part] = tally.to_dict()
         print(f"  {json.dumps(report[part]['counts'])} {json.dumps(report[part]['measured'])}", flush=True)
         if given.json:

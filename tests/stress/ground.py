@@ -116,6 +116,7 @@ def _be_a_command(work: Callable[[], object], said: Path, environment: dict[str,
     """In the child: never returns."""
     code = 0
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
         os.environ.update(environment)
         file = os.open(said, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         os.dup2(file, 1)
