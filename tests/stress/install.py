@@ -78,7 +78,7 @@ def attempt(tally: Tally, folder: Path, what: str, words: list[object], changed:
     tally.counts["environments"] += 1
     try:
         python = environment(place)
-        call(python, "pip", "install", "--quiet", TORCH, *words, **changed)
+        call(python, "pip", "install", "--quiet", "--no-compile", TORCH, *words, **changed)
         call(python, "pip", "check")
         ended = subprocess.run([python, TRY, *asked], capture_output=True, text=True, cwd=folder)
         if ended.returncode:
