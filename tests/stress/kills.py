@@ -41,9 +41,11 @@ def campaign(tally: Tally, folder: Path) -> None:
     import_all()
     images = make_images(folder / "images")
     victims = all_victims(images, make_run(images, folder / "run"), folder)
-    rng, known = random.Random(tally.seed), {name: unharmed(tally, name, one, folder) for name, one in victims.items()}
+    rng, known = random.Random(tally.seed), {}
     while tally.has_time:
         name = min(victims, key=lambda name: tally.counts[f"{name} rounds"] / victims[name].share)
+        if name not in known:
+            known[name] = unharmed(tally, name, victims[name], folder)
         try_to_kill(tally, rng, name, victims[name], fresh(folder / f"{name}-killed"), *known[name])
         tally.counts[f"{name} rounds"] += 1
 
