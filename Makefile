@@ -46,7 +46,7 @@ bench: .venv/installed
 
 # A campaign to break it: docs/reference/reliability.md. STRESS_MINUTES=60 STRESS="kills disks --seed 7"; --help tells.
 stress: .venv/installed
-	OMP_NUM_THREADS=1 nice -n 10 $(BIN)/python -m tests.stress $(STRESS)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive nice -n 10 $(BIN)/python -m tests.stress $(STRESS)
 
 # constraints.txt with the hashes of all files, for pip install --require-hashes.
 lock: .venv/installed

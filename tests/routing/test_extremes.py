@@ -5,7 +5,7 @@ import torch
 
 from capsella import _native
 from capsella.layers import CapsuleConv2d
-from capsella.routing import ROUTINGS
+from capsella.routing import ROUTINGS, variational_routing
 from capsella.types import Capsules
 
 pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
@@ -41,6 +41,14 @@ def test_votes_so_far_from_all_parents_that_padding_seemed_near():
     poses[0, 0, 0, 0] *= 1e3
     exact, ours = both("variational", poses, torch.full((1, 1, 3, 8), 1e-30))
     torch.testing.assert_close(ours.activations.double(), exact.activations, rtol=1e-4, atol=1e-6)
+
+
+def test_proportions_are_not_lost_beside_the_densities_of_far_votes():
+    """Without them a child that is all one parent's has R = 1/π; ln π was added to ln p, of millions, and was gone."""
+    votes = 1e6 * torch.randn(1, 1, 33, 16, generator=torch.Generator().manual_seed(1))
+    routed = variational_routing(votes, torch.zeros(1, 1), proportions=False, backend="eager")
+    one = torch.ones((), dtype=torch.float64)  # no child is active: π = exp(ψ(1) − ψ(33)) of each of 33 parents
+    assert routed.couplings.max().item() == pytest.approx((torch.digamma(33 * one) - torch.digamma(one)).exp().item())
 
 
 @pytest.mark.parametrize("name", ["dynamic", *FUSED])

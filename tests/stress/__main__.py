@@ -5,13 +5,15 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from tests.stress.tally import Tally
+from tests.stress.tally import Tally, added
 
 # Part → its share of the time.
 PARTS = {"numbers": 3, "files": 3, "kills": 5, "disks": 1, "server": 2, "install": 1, "supply": 1}
@@ -24,27 +26,38 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("STRESS_MINUTES") or 10))
     parser.add_argument("--seed", type=int, default=None, help="of the draws; default: a new one, which is printed")
     parser.add_argument("--json", type=Path, help="write the counts and findings to this file")
+    parser.add_argument("--add", action="store_true", help="to those of earlier runs, which are in the file")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"unknown part {unknown.pop()!r}; known: {', '.join(PARTS)}")
     parts = given.parts or list(PARTS)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ends a part early, with what it counted
     report = {}
     for part in parts:
         seconds = 60 * given.minutes * PARTS[part] / sum(PARTS[one] for one in parts)
         print(f"{part}: about {seconds / 60:.1f} minutes, --seed {seed}", flush=True)
         tally = Tally(seed, seconds)
         with tempfile.TemporaryDirectory(prefix="stress-") as folder:
-            importlib.import_module(f"tests.stress.{part}").campaign(tally, Path(folder))
+            try:
+                importlib.import_module(f"tests.stress.{part}").campaign(tally, Path(folder))
+            except KeyboardInterrupt:
+                tally.measured["stopped"] = "before its time was up"
         report[part] = tally.to_dict()
         print(f"  {json.dumps(report[part]['counts'])} {json.dumps(report[part]['measured'])}", flush=True)
         if given.json:
-            merged = json.loads(given.json.read_text()) if given.json.exists() else {}
-            given.json.write_text(json.dumps(merged | report, indent=2, ensure_ascii=False) + "\n")
+            write(given.json, part, report[part], given.add)
     found = sum(len(part["findings"]) for part in report.values())
     print(f"{found} findings")
     return 1 if found else 0
+
+
+def write(file: Path, part: str, report: dict[str, Any], add: bool) -> None:
+    """The report of a part into the file, in place of an earlier one or added to it."""
+    reports = json.loads(file.read_text()) if file.exists() else {}
+    reports[part] = added(reports[part], report) if add and part in reports else report
+    file.write_text(json.dumps(reports, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.stress.ground import Ended, forked, fresh, import_all, make_images, make_run
+from tests.stress.ground import Ended, forked, fresh, import_all, learned, make_images, make_run
 from tests.stress.kills import Victim, all_victims
 from tests.stress.tally import Tally
 from tests.stress.whole import half_written
@@ -31,12 +31,12 @@ def campaign(tally: Tally, folder: Path) -> None:
     needs = {}
     for name, victim in victims.items():
         whole = fresh(folder / f"{name}-whole")
-        assert forked(lambda whole=whole, victim=victim: victim.start(whole), 600).code == 0
+        assert learned(lambda whole=whole, victim=victim: victim.start(whole), 600).code == 0
         needs[name] = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file()), victim.end(whole)
-    number = 0
+    number, troubles = 0, rng.sample(TROUBLES, len(TROUBLES))  # a short run does not always try the same
     while tally.has_time:
         name = list(victims)[number % len(victims)]
-        trouble = TROUBLES[number // len(victims) % len(TROUBLES)]
+        trouble = troubles[number // len(victims) % len(troubles)]
         place = fresh(folder / "disk")
         if wrong := trouble(rng, victims[name], place, *needs[name]):
             tally.found(f"{name}, {trouble.__name__}: {wrong}")

@@ -16,6 +16,8 @@ from tests.stress.tally import Tally
 ROOT = Path(__file__).parents[2]
 TRY = ROOT / "tests" / "stress" / "installed.py"
 TORCH = f"torch=={version('torch')}"
+OTHERS = [f"3.{minor}" for minor in (11, 12, 13, 14) if minor != sys.version_info.minor]
+"""Of the range in pyproject.toml; not all need be at hand."""
 
 
 def campaign(tally: Tally, folder: Path) -> None:
@@ -27,6 +29,8 @@ def campaign(tally: Tally, folder: Path) -> None:
     pinned = ["--constraint", ROOT / "constraints.txt"]
     without = {"CAPSELLA_NATIVE": "0", "CXX": "none", "PATH": str(folder / "no compiler here")}
     attempt(tally, folder, "source without a compiler, as in constraints.txt", [source, *pinned], without)
+    for release, python in others().items():
+        attempt_other(tally, folder, tools, source, release, python)
     if tally.has_time:
         pins = lowest(tools, folder)
         attempt(tally, folder, "oldest of what is allowed, without kernels", [source, "--constraint", pins], without)
@@ -38,9 +42,9 @@ def campaign(tally: Tally, folder: Path) -> None:
         attempt(tally, folder, "wheel with kernels, as in constraints.txt", [wheel, *pinned], {}, "native")
 
 
-def environment(folder: Path) -> Path:
+def environment(folder: Path, python: str | Path = sys.executable) -> Path:
     """The Python of a new, empty environment."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([python, "-m", "venv", folder], check=True)
     return folder / "bin" / "python"
 
 
@@ -74,7 +78,7 @@ def attempt(tally: Tally, folder: Path, what: str, words: list[object], changed:
     tally.counts["environments"] += 1
     try:
         python = environment(place)
-        call(python, "pip", "install", "--quiet", TORCH, *words, **changed)
+        call(python, "pip", "install", "--quiet", "--no-compile", TORCH, *words, **changed)
         call(python, "pip", "check")
         ended = subprocess.run([python, TRY, *asked], capture_output=True, text=True, cwd=folder)
         if ended.returncode:
@@ -82,4 +86,38 @@ def attempt(tally: Tally, folder: Path, what: str, words: list[object], changed:
         tally.measured[what] = ended.stdout.strip().splitlines()[-1]
     except RuntimeError as error:
         tally.found(f"{what}: {error}")
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def others() -> dict[str, Path]:
+    """The other Pythons that are at hand, by release: on the path, or beside this one, as pyenv keeps them."""
+    found = {}
+    for release in OTHERS:
+        for python in (
+            shutil.which(f"python{release}"),
+            *Path(sys.base_prefix).parent.glob(f"{release}.*/bin/python3"),
+        ):
+            if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                found[release] = Path(python)
+    return found
+
+
+def attempt_other(tally: Tally, folder: Path, tools: Path, source: Path, release: str, python: Path) -> None:
+    """Another Python finds releases of all dependencies, builds the package, and compiles every file of it.
+
+    Nothing is imported: PyTorch for another Python has gigabytes of GPU libraries.
+    """
+    place, out = folder / "other", folder / f"resolved-{release}.txt"
+    tally.counts["other Pythons"] += 1
+    try:
+        words = ["--python-version", release, "--no-annotate", "--output-file", out]
+        call(tools, "uv", "pip", "compile", "--quiet", *words, ROOT / "pyproject.toml")
+        mine = environment(place, python)
+        call(mine, "pip", "install", "--quiet", "--no-deps", source, CAPSELLA_NATIVE="0")
+        (package,) = place.glob("lib/python*/site-packages/capsella")
+        call(mine, "compileall", "-q", "-f", package)
+        packages = len(re.findall(r"^[\w.-]+==", out.read_text(), re.MULTILINE))
+        tally.measured[f"Python {release}"] = f"finds {packages} packages, and compiles every file"
+    except RuntimeError as error:
+        tally.found(f"Python {release}: {error}")
     shutil.rmtree(place, ignore_errors=True)

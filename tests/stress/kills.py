@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsella.cli import main
+from capsella.search import Search
 from tests.reproduce.made import registered
 from tests.search.made import opened as opened_search
-from tests.stress.ground import Ended, forked, fresh, import_all, make_images, make_run
+from tests.stress.ground import Ended, command, forked, fresh, import_all, learned, make_images, make_run
 from tests.stress.tally import Tally
 from tests.stress.whole import half_written
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 WRITES = ("fsync", "replace")
 """Where `capsella.files` is in the middle of a write."""
-MOST = 40
-"""Kills of one command before it is let go on to its end."""
+KILLS = (1, 2, 3, 4)
+"""Of one command before it is let go on to its end."""
 
 
 class Victim(NamedTuple):
@@ -32,6 +33,7 @@ class Victim(NamedTuple):
     again: Callable[[Path], object]
     end: Callable[[Path], object]
     share: int = 1
+    """Of the rounds."""
 
 
 def campaign(tally: Tally, folder: Path) -> None:
@@ -40,27 +42,33 @@ def campaign(tally: Tally, folder: Path) -> None:
     images = make_images(folder / "images")
     victims = all_victims(images, make_run(images, folder / "run"), folder)
     rng, known = random.Random(tally.seed), {}
-    turns = [name for name, victim in victims.items() for _ in range(victim.share)]
-    while tally.has_time and turns:
-        name = turns[tally.counts["rounds"] % len(turns)]
-        victim = victims[name]
+    while tally.has_time:
+        name = min(victims, key=lambda name: tally.counts[f"{name} rounds"] / victims[name].share)
         if name not in known:
-            whole = fresh(folder / f"{name}-whole")
-            ended = forked(partial(victim.start, whole), 600)
-            if ended.complaint or ended.code:
-                tally.found(f"{name}: not even unharmed: {ended.code} {ended.said[-300:]}")
-                turns = [other for other in turns if other != name]
-                continue
-            known[name] = ended.seconds, victim.end(whole)
-        try_to_kill(tally, rng, name, victim, fresh(folder / f"{name}-killed"), *known[name])
-        tally.counts["rounds"] += 1
+            known[name] = unharmed(tally, name, victims[name], folder)
+        try_to_kill(tally, rng, name, victims[name], fresh(folder / f"{name}-killed"), *known[name])
+        tally.counts[f"{name} rounds"] += 1
+
+
+def unharmed(tally: Tally, name: str, victim: Victim, folder: Path) -> tuple[float, object]:
+    """How long a command takes, and what it comes to: the same twice."""
+    ends = []
+    for run in (learned, forked):
+        whole = fresh(folder / f"{name}-whole")
+        ended = run(partial(victim.start, whole), 600)
+        if ended.complaint or ended.code:
+            raise RuntimeError(f"{name} does not even end unharmed: {ended.code} {ended.said[-300:]}")
+        ends.append(victim.end(whole))
+    if ends[0] != ends[1]:
+        tally.found(f"{name}: two that nobody harmed came to different ends")
+    return ended.seconds, ends[1]
 
 
 def try_to_kill(
     tally: Tally, rng: random.Random, name: str, victim: Victim, folder: Path, seconds: float, end: object
 ) -> None:
     """Kill it a few times, see that nothing is half written, and let it end."""
-    kills, code = rng.choice([1, 1, 2, 3]), None
+    kills, code = rng.choice(KILLS), None
     for number in range(kills + 1):
         work = victim.again if number else victim.start
         last = number == kills
@@ -134,23 +142,11 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
         return train(out)
 
     def predict(out: Path) -> None:
-        main(
-            [
-                "predict",
-                str(run),
-                str(images),
-                "--out",
-                str(out / "p.csv"),
-                "--batch-size",
-                "2",
-                "--workers",
-                "0",
-                "--resume",
-            ]
-        )
+        command("predict", run, images, "--out", out / "p.csv", "--batch-size", 2, "--workers", 0, "--resume")()
 
-    compare = ["compare", str(images), "--models", "sabour2017_baseline", "forslov2018_cnn1", "--seeds", "0", "--rates",
-               "1", "--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu", "--out"]  # fmt: skip
+    compare = ["compare", str(images), "--models", "mazzia2021_efficient_capsnet", "hinton2018_cnn", "--seeds", "0",
+               "--rates", "1", "--epochs", "1", "--sizes", "1", "--size", "20", "--accelerator", "cpu",
+               "--out"]  # fmt: skip
 
     def night(out: Path) -> None:
         with registered():
@@ -160,12 +156,12 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
         from capsella.search import study, work
 
         study.Study.open.__func__.__defaults__ = (0, 3)  # seconds of grace
-        work(opened_search(out / "study", trials=3, finalists=1, seeds=1))
+        work(study_in(out))
 
     share = ["share", str(run), "--images", "6", "--out"]
     export = ["export", str(run), "--out"]
     return {
-        "train": Victim(train, go_on, weights_of, share=4),
+        "train": Victim(train, go_on, weights_of, share=10),
         "predict": Victim(predict, predict, rows_of, share=2),
         "compare": Victim(*[lambda out: main([*compare, str(out / "c")])] * 2, results_of),
         "reproduce": Victim(night, night, results_of),
@@ -201,9 +197,13 @@ def results_of(folder: Path) -> object:
     }
 
 
-def study_of(folder: Path) -> object:
-    """Each of the candidates was counted once."""
-    from capsella.search.study import records_of
+def study_in(folder: Path) -> Search:
+    return opened_search(folder / "study", trials=3, finalists=1, seeds=1)
 
-    records = records_of(opened_search(folder / "study", trials=3, finalists=1, seeds=1).study)
-    return len({record.number for record in records if record.state == "done"}) > 0
+
+def study_of(folder: Path) -> object:
+    """What each job that was done found: a candidate's point, rung and seed, each once."""
+    study = study_in(folder).study
+    done = [record for record in study.records() if record.state == "done"]
+    point = {candidate: json.dumps(point, sort_keys=True) for candidate, point in study.points.items()}
+    return sorted((point[one.job.candidate], one.job.rung, one.job.seed, one.values) for one in done)

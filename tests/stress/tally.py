@@ -34,3 +34,15 @@ class Tally:
             "measured": self.measured,
             "findings": self.findings,
         }
+
+
+def added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The reports of two runs of a part as one: counts and seconds are sums; what both measured is the later's."""
+    counts = Counter(before["counts"]) + Counter(now["counts"])
+    return {
+        "seed": f"{before['seed']}, {now['seed']}",
+        "seconds": round(before["seconds"] + now["seconds"], 1),
+        "counts": dict(sorted(counts.items())),
+        "measured": before["measured"] | now["measured"],
+        "findings": before["findings"] + now["findings"],
+    }

@@ -50,9 +50,10 @@ def variational_procedure(votes: Votes, activations: Tensor, bias: Tensor, setti
         distances = distances_to(q.m, votes) if is_recording() else None
         trace.add(R.transpose(1, 2), q.m, log_odds.sigmoid(), distances)
         if t < settings.iterations - 1:  # after the last posterior nobody would use them
-            log_p = _log_density(votes, q)
-            log_joint = q.log_pi.unsqueeze(2) + log_p
-            log_R = (log_joint if settings.proportions else log_p) - log_joint.logsumexp(1, keepdim=True)
+            log_pi = q.log_pi.unsqueeze(2)
+            # ln π is taken from the normalised couplings: far votes' ln p, of millions, would swallow it
+            log_R = (log_pi + _log_density(votes, q)).log_softmax(1)
+            log_R = log_R if settings.proportions else log_R - log_pi
     return Scored(q.m, log_odds, R.transpose(1, 2))
 
 
