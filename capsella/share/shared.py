@@ -71,10 +71,7 @@ def share_runs(
     every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays)
-    for name, cnn in cnns.items():
-        beside = choose_features(name, cnn, pools[0].images)
-        add_beside(beside, pools[0].images.float() / 255, arrays, "0")
-        facts["runs"][0]["beside"] = beside.facts
+    _add_cnn(cnns, pools[0], facts, arrays)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
@@ -87,6 +84,14 @@ def share_runs(
     write_whole(out, write)
     inside = dict(zip(named, (pool.numbers for pool in pools), strict=True))
     return Shared(out, out.stat().st_size / 1e6, inside, next(iter(compared), None))
+
+
+def _add_cnn(cnns: Mapping[str, ImageClassifier], pool: Pool, facts: Mapping[str, Any], arrays: Arrays) -> None:
+    """What the CNN beside the first run makes of its images, if there is one."""
+    for name, cnn in cnns.items():
+        beside = choose_features(name, cnn, pool.images)
+        add_beside(beside, pool.images.float() / 255, arrays, "0")
+        facts["runs"][0]["beside"] = beside.facts
 
 
 def _reach(facts: Mapping[str, Any]) -> float:

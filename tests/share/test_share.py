@@ -147,9 +147,7 @@ def test_features_of_changed_images(cnn):
 
 
 def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
-    with pytest.raises(
-        CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"
-    ):
+    with pytest.raises(CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"):
         parted({"a": run, "b": plain_run, "c": cnn})
 
 
