@@ -61,20 +61,13 @@ def share_runs(
         ValueError: no run or more than two, no images, no room.
         CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch.
     """
-    at_least(1, images=images)
-    if not megabytes > 0:
-        raise ValueError(f"megabytes: must be above 0, got {megabytes}")
-    if not 1 <= len(runs) <= 2:
-        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
+    _check_options(runs, images, megabytes)
     with_capsules, cnns = parted(dict(zip(names_of(runs), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
     every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays)
-    for name, cnn in cnns.items():
-        beside = choose_features(name, cnn, pools[0].images)
-        add_beside(beside, pools[0].images.float() / 255, arrays, "0")
-        facts["runs"][0]["beside"] = beside.facts
+    _add_cnn(cnns, pools[0], facts, arrays)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
     compared: list[Compared] = []
@@ -87,6 +80,23 @@ def share_runs(
     write_whole(out, write)
     inside = dict(zip(named, (pool.numbers for pool in pools), strict=True))
     return Shared(out, out.stat().st_size / 1e6, inside, next(iter(compared), None))
+
+
+def _check_options(runs: Sequence[Run], images: int, megabytes: float) -> None:
+    """Of `share_runs`."""
+    at_least(1, images=images)
+    if not megabytes > 0:
+        raise ValueError(f"megabytes: must be above 0, got {megabytes}")
+    if not 1 <= len(runs) <= 2:
+        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
+
+
+def _add_cnn(cnns: Mapping[str, ImageClassifier], pool: Pool, facts: Mapping[str, Any], arrays: Arrays) -> None:
+    """What the CNN beside the first run makes of its images, if there is one."""
+    for name, cnn in cnns.items():
+        beside = choose_features(name, cnn, pool.images)
+        add_beside(beside, pool.images.float() / 255, arrays, "0")
+        facts["runs"][0]["beside"] = beside.facts
 
 
 def _reach(facts: Mapping[str, Any]) -> float:
