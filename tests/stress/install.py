@@ -29,7 +29,7 @@ def campaign(tally: Tally, folder: Path) -> None:
     pinned = ["--constraint", ROOT / "constraints.txt"]
     without = {"CAPSELLA_NATIVE": "0", "CXX": "none", "PATH": str(folder / "no compiler here")}
     attempt(tally, folder, "source without a compiler, as in constraints.txt", [source, *pinned], without)
-    for release, python in others().items():
+    for release, python in others().items() if tally.has_time else ():
         attempt_other(tally, folder, tools, source, release, python)
     if tally.has_time:
         pins = lowest(tools, folder)

@@ -54,6 +54,8 @@ def failure(name: str) -> str | None:
             "openvino",
         }
         return None if missing in {*optional, "pyarrow", "transformers"} else f"{name}: {error}"
+    except ImportError as error:  # one of ours says which extra it takes
+        return None if "pip install 'capsella[" in str(error) else f"{name}: {error}"
     except Exception as error:
         return f"{name}: {type(error).__name__}: {error}"
     return None

@@ -37,10 +37,15 @@ class Victim(NamedTuple):
 
 
 def campaign(tally: Tally, folder: Path) -> None:
-    """Each command is once let run, and then killed until it ends; by turns, until the time is up."""
+    """Each command is once let run, and then killed until it ends; by turns, until the time is up.
+
+    STRESS_COMMANDS="predict share" in the environment: only these.
+    """
     import_all()
     images = make_images(folder / "images")
     victims = all_victims(images, make_run(images, folder / "run"), folder)
+    if only := os.environ.get("STRESS_COMMANDS", "").split():
+        victims = {name: victims[name] for name in only}
     rng, known = random.Random(tally.seed), {}
     while tally.has_time:
         name = min(victims, key=lambda name: tally.counts[f"{name} rounds"] / victims[name].share)
