@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from capsella.evaluation.intervals import FoldInterval, Interval
 
-Curves = Mapping[str, Sequence[Float[np.ndarray, "epochs"]]]
+Curves = Mapping[str, Sequence[Float[np.ndarray, " epochs"]]]
 
 
 def accuracy_figure(

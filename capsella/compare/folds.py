@@ -33,7 +33,7 @@ class Fold:
     test images each seed has right; validation, the mean error in per cent; latency, the median in milliseconds.
     """
 
-    labels: Int[np.ndarray, "images"]
+    labels: Int[np.ndarray, " images"]
     others: int
     hits: dict[str, Bool[np.ndarray, "seeds images"]]
     validation: dict[str, float]
@@ -130,7 +130,7 @@ def over_folds(folds: Sequence[Fold], values: Sequence[float], image_error: floa
     return fold_interval(values, tested, others, image_error, least)
 
 
-def labels_of(folds: Sequence[Fold]) -> Int[np.ndarray, "images"]:
+def labels_of(folds: Sequence[Fold]) -> Int[np.ndarray, " images"]:
     """The classes of all test images, in the order of the folds."""
     return np.concatenate([fold.labels for fold in folds])
 

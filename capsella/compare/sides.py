@@ -38,7 +38,7 @@ class Yardstick:
         ValueError: a limit that is not above 0.
     """
 
-    labels: Int[np.ndarray, "images"]
+    labels: Int[np.ndarray, " images"]
     classes: Sequence[str]
     limit: float
     epochs: int

@@ -19,7 +19,7 @@ def batches(
     images: LabelledImages,
     size: int,
     *,
-    order: Int64[Tensor, "k"] | None = None,
+    order: Int64[Tensor, " k"] | None = None,
     device: torch.device | str | None = None,
 ) -> Iterator[Batch]:
     """Yield (images [b c h w] in [0, 1], labels [b], None); the last batch holds what is left over.
@@ -50,7 +50,7 @@ def _batches(
         yield Batch(taken.images.to(home).float() / 255, taken.labels.to(home), parts)
 
 
-def evenly(number: int, most: int) -> Int64[Tensor, "k"]:
+def evenly(number: int, most: int) -> Int64[Tensor, " k"]:
     """Indices of at most so many of a number of things, evenly spread: sets are often sorted by class.
 
     >>> evenly(5, 3).tolist(), evenly(2, 3).tolist()
@@ -59,7 +59,7 @@ def evenly(number: int, most: int) -> Int64[Tensor, "k"]:
     return torch.linspace(0, number - 1, min(most, number)).round().long()
 
 
-def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> Int64[Tensor, "k"]:
+def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> Int64[Tensor, " k"]:
     """Indices of an epoch: all of `images` once in random order; or `wanted` draws from them, each from all."""
     if wanted is None:
         return torch.randperm(images, generator=generator)
@@ -84,11 +84,11 @@ def even_shares(counts: Sequence[int], most_repeats: float = MOST_REPEATS) -> li
 
 
 def balanced_order(
-    labels: Int64[Tensor, "n"],
+    labels: Int64[Tensor, " n"],
     wanted: int | None,
     generator: torch.Generator,
     most_repeats: float = MOST_REPEATS,
-) -> Int64[Tensor, "k"]:
+) -> Int64[Tensor, " k"]:
     """Indices of an epoch in which each class has its share by `even_shares`, in random order.
 
     No image of a class comes twice more often than another of it: which of a large class are left out is drawn anew.

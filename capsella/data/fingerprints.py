@@ -71,7 +71,7 @@ class Fingerprints:
         """What is to be called with the image of a row."""
         return partial(self._add, row) if self.wanted else None
 
-    def add_arrays(self, images: UInt8[np.ndarray, "n h w c"], rows: Int64[np.ndarray, "k"]) -> None:
+    def add_arrays(self, images: UInt8[np.ndarray, "n h w c"], rows: Int64[np.ndarray, " k"]) -> None:
         """The images of these rows, which come as pixels."""
         for row in rows.tolist() if self.wanted else ():
             self._add(row, Image.fromarray(images[row].squeeze(-1) if images.shape[3] == 1 else images[row]))

@@ -154,7 +154,7 @@ def _class_names(
     return tuple(classes)
 
 
-def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, "n"]:
+def _groups(pattern: str, paths: Sequence[str]) -> Int64[Tensor, " n"]:
     """A number for each distinct text that the pattern captures."""
     texts = []
     for path in paths:

@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     """
 
     images: Shaped[Tensor, "b c h w"]
-    labels: Int64[Tensor, "b *k"]
+    labels: Int64[Tensor, " b *k"]
     parts: Shaped[Tensor, "b 2 c h w"] | None = None
 
 
@@ -33,13 +33,13 @@ class ImageSet:
 
     images: UInt8[Tensor, "n c h w"]
     """[n c h w], 0..255."""
-    labels: Int64[Tensor, "n"]
+    labels: Int64[Tensor, " n"]
     """[n], the index of each image's class in `classes`."""
     classes: tuple[str, ...]
     """Names of the classes; a class may have no image here (a test set may lack a rare one)."""
     files: tuple[str, ...] | None = None
     """Where each image came from, as read, or None where the source has no file names."""
-    metadata: dict[str, Shaped[Tensor, "n"]] = field(default_factory=dict)
+    metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
     """More numbers an image. `group` says which images belong together (a patient, a photograph)."""
 
     def __post_init__(self) -> None:
@@ -72,11 +72,11 @@ class ImageSet:
         counts = torch.bincount(self.labels, minlength=len(self.classes)).tolist()
         return dict(zip(self.classes, counts, strict=True))
 
-    def take(self, indices: Integer[Tensor, "b"]) -> Batch:
+    def take(self, indices: Integer[Tensor, " b"]) -> Batch:
         """The images at `indices` and their labels."""
         return Batch(self.images[indices], self.labels[indices])
 
-    def subset(self, indices: Integer[Tensor, "k"] | Sequence[int]) -> "ImageSet":
+    def subset(self, indices: Integer[Tensor, " k"] | Sequence[int]) -> "ImageSet":
         """The images at `indices`, in that order, with everything that belongs to them.
 
         Raises:

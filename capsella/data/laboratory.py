@@ -186,7 +186,7 @@ def without(images: ImageSet, digests: Sequence[str]) -> ImageSet:
     return images.subset([row for row, digest in enumerate(pixel_digests(images)) if digest not in unwanted])
 
 
-def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, "k"]:
+def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]:
     """Rows of the images that are copies of one in `trained`: of the same pixels, or of the same look.
 
     Both must be of one size. A thousand images take about a second.

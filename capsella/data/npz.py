@@ -118,7 +118,7 @@ def image_set(
     arrays: Arrays,
     options: DataOptions,
     classes: tuple[str, ...] | None = None,
-    rows: Int[np.ndarray, "k"] | None = None,
+    rows: Int[np.ndarray, " k"] | None = None,
 ) -> tuple[ImageSet, tuple[str, ...]]:
     """The images of plain or joined arrays, all or those of `rows`, and the errors of those that were left out.
 
@@ -163,7 +163,7 @@ def _read_prefixed(
     return {split: image_set(path, part, options, classes) for split, part in by_split.items()}
 
 
-def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, "k"]]:
+def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, " k"]]:
     """Which rows are for train, validation and test; codes with other names are left out."""
     names = arrays.get("split_names", np.array(["train", "val", "test"])).tolist()
     codes = arrays["split"]
@@ -174,7 +174,7 @@ def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, "k"]
     return {split: chosen for split, chosen in rows.items() if len(chosen)}
 
 
-def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, "n"]:
+def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, " n"]:
     labels = _first(path, arrays, _LABELS)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -183,7 +183,7 @@ def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, "n"]:
     return labels.astype(np.int64)
 
 
-def _class_names(arrays: Arrays, labels: Int[np.ndarray, "n"]) -> tuple[str, ...]:
+def _class_names(arrays: Arrays, labels: Int[np.ndarray, " n"]) -> tuple[str, ...]:
     if "classes" in arrays:
         return tuple(str(name) for name in arrays["classes"].tolist())
     return tuple(str(label) for label in range(labels.max(initial=-1) + 1))
@@ -218,8 +218,8 @@ def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c
 
 
 def _decode_joined(
-    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, "k"], labels: int, seen: Fingerprints
-) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, "n"], tuple[str, ...]]:
+    path: Path, arrays: Arrays, options: DataOptions, rows: Int[np.ndarray, " k"], labels: int, seen: Fingerprints
+) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...]]:
     """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     _check_number(path, "images", len(offsets) - 1, labels)

@@ -39,7 +39,7 @@ class PairSet:
     """The same seed gives the same pairs on every machine."""
     shift: int = 4
     """Most pixels that each image moves in each direction; the canvas is larger than an image by twice as much."""
-    chosen: Int64[Tensor, "k"] | None = None
+    chosen: Int64[Tensor, " k"] | None = None
     """Which of the pairs a subset holds; None for all."""
     channels: ClassVar[int] = 1
     """Grey."""
@@ -69,7 +69,7 @@ class PairSet:
         return height + 2 * self.shift, width + 2 * self.shift
 
     @property
-    def metadata(self) -> dict[str, Shaped[Tensor, "n"]]:
+    def metadata(self) -> dict[str, Shaped[Tensor, " n"]]:
         """Nothing more is known of a pair."""
         return {}
 
@@ -82,11 +82,11 @@ class PairSet:
         """Number of source images of each class, of which the pairs are made."""
         return self.source.counts()
 
-    def subset(self, indices: Integer[Tensor, "k"]) -> "PairSet":
+    def subset(self, indices: Integer[Tensor, " k"]) -> "PairSet":
         """The pairs at `indices`, in that order."""
         return replace(self, chosen=indices if self.chosen is None else self.chosen[indices])
 
-    def take(self, indices: Integer[Tensor, "b"]) -> Batch:
+    def take(self, indices: Integer[Tensor, " b"]) -> Batch:
         """The pairs at `indices`: overlaid [b 1 h w], labels [b 2], and both images alone on the canvas [b 2 1 h w]."""
         drawn = self.draw(indices)
         parts = self.parts(drawn)
@@ -99,7 +99,7 @@ class PairSet:
         images = self.source.images[drawn.members.flatten()]
         return place(images, drawn.corners.flatten(0, 1), self.image_size).unflatten(0, (len(drawn.members), 2))
 
-    def draw(self, indices: Integer[Tensor, "b"]) -> "Drawn":
+    def draw(self, indices: Integer[Tensor, " b"]) -> "Drawn":
         """Which images the pairs at `indices` are made of, and where on the canvas each lies."""
         numbers = (indices if self.chosen is None else self.chosen[indices]).numpy()
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.number:
@@ -117,7 +117,7 @@ class PairSet:
         )
 
     @cached_property
-    def _order(self) -> Int64[np.ndarray, "images"]:
+    def _order(self) -> Int64[np.ndarray, " images"]:
         """The order in which the source's images come first in a pair: sets of few pairs then have every class."""
         return np.random.default_rng(self.seed).permutation(len(self.source))
 
@@ -147,7 +147,7 @@ def place(
     return canvas
 
 
-def random_numbers(seed: int, positions: Int64[np.ndarray, "n"], draws: int) -> UInt64[np.ndarray, "draws n"]:
+def random_numbers(seed: int, positions: Int64[np.ndarray, " n"], draws: int) -> UInt64[np.ndarray, "draws n"]:
     """SplitMix64 (Steele, Lea, Flood 2014) as a function: `draws` random numbers of 64 bits for each position.
 
     NumPy's and torch's generators give numbers one after the other; these are had at any position at once.

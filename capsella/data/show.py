@@ -92,7 +92,7 @@ def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
     return sheet
 
 
-def _spread(members: Bool[Tensor, "n"], number: int) -> list[int]:
+def _spread(members: Bool[Tensor, " n"], number: int) -> list[int]:
     indices = torch.nonzero(members).flatten()
     if len(indices) <= number:
         return indices.tolist()

@@ -147,7 +147,7 @@ def _stain(pixels: Float32[np.ndarray, "h w 3"]) -> Float32[np.ndarray, "h w"]:
     return stain
 
 
-def _otsu(values: Float32[np.ndarray, "n"]) -> float:
+def _otsu(values: Float32[np.ndarray, " n"]) -> float:
     """The threshold with the largest variance between the two sides (Otsu 1979, equation 18)."""
     counts, edges = np.histogram(values, 256)
     centres = (edges[1:] + edges[:-1]) / 2
@@ -176,7 +176,7 @@ def _with_its_parts(found: Bool[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
         mask = grown
 
 
-def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, "n"], areas: np.ndarray) -> int:
+def _main_part(parts: Int[np.ndarray, "h w"], numbers: Int[np.ndarray, " n"], areas: np.ndarray) -> int:
     """The number of the part with the largest area, weighted by how near the centre it is."""
     height, width = parts.shape
     centres = np.array(ndimage.center_of_mass(parts > 0, parts, numbers))

@@ -40,7 +40,7 @@ class _Deep(NamedTuple):
 
     depth: str
     stated: ValueRange | None
-    values: Shaped[np.ndarray, "k"]
+    values: Shaped[np.ndarray, " k"]
 
 
 class Survey:
@@ -100,7 +100,7 @@ class Survey:
         )
 
 
-def _some(values: Shaped[np.ndarray, "h w *c"]) -> Shaped[np.ndarray, "k"]:
+def _some(values: Shaped[np.ndarray, "h w *c"]) -> Shaped[np.ndarray, " k"]:
     values = values.ravel()
     if len(values) <= _SAMPLED:
         return values

@@ -40,17 +40,17 @@ class View(NamedTuple):
     right: Float32[np.ndarray, "3"]
     up: Float32[np.ndarray, "3"]
     towards: Float32[np.ndarray, "3"]
-    x: Float32[np.ndarray, "r"]
-    y: Float32[np.ndarray, "r"]
+    x: Float32[np.ndarray, " r"]
+    y: Float32[np.ndarray, " r"]
 
 
 @dataclass
 class Surface:
     """What each ray has met so far: the nearest point's depth, normal and brightness; depth −∞ is the background."""
 
-    depth: Float32[np.ndarray, "r"]
+    depth: Float32[np.ndarray, " r"]
     normal: Float32[np.ndarray, "r 3"]
-    brightness: Float32[np.ndarray, "r"]
+    brightness: Float32[np.ndarray, " r"]
 
 
 def render(

@@ -20,7 +20,7 @@ FAMILIAR = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}
 """A third of each, which [H] trains on; the rest are novel."""
 
 
-def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[Tensor, "n"]:
+def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[Tensor, " n"]:
     """Which images are seen from the viewpoints that [H] trains on, by `FAMILIAR`.
 
     Raises:
@@ -55,7 +55,7 @@ def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
     return replace(parts, train=train, test=test)
 
 
-def _chosen(images: ImageSet, mask: Bool[Tensor, "n"]) -> ImageSet:
+def _chosen(images: ImageSet, mask: Bool[Tensor, " n"]) -> ImageSet:
     return images.subset(mask.nonzero().flatten())
 
 

@@ -170,7 +170,7 @@ def accuracy_interval(hits: Bool[np.ndarray, "seeds images"]) -> Interval:
     return _interval(float(hits.mean()), mean, image_variance, hits.shape[1], [_seed_variance(hits)], [len(hits)], 0, 1)
 
 
-def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.ndarray, "images"]) -> Interval:
+def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.ndarray, " images"]) -> Interval:
     """The mean over classes of the share of each that is found, as a mean over seeds, with its 95 % interval.
 
     Guessing has one over the number of classes, however uneven they are. Classes without images do not count.
@@ -244,7 +244,7 @@ def fold_interval(
     return FoldInterval(mean, max(least, mean - half), min(1.0, mean + half))
 
 
-def mcnemar(first: Bool[np.ndarray, "images"], second: Bool[np.ndarray, "images"]) -> McNemar:
+def mcnemar(first: Bool[np.ndarray, " images"], second: Bool[np.ndarray, " images"]) -> McNemar:
     """McNemar's exact test (1947) of two trained networks on the same images.
 
     Raises:
@@ -267,7 +267,7 @@ def _check(name: str, hits: np.ndarray) -> None:
         )
 
 
-def _padded(values: Float[np.ndarray, "images"], added: int, total: float, squares: float) -> tuple[float, float]:
+def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squares: float) -> tuple[float, float]:
     """Mean over images and its variance, with pseudo images: how many, their sum and their sum of squares."""
     count = len(values) + added
     mean = (values.sum() + total) / count

@@ -179,7 +179,7 @@ def prediction_figure(
     images: Float[np.ndarray, "n c h w"],
     true_names: Sequence[str],
     predicted_names: Sequence[str],
-    confidence: Float[np.ndarray, "n"],
+    confidence: Float[np.ndarray, " n"],
 ) -> Figure:
     """Images with the class each was put in and how sure the model was; a mistake also says what it truly is.
 

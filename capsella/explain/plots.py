@@ -104,7 +104,7 @@ def reliability_figure(curve: Calibration) -> Figure:
     return figure
 
 
-def training_figure(metrics: Mapping[str, Float[np.ndarray, "rows"]]) -> Figure:
+def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure:
     """Loss, error and learning rate against epochs, of those that `metrics` (the columns of metrics.csv) holds.
 
     Raises:
@@ -236,7 +236,7 @@ def _as_written(legend: Legend) -> None:
         text.set_parse_math(False)
 
 
-def activation_bars(axes: Axes, activations: Float[np.ndarray, "classes"], classes: Sequence[str], most: int) -> None:
+def activation_bars(axes: Axes, activations: Float[np.ndarray, " classes"], classes: Sequence[str], most: int) -> None:
     """The `most` largest class activations as horizontal bars, the largest on top and marked."""
     order = np.argsort(-activations, kind="stable")[:most]
     colours = [VALIDATION] + [TRAIN] * (len(order) - 1)

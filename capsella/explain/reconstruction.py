@@ -29,11 +29,11 @@ class Reconstructions:
     images: Float[Tensor, "n c h w"]
     from_true: Float[Tensor, "n c h w"]
     from_predicted: Float[Tensor, "n c h w"]
-    labels: Int[Tensor, "n"]
-    predictions: Int[Tensor, "n"]
+    labels: Int[Tensor, " n"]
+    predictions: Int[Tensor, " n"]
 
 
-def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels: Int[Tensor, "n"]) -> Reconstructions:
+def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels: Int[Tensor, " n"]) -> Reconstructions:
     """Decode each image twice: from the capsule of its true class, and from the longest one.
 
     Where the prediction is right the two are the same. Where it is wrong, the second shows what the model saw.
@@ -56,7 +56,7 @@ def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels
 
 
 def share_nearest_own(
-    model: ImageClassifier, images: Integer[Tensor, "n c h w"], labels: Int[Tensor, "n"], batch_size: int = 64
+    model: ImageClassifier, images: Integer[Tensor, "n c h w"], labels: Int[Tensor, " n"], batch_size: int = 64
 ) -> float:
     """The share of images whose reconstruction shows this image: no other one of these is as near to it, by pixels.
 
@@ -82,7 +82,7 @@ def share_nearest_own(
     return right / len(images)
 
 
-def pick_examples(evaluation: Evaluation, right: int = 6, wrong: int = 6) -> Int[Tensor, "picked"]:
+def pick_examples(evaluation: Evaluation, right: int = 6, wrong: int = 6) -> Int[Tensor, " picked"]:
     """Indices of up to `right` images classified right, then up to `wrong` mistakes, the most confident first.
 
     The right ones are not chosen for their looks: the first of each class in the order of the set, class after class,
@@ -104,7 +104,7 @@ def pair_name(names: tuple[str, ...], classes: Integer[Tensor, "*k"]) -> str:
 
 
 def pairs_figure(
-    model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, "picked"]
+    model: ImageClassifier, pairs: PairSet, evaluation: Evaluation, picked: Integer[Tensor, " picked"]
 ) -> Figure:
     """The pairs at `picked`, beside what capsules draw (Sabour et al. 2017, Fig. 5).
 

@@ -22,7 +22,7 @@ class VoteDistances:
     a vote counts as much as its child was assigned to the parent.
     """
 
-    edges: Float[np.ndarray, "edges"]
+    edges: Float[np.ndarray, " edges"]
     weights: Float[np.ndarray, "iterations j bins"]
 
 

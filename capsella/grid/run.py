@@ -53,7 +53,7 @@ def _test_values(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def hits_of(test: Mapping[str, Any]) -> Bool[np.ndarray, "images"]:
+def hits_of(test: Mapping[str, Any]) -> Bool[np.ndarray, " images"]:
     """Which test images a run had right, from what its result holds under "test".
 
     Raises:

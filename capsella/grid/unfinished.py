@@ -25,7 +25,7 @@ def still_learned(runs: Sequence[Path]) -> bool:
     return any(still_falls([table[name] for table in tables]) for name in ("train_loss", "train_error"))
 
 
-def still_falls(seeds: Sequence[Float[np.ndarray, "epochs"]]) -> bool:
+def still_falls(seeds: Sequence[Float[np.ndarray, " epochs"]]) -> bool:
     """Whether a curve of the training, as loss against epochs, still fell clearly when it ended.
 
     The mean over seeds counts. A line through its last third, three epochs at least, must fall by more than a tenth of

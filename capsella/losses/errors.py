@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def strongest(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b *k"]) -> Int[Tensor, "b *k"]:
+def strongest(activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b *k"]) -> Int[Tensor, " b *k"]:
     """What a model says an image shows: the class of the largest activation, or those of the two largest for `labels`
     of two classes an image ([S] §6), the one that is a label in the place of that label.
 
@@ -19,7 +19,7 @@ def strongest(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b *k
     return torch.stack([torch.where(crossed, second, first), torch.where(crossed, first, second)], 1)
 
 
-def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, "b *k"]) -> int:
+def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b *k"]) -> int:
     """Images classified wrong; of two classes an image, both must be found ([S] §6)."""
     wrong = strongest(activations, labels) != labels
     return int(wrong.flatten(1).any(1).sum() if wrong.ndim == 2 else wrong.sum())

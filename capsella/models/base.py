@@ -48,7 +48,7 @@ class ImageClassifier(nn.Module, ABC):
         self.image_size, self.channels, self.classes = image_size, channels, classes
 
     @abstractmethod
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
         """Classify; the decoder, if any, reconstructs from the class in `labels`, or from the predicted one.
 
         Labels [b 2], of images that overlay two, give a reconstruction from the capsule of each [b 2 c h w].

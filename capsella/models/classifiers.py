@@ -87,7 +87,7 @@ class CapsuleClassifier(ImageClassifier):
         images: Tensor = self.decoder(mask_all_but(capsules, target))
         return images
 
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
         """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
         capsules, logits = self._encode(images)
         activations = capsules.activations[:, 0, 0, :]
@@ -131,7 +131,7 @@ class ConvolutionalClassifier(ImageClassifier):
         """The last layer that has weights."""
         return [module for module in self.network.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
 
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None) -> Output:
+    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
         """Activations and the logits they come from; `labels` are for decoders, of which there is none."""
         self.check_images(images)
         logits: Tensor = self.network(images)

@@ -43,8 +43,8 @@ class Beside:
 
     name: str
     cnn: ImageClassifier
-    kept: Int[Tensor, "features"]
-    largest: Float[Tensor, "features"]
+    kept: Int[Tensor, " features"]
+    largest: Float[Tensor, " features"]
     of: int
 
     @property

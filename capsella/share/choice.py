@@ -33,6 +33,6 @@ def choose_images(pool: Pool, most: int) -> list[int]:
     return sorted(chosen, key=lambda place: (not right[place], labels[place].tolist(), place))
 
 
-def _rank(labels: Int[Tensor, "n k"], right: Bool[Tensor, "n"], place: int) -> int:
+def _rank(labels: Int[Tensor, "n k"], right: Bool[Tensor, " n"], place: int) -> int:
     """How many images of the same class stand before this one; mistakes come last."""
     return int((labels[:place, 0] == labels[place, 0]).sum()) + (0 if right[place] else len(labels))

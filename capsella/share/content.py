@@ -78,7 +78,7 @@ def class_axes(pool: Pool) -> Float[Tensor, "classes 2 d"]:
 
 
 def steepest_axes(
-    model: CapsuleClassifier, axes: Float[Tensor, "classes 2 d"], lengths: Float[Tensor, "classes"]
+    model: CapsuleClassifier, axes: Float[Tensor, "classes 2 d"], lengths: Float[Tensor, " classes"]
 ) -> Float[Tensor, "classes 2 d"]:
     """The same planes, but the second axis is where the drawing of the usual pose changes most.
 

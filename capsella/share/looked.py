@@ -32,7 +32,7 @@ def add_images(model: CapsuleClassifier, chosen: Pool, arrays: Arrays, prefix: s
     ]
 
 
-def draw(model: CapsuleClassifier, targets: Int[Tensor, "n"], poses: Float[Tensor, "n d"]) -> Float[Tensor, "n c h w"]:
+def draw(model: CapsuleClassifier, targets: Int[Tensor, " n"], poses: Float[Tensor, "n d"]) -> Float[Tensor, "n c h w"]:
     """What class capsules of some poses draw, all other classes masked; on the processor.
 
     Raises:
@@ -49,7 +49,7 @@ def draw(model: CapsuleClassifier, targets: Int[Tensor, "n"], poses: Float[Tenso
 def add_changes(
     model: CapsuleClassifier,
     images: Float[Tensor, "n c h w"],
-    predicted: Int[Tensor, "n"],
+    predicted: Int[Tensor, " n"],
     arrays: Arrays,
     prefix: str,
 ) -> None:

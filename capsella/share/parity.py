@@ -101,7 +101,7 @@ def _changes(pool: Pool) -> list[tuple[dict[str, Any], np.ndarray]]:
     ]
 
 
-def _run(page: Path, requests: list[dict[str, Any]]) -> list[Float[np.ndarray, "n"]]:
+def _run(page: Path, requests: list[dict[str, Any]]) -> list[Float[np.ndarray, " n"]]:
     node = find_node()
     if node is None:
         raise CapsellaError("the page cannot be compared with PyTorch: Node is not installed")

@@ -42,7 +42,7 @@ class Pool:
         return self.activations.topk(max(1, self.labels.shape[1])).indices
 
     @property
-    def right(self) -> Bool[Tensor, "n"]:
+    def right(self) -> Bool[Tensor, " n"]:
         """Whether these are the image's."""
         return (self.taken.sort(1).values == self.labels.sort(1).values).all(1)
 
@@ -58,7 +58,7 @@ class Pool:
 def look(
     model: CapsuleClassifier,
     images: UInt8[Tensor, "n c h w"],
-    labels: Int[Tensor, "n *k"],
+    labels: Int[Tensor, " n *k"],
     numbers: tuple[int, ...],
     of: int,
 ) -> Pool:

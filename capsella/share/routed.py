@@ -38,7 +38,7 @@ class ClassVotes:
     points: Float[np.ndarray, "k p 2"]
     means: Float[np.ndarray, "k iterations 2"]
     couplings: Float[np.ndarray, "k iterations p"]
-    shown: Float[np.ndarray, "k"]
+    shown: Float[np.ndarray, " k"]
     children: int
     parts: Int[np.ndarray, "p 3"]
 
@@ -73,7 +73,7 @@ def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes
 def _in_a_plane(
     V: Float[Tensor, "k i d"],
     means: Float[Tensor, "k iterations d"],
-    strongest: Int[Tensor, "p"],
+    strongest: Int[Tensor, " p"],
     couplings: Float[Tensor, "k p"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points, means and the share of the spread, by the two first principal axes of the votes about the last mean."""
@@ -131,7 +131,7 @@ class Routed:
 
 
 def look_at_routing(
-    model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, "classes"]
+    model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, " classes"]
 ) -> Routed:
     """Route one image in [0, 1] and keep what a page shows of it."""
     classes = activations.topk(min(MOST_SHOWN, len(activations))).indices.tolist()

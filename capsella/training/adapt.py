@@ -157,7 +157,7 @@ def _order(images: ImageSet, options: AdaptOptions, each: int) -> Int64[Tensor, 
     return order.view(options.steps, each)
 
 
-def _dense(labels: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:
+def _dense(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
     """Numbered without gaps: a class of the network may have no image."""
     return labels.unique(return_inverse=True)[1]
 
@@ -166,7 +166,7 @@ class Judged(NamedTuple):
     """What networks that were adapted without an image say of it: activations [n classes], labels [n]."""
 
     activations: Float[Tensor, "n classes"]
-    labels: Int64[Tensor, "n"]
+    labels: Int64[Tensor, " n"]
 
     @property
     def error(self) -> float:

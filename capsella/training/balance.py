@@ -58,7 +58,7 @@ def settle_balance(recipe: Recipe, images: LabelledImages) -> tuple[Recipe, Bala
     return replace(recipe, balance=choice.balance), choice
 
 
-def order_of(recipe: Recipe, images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, "k"]:
+def order_of(recipe: Recipe, images: LabelledImages, generator: torch.Generator) -> Int64[Tensor, " k"]:
     """Rows of the training images, in the order of an epoch."""
     if recipe.balance == "sampling":
         if "laboratory" in images.metadata:
@@ -67,7 +67,7 @@ def order_of(recipe: Recipe, images: LabelledImages, generator: torch.Generator)
     return epoch_order(len(images), recipe.epoch_images, generator)
 
 
-def _cells(images: LabelledImages) -> Int64[Tensor, "n"]:
+def _cells(images: LabelledImages) -> Int64[Tensor, " n"]:
     """A number for each class of each laboratory. All are drawn alike, however few images one has.
 
     Otherwise the laboratory would tell the class: where neutrophils are commoner, its colours would be theirs.

@@ -25,7 +25,7 @@ def write_metrics(path: Path, history: list[EpochRow]) -> None:
     write_csv(path, history[0], ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows))
 
 
-def read_metrics(path: Path) -> dict[str, Float[np.ndarray, "rows"]]:
+def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
     """The columns of a run's metrics.csv as numbers; an empty cell is not-a-number.
 
     Raises:

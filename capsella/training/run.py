@@ -155,7 +155,7 @@ class RunFolder:
         except (ValueError, TypeError) as error:
             raise CapsellaError(f"{self.path / 'config.json'} is damaged: {error!r}") from error
 
-    def read_metrics(self) -> dict[str, Float[np.ndarray, "epochs"]]:
+    def read_metrics(self) -> dict[str, Float[np.ndarray, " epochs"]]:
         """The columns of metrics.csv; an empty cell is not-a-number.
 
         Raises:

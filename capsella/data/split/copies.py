@@ -57,10 +57,10 @@ class _Found:
 
     source: str
     names: list[str]
-    same: Int64[np.ndarray, "n"]
-    alike: Int64[np.ndarray, "n"]
-    label: Int64[np.ndarray, "n"]
-    part: Int64[np.ndarray, "n"]
+    same: Int64[np.ndarray, " n"]
+    alike: Int64[np.ndarray, " n"]
+    label: Int64[np.ndarray, " n"]
+    part: Int64[np.ndarray, " n"]
     splits: tuple[str, ...]
 
     @classmethod
@@ -91,7 +91,7 @@ class _Found:
             if text:
                 warn_once(f"copies: {self.source}: {text}", f"{self.source}: {text}")
 
-    def _torn(self, numbers: Int64[np.ndarray, "n"], what: str, unlike: Int64[np.ndarray, "n"] | None = None) -> str:
+    def _torn(self, numbers: Int64[np.ndarray, " n"], what: str, unlike: Int64[np.ndarray, " n"] | None = None) -> str:
         """What is in two classes, or else in two parts, with examples; "" where nothing is.
 
         `unlike`: copies by these numbers were named before.
@@ -119,12 +119,12 @@ def _images(number: int) -> str:
     return "1 image is" if number == 1 else f"{number} images are"
 
 
-def _several(numbers: Int64[np.ndarray, "n"]) -> int:
+def _several(numbers: Int64[np.ndarray, " n"]) -> int:
     """How many numbers occur more than once."""
     return int((np.bincount(numbers) > 1).sum())
 
 
-def _across(numbers: Int64[np.ndarray, "n"], sides: Int64[np.ndarray, "n"]) -> Iterator[tuple[int, int]]:
+def _across(numbers: Int64[np.ndarray, " n"], sides: Int64[np.ndarray, " n"]) -> Iterator[tuple[int, int]]:
     """Two images for each number that stands on more than one side."""
     order = np.lexsort((sides, numbers))
     for cut in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
@@ -132,7 +132,7 @@ def _across(numbers: Int64[np.ndarray, "n"], sides: Int64[np.ndarray, "n"]) -> I
             yield int(cut[0]), int(cut[-1])
 
 
-def _joined(found: _Found, parts: Parts) -> Int64[np.ndarray, "n"]:
+def _joined(found: _Found, parts: Parts) -> Int64[np.ndarray, " n"]:
     """The group of each image: those that it had, joined by the copies within each part."""
     sets = parts.named().values()
     images = np.arange(len(found.alike))
@@ -142,13 +142,13 @@ def _joined(found: _Found, parts: Parts) -> Int64[np.ndarray, "n"]:
     return _connected(np.concatenate(edges), len(images))
 
 
-def _first(numbers: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+def _first(numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     """Where each number occurs first."""
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     return first[inverse]
 
 
-def _connected(edges: Int64[np.ndarray, "edges 2"], nodes: int) -> Int64[np.ndarray, "nodes"]:
+def _connected(edges: Int64[np.ndarray, "edges 2"], nodes: int) -> Int64[np.ndarray, " nodes"]:
     """A number for each connected component, counted in the order of the nodes."""
     graph = coo_array((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), shape=(nodes, nodes))
     return connected_components(graph, directed=False)[1].astype(np.int64)

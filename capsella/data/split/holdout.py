@@ -78,14 +78,14 @@ def first_per_class(images: ImageSet, number: int, seed: int) -> ImageSet:
     return images.subset(torch.cat(drawn).sort().values)
 
 
-def _groups(images: ImageSet) -> tuple[Int64[Tensor, "n"] | None, str, str]:
+def _groups(images: ImageSet) -> tuple[Int64[Tensor, " n"] | None, str, str]:
     """Numbers of what stays together, if anything does; what one of them is called; and a note on copies."""
     groups = images.metadata.get(TOGETHER, images.metadata.get("group"))
     note = " (copies of an image are in one)" if TOGETHER in images.metadata else ""
     return groups, "image" if groups is None else "group", note
 
 
-def _held(images: ImageSet, among: Int64[Tensor, "n"], share: float, seed: int, keep: int) -> Bool[Tensor, "n"]:
+def _held(images: ImageSet, among: Int64[Tensor, " n"], share: float, seed: int, keep: int) -> Bool[Tensor, " n"]:
     """Which of the images at `among` to hold out; `keep` groups of each class at least stay.
 
     Raises:
@@ -111,7 +111,7 @@ def _held(images: ImageSet, among: Int64[Tensor, "n"], share: float, seed: int, 
 
 def _choose_units(
     counts: Int[np.ndarray, "units classes"], share: float, rng: np.random.Generator, keep: int
-) -> Bool[np.ndarray, "units"]:
+) -> Bool[np.ndarray, " units"]:
     """Which groups to hold out: classes of few groups first, at random, while that brings the shares nearer.
 
     A class whose every group is larger than that gives its smallest one. No class gives its last `keep`.
@@ -123,7 +123,7 @@ def _choose_units(
     has = counts > 0
     left = has.sum(axis=0)  # groups of each class that are not held out
 
-    def distance(taken: Int[np.ndarray, "classes"]) -> float:
+    def distance(taken: Int[np.ndarray, " classes"]) -> float:
         return float(np.abs(taken[present] / total[present] - share).sum())
 
     def may_give(unit: int) -> bool:

@@ -42,7 +42,7 @@ class Evaluation:
     """
 
     activations: Float[Tensor, "n classes"]
-    labels: Int[Tensor, "n *k"]
+    labels: Int[Tensor, " n *k"]
     classes: tuple[str, ...]
     files: tuple[str, ...] | None = None
 
@@ -65,12 +65,12 @@ class Evaluation:
             raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {count} images")
 
     @cached_property
-    def predictions(self) -> Int[Tensor, "n *k"]:
+    def predictions(self) -> Int[Tensor, " n *k"]:
         """The class with the largest activation; of a pair, the two classes, each beside its label where it is one."""
         return strongest(self.activations, self.labels)
 
     @cached_property
-    def confidence(self) -> Float[Tensor, "n"]:
+    def confidence(self) -> Float[Tensor, " n"]:
         """The activation of the predicted class, of a pair the weaker one: capsule lengths are not normalised."""
         return self.activations.topk(self.labels[0].numel(), 1).values[:, -1]
 
@@ -80,7 +80,7 @@ class Evaluation:
         return CONFIDENCE[self.labels[0].numel()]
 
     @cached_property
-    def correct(self) -> Bool[Tensor, "n"]:
+    def correct(self) -> Bool[Tensor, " n"]:
         """Whether each image was classified right, both classes of a pair."""
         return (self.predictions == self.labels).reshape(len(self.labels), -1).all(1)
 
@@ -160,7 +160,7 @@ class Evaluation:
         confidence = self.confidence.double().clamp(0, 1)
         return calibration(confidence.numpy(), self.correct.numpy())
 
-    def mistakes(self) -> Int[Tensor, "wrong"]:
+    def mistakes(self) -> Int[Tensor, " wrong"]:
         """Indices of the images classified wrong, the most confident mistake first."""
         wrong = (~self.correct).nonzero()[:, 0]
         return wrong[self.confidence[wrong].argsort(descending=True, stable=True)]
@@ -254,7 +254,7 @@ def evaluate(
     return Evaluation(activations, labels, images.classes, images.files)
 
 
-def _null_for_nan(values: Float[np.ndarray, "bins"]) -> list[float | None]:
+def _null_for_nan(values: Float[np.ndarray, " bins"]) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
 
 

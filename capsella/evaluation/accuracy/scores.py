@@ -40,8 +40,8 @@ class ClassScore:
 class Roc(NamedTuple):
     """The ROC curve of one class against the rest, a point for each threshold of its activation, and the area below."""
 
-    false_positives: Float[np.ndarray, "points"]
-    true_positives: Float[np.ndarray, "points"]
+    false_positives: Float[np.ndarray, " points"]
+    true_positives: Float[np.ndarray, " points"]
     auc: float
 
 
@@ -96,7 +96,7 @@ def class_scores(
     return scores
 
 
-def roc(activations: Float[np.ndarray, "n"], present: Bool[np.ndarray, "n"]) -> Roc | None:
+def roc(activations: Float[np.ndarray, " n"], present: Bool[np.ndarray, " n"]) -> Roc | None:
     """How well one class's activation tells its images from the rest; None where one side has no images."""
     from sklearn.metrics import auc, roc_curve  # a second to import
 
@@ -106,7 +106,7 @@ def roc(activations: Float[np.ndarray, "n"], present: Bool[np.ndarray, "n"]) -> 
     return Roc(false_positives, true_positives, float(auc(false_positives, true_positives)))
 
 
-def majority(labels: Int[np.ndarray, "n"], correct: Bool[np.ndarray, "n"], classes: Sequence[str]) -> Majority | None:
+def majority(labels: Int[np.ndarray, " n"], correct: Bool[np.ndarray, " n"], classes: Sequence[str]) -> Majority | None:
     """The commonest class of the test images against a model; None for a single image, which has no interval."""
     if len(labels) < 2:
         return None

@@ -21,7 +21,7 @@ def adaptive_attack(
     model: ImageClassifier,
     novelty: Novelty,
     images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, "b"],
+    labels: Int[Tensor, " b"],
     epsilon: float,
     *,
     refuse: float = REFUSE,

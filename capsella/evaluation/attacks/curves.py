@@ -175,7 +175,7 @@ class _Tally:
     right: Counter[Key] = field(default_factory=Counter)
     fooled: Counter[Key] = field(default_factory=Counter)
     flagged: Counter[Key] = field(default_factory=Counter)
-    was_right: Bool[Tensor, "b"] = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    was_right: Bool[Tensor, " b"] = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
     false_alarms: int = 0
     zeros: int = 0
     pixels: int = 0
@@ -239,7 +239,7 @@ def _attack_batch(
     models: Mapping[str, ImageClassifier],
     tallies: Mapping[str, _Tally],
     images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, "b"],
+    labels: Int[Tensor, " b"],
     number: int,
     options: AttackOptions,
 ) -> Iterator[None]:

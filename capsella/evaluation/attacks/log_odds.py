@@ -31,7 +31,7 @@ def log_odds(output: Output) -> Float[Tensor, "b classes"]:
     return a.clamp(min=LEAST).log() - (1 - a).clamp(min=LEAST_BELOW_ONE).log()
 
 
-def margin(odds: Float[Tensor, "b classes"], labels: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
+def margin(odds: Float[Tensor, "b classes"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
     """How far an image is from its own class y: max_{k≠y} z_k − z_y, above 0 where it is misclassified.
 
     Carlini and Wagner 2017, section V.A, f6.

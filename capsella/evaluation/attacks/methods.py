@@ -22,7 +22,7 @@ Score = Callable[[Tensor], Tensor]
 
 
 def fgsm(
-    model: ImageClassifier, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b"], epsilon: float
+    model: ImageClassifier, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"], epsilon: float
 ) -> Float[Tensor, "b c h w"]:
     """Fast gradient sign method: one step of ε along the sign of the gradient (Goodfellow et al. 2015, section 4).
 
@@ -47,7 +47,7 @@ def fgsm(
 def bim(
     model: ImageClassifier,
     images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, "b"],
+    labels: Int[Tensor, " b"],
     epsilon: float,
     *,
     steps: int = 10,
@@ -71,7 +71,7 @@ def bim(
 def pgd(
     model: ImageClassifier,
     images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, "b"],
+    labels: Int[Tensor, " b"],
     epsilon: float,
     *,
     steps: int = 20,
@@ -100,7 +100,7 @@ def pgd(
 def vote_attack(
     model: ImageClassifier,
     images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, "b"],
+    labels: Int[Tensor, " b"],
     epsilon: float,
     *,
     steps: int = 20,
@@ -124,7 +124,7 @@ def vote_attack(
 
 
 def margin_gradient(
-    model: ImageClassifier, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b"]
+    model: ImageClassifier, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"]
 ) -> Float[Tensor, "b c h w"]:
     """The gradient that white-box attacks follow; zeros in it are what masking looks like (Hinton et al. 2018, §6).
 

@@ -103,7 +103,7 @@ class Knowledge:
 class _Seen:
     """Scores by name, [n] each, and predicted classes [n], of a set of images."""
 
-    scores: dict[str, Float[Tensor, "n"]]
+    scores: dict[str, Float[Tensor, " n"]]
     predicted: Tensor
 
 

@@ -28,8 +28,8 @@ class Prediction:
 
     file: Path
     class_name: str
-    activations: Float[Tensor, "classes"]
-    surprises: Float[Tensor, "scores"] | None = None
+    activations: Float[Tensor, " classes"]
+    surprises: Float[Tensor, " scores"] | None = None
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def measure_rejection(model: ImageClassifier, validation: Evaluation, test: Eval
     )
 
 
-def threshold_for(sure: Float[np.ndarray, "n"], share: float) -> float:
+def threshold_for(sure: Float[np.ndarray, " n"], share: float) -> float:
     """The largest threshold that keeps at least `share` of these images; 0 for all of them.
 
     >>> threshold_for(np.array([0.9, 0.5, 0.8, 0.7]), 0.5)
@@ -145,7 +145,7 @@ def threshold_for(sure: Float[np.ndarray, "n"], share: float) -> float:
     return 0.0 if share == 1 else float(np.sort(sure)[::-1][math.ceil(round(share * len(sure), 9)) - 1])
 
 
-def risk_curve(sure: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]) -> Float[np.ndarray, "2 m"]:
+def risk_curve(sure: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "2 m"]:
     """Share of images kept and share of those that is wrong, at every threshold, the highest first.
 
     >>> risk_curve(np.array([0.9, 0.6, 0.6]), np.array([True, False, True])).tolist()
@@ -158,7 +158,7 @@ def risk_curve(sure: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]) -> 
     return np.stack([numbers / len(sure), risk])[:, last]
 
 
-def _kept(share: float, threshold: float, sure: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]) -> Kept:
+def _kept(share: float, threshold: float, sure: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -> Kept:
     kept = sure >= threshold
     return Kept(share, threshold, int(kept.sum()), int((kept & ~correct).sum()))
 
@@ -182,6 +182,6 @@ def _shares(evaluation: Evaluation) -> Float[Tensor, "n classes"]:
     return logits_of(evaluation.activations, "log").softmax(1)
 
 
-def _probability(evaluation: Evaluation, probabilities: Float[Tensor, "n classes"]) -> Float[np.ndarray, "n"]:
+def _probability(evaluation: Evaluation, probabilities: Float[Tensor, "n classes"]) -> Float[np.ndarray, " n"]:
     """Of each image's predicted class."""
     return probabilities.gather(1, evaluation.predictions[:, None])[:, 0].clamp(0, 1).numpy()

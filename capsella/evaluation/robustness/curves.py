@@ -44,7 +44,7 @@ class RobustnessPoint:
     correct: int
     accuracy: float
     interval: tuple[float, float]
-    hits: Bool[np.ndarray, "images"] = field(repr=False, compare=False)
+    hits: Bool[np.ndarray, " images"] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)

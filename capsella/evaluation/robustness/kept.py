@@ -86,6 +86,6 @@ def _ratio(clean: np.ndarray, changed: np.ndarray, chance: float, images: int) -
     return ratio
 
 
-def _share(estimate: float, draws: Float[np.ndarray, "draws"]) -> Share:
+def _share(estimate: float, draws: Float[np.ndarray, " draws"]) -> Share:
     low, high = np.quantile(draws, (0.025, 0.975)).tolist()
     return Share(estimate, min(low, estimate), max(high, estimate))

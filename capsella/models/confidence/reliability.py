@@ -18,10 +18,10 @@ class Calibration:
     confidence, accuracy: [bins], their means within each bin; not-a-number where a bin is empty.
     """
 
-    edges: Float[np.ndarray, "edges"]
-    counts: Int[np.ndarray, "bins"]
-    confidence: Float[np.ndarray, "bins"]
-    accuracy: Float[np.ndarray, "bins"]
+    edges: Float[np.ndarray, " edges"]
+    counts: Int[np.ndarray, " bins"]
+    confidence: Float[np.ndarray, " bins"]
+    accuracy: Float[np.ndarray, " bins"]
 
     @property
     def expected_error(self) -> float:
@@ -31,7 +31,7 @@ class Calibration:
         return float(np.average(gaps, weights=self.counts[filled]))
 
 
-def calibration(confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"], bins: int = BINS) -> Calibration:
+def calibration(confidence: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"], bins: int = BINS) -> Calibration:
     """Bin predictions by confidence (Guo et al. 2017, section 2).
 
     Args:

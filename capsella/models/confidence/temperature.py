@@ -22,7 +22,7 @@ _RANGE = (-7.0, 7.0)  # of ln T
 _SUM_TOLERANCE = 1e-3
 
 
-def fit_confidence(activations: Float[Tensor, "n classes"], labels: Int[Tensor, "n"]) -> Confidence:
+def fit_confidence(activations: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Confidence:
     """Temperature and conformal scores from a model's activations for validation images.
 
     Args:
@@ -55,13 +55,13 @@ def fit_confidence(activations: Float[Tensor, "n classes"], labels: Int[Tensor, 
     )
 
 
-def log_loss(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, "n"]) -> float:
+def log_loss(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
     """Mean −ln of the probability of the true class, in nats."""
     true = probabilities.gather(1, labels[:, None]).clamp_min(torch.finfo(probabilities.dtype).tiny)
     return float(-true.log().mean()) + 0.0  # no -0.0
 
 
-def _fit(logits: Float[Tensor, "n classes"], labels: Int[Tensor, "n"]) -> tuple[float, float]:
+def _fit(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> tuple[float, float]:
     """The temperature with the least smoothed loss, and that loss; convex in 1/T, so there is one minimum."""
     from scipy.optimize import minimize_scalar  # predictions need not wait for its import
 
@@ -70,7 +70,7 @@ def _fit(logits: Float[Tensor, "n classes"], labels: Int[Tensor, "n"]) -> tuple[
     return math.exp(found.x), float(found.fun)
 
 
-def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, "n"]) -> Callable[[float], float]:
+def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Callable[[float], float]:
     """Of ln T: the mean cross-entropy with targets that leave something to the strongest wrong class."""
     left = 1 / (len(labels) + 2)
     true = logits.gather(1, labels[:, None])[:, 0]
@@ -84,6 +84,6 @@ def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, "n"])
     return loss
 
 
-def _calibration_error(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, "n"]) -> float:
+def _calibration_error(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
     largest, predicted = probabilities.max(1)
     return calibration(largest.clamp(0, 1).numpy(), (predicted == labels).numpy()).expected_error

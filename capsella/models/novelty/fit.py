@@ -16,7 +16,7 @@ from capsella.models.novelty.observe import observe, only_as_needed
 MOST_TRAINING_IMAGES = 5000
 STEADY, MOST_CHANGE = 0.9, 0.5
 """Images are turned where so many validation images' answers then change by less than this: cells, but not digits."""
-Batches = Iterable[tuple[Float[Tensor, "b c h w"], Int[Tensor, "b"]]]
+Batches = Iterable[tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"]]]
 
 
 def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) -> Novelty:

@@ -39,7 +39,7 @@ class Familiar:
         CapsellaError: no values, or not finite and ascending.
     """
 
-    values: Float[Tensor, "n"]
+    values: Float[Tensor, " n"]
 
     def __post_init__(self) -> None:
         values = self.values
@@ -47,7 +47,7 @@ class Familiar:
         if not good or bool((values.diff() < 0).any()):
             raise CapsellaError("validation scores: must be at least one finite number, ascending")
 
-    def surprise(self, scores: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    def surprise(self, scores: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
         """−ln of the share of validation images that are at least as strange, the image itself counted among them.
 
         In the largest tenth, and beyond it, that share falls exponentially with the mean excess of the tail, so that
@@ -79,7 +79,7 @@ class Novelty:
 
     gaussians: Mapping[str, ClassGaussian]
     familiar: Mapping[str, Familiar]
-    largest: Float[Tensor, "n"]
+    largest: Float[Tensor, " n"]
     weights: str | None = None
 
     def __post_init__(self) -> None:

@@ -30,14 +30,14 @@ class ClassGaussian:
         if not (fits and self.means.isfinite().all() and self.whitening.isfinite().all()):
             raise CapsellaError("means, whitening: must be finite, of [classes d] and [d d]")
 
-    def distance(self, features: Float[Tensor, "b d"], classes: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
+    def distance(self, features: Float[Tensor, "b d"], classes: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Of each image from the mean of its class, per root of the number of features."""
         from_mean = features.float() - self.means.to(features.device)[classes]
         whitened = from_mean @ self.whitening.to(features.device)
         return (whitened.square().mean(1) + 1e-12).sqrt()
 
 
-def fit_gaussian(features: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int) -> ClassGaussian:
+def fit_gaussian(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> ClassGaussian:
     """Means of classes and their shared covariance, shrunk as Ledoit and Wolf (2004) do: few images will do.
 
     Each feature is brought to about unit deviation first. A class without images takes the mean of all.

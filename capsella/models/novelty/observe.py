@@ -18,7 +18,7 @@ from capsella.types import Output
 def observe(
     model: ImageClassifier,
     images: Float[Tensor, "b c h w"],
-    labels: Int[Tensor, "b"] | None = None,
+    labels: Int[Tensor, " b"] | None = None,
     *,
     turn: bool = False,
 ) -> tuple[Output, dict[str, Tensor]]:

@@ -32,7 +32,7 @@ def map_statistics(maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 2*c"]:
 
 def reconstruction_distance(
     images: Float[Tensor, "b c h w"], reconstruction: Float[Tensor, "b c h w"]
-) -> Float[Tensor, "b"]:
+) -> Float[Tensor, " b"]:
     """Root of the mean squared difference a pixel: DARCCC's distance, where what is drawn is the winning class's.
 
     Frosst, Sabour, Hinton 2018 (arXiv 1811.06969), section 2.
@@ -42,7 +42,7 @@ def reconstruction_distance(
 
 def change_when_turned(
     activations: Float[Tensor, "b classes"], turned: Float[Tensor, "b classes"]
-) -> Float[Tensor, "b"]:
+) -> Float[Tensor, " b"]:
     """The largest change of an activation, in [0, 1], between an image and the same turned by half.
 
     Changes of pixels that fool a network fit one position alone (after feature squeezing: Xu, Evans, Qi 2018, which
@@ -56,13 +56,13 @@ def class_logits(output: Output) -> Float[Tensor, "b classes"]:
     return logits_of(output.activations, "logit") if output.logits is None else output.logits.double()
 
 
-def doubt(logits: Float[Tensor, "b classes"]) -> Float[Tensor, "b"]:
+def doubt(logits: Float[Tensor, "b classes"]) -> Float[Tensor, " b"]:
     """Ln((1 − p)/p) of the largest softmax probability p (Hendrycks and Gimpel 2017), exact where p is next to 1."""
     largest, predicted = logits.max(1)
     others = logits.scatter(1, predicted[:, None], float("-inf"))
     return others.logsumexp(1) - largest
 
 
-def energy(logits: Float[Tensor, "b classes"]) -> Float[Tensor, "b"]:
+def energy(logits: Float[Tensor, "b classes"]) -> Float[Tensor, " b"]:
     """−ln Σ_k exp z_k (Liu et al. 2020, "Energy-based Out-of-distribution Detection", Equation 4 at T = 1)."""
     return -logits.logsumexp(1)
