@@ -234,7 +234,8 @@ def own_rounding(case: Case, k: int) -> float:
 
 def votes_of(case: Case) -> float:
     """About how large the votes are."""
-    return largest(case.tensors["poses"]) * largest(case.tensors["weight"]) * case.layer.children[1] + 1e-30
+    products = largest(case.tensors["poses"]) * largest(case.tensors["weight"]) * case.layer.children[1]
+    return products + largest(case.tensors.get("vote_offset", torch.zeros(0))) + 1e-30
 
 
 def nan_case(case: Case, rng: random.Random, tally: Tally) -> list[str]:
