@@ -206,6 +206,8 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
     if isinstance(classes, int) and classes > MOST_CLASSES:
         raise ValueError(f"classes: must be at most {MOST_CLASSES:,}, got {classes:,}")
     names = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else tuple(classes)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise ValueError(f"classes: must be a number or names, got {wrong[0]!r} among them")
     if len(names) < 2:
         raise ValueError(f"classes: must be at least 2, got {len(names)}")
     return names

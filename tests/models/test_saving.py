@@ -67,6 +67,15 @@ def test_description_with_an_unknown_option(folder: Path) -> None:
     assert_refused(folder, r"model\.json describes no model .* did you mean channels")
 
 
+def test_description_of_classes_that_are_no_names(folder: Path) -> None:
+    path = folder / "model.json"
+    description = json.loads(path.read_text())
+    description["options"]["classes"][0] = True
+    path.write_text(json.dumps(description))
+    with pytest.raises(CapsellaError, match="classes: must be a number or names, got True among them"):
+        CapsuleClassifier.from_pretrained(folder)
+
+
 def test_missing_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert_refused(folder, r"model\.safetensors does not exist; was the run interrupted before its first checkpoint\?")
