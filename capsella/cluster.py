@@ -1,6 +1,6 @@
 """A Ray cluster, joined for the length of a command; no usage statistics are sent."""
 
-import importlib
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator
