@@ -66,12 +66,15 @@ class Study:
         from capsella.search.sampler import RungSampler, directions, hush
 
         hush()
-        connect = {"connect_args": {"timeout": WAIT_FOR_LOCK}} if url.startswith("sqlite") else {}
+        is_file = url.startswith("sqlite")
+        connect = {"connect_args": {"timeout": WAIT_FOR_LOCK}} if is_file else {}
         sampler = RungSampler(space, seed, records_of)
         try:
             storage = optuna.storages.RDBStorage(
                 url, engine_kwargs=connect, heartbeat_interval=max(1, min(HEARTBEAT, grace // 3)), grace_period=grace
             )
+            if is_file:
+                _one_at_a_time(storage.engine)
             study = optuna.create_study(
                 storage=storage,
                 study_name=name,
@@ -206,6 +209,25 @@ class Claim:
         except optuna.exceptions.UpdateFinishedTrialError:
             return
         self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
+
+
+def _one_at_a_time(engine: Any) -> None:
+    """Let SQLite lock the file at the begin of a transaction.
+
+    Python begins one at the first write. Optuna's `SELECT … FOR UPDATE`, which SQLite lacks, then guards nothing: two
+    workers that ask at once are given the same waiting trial.
+    """
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "connect")
+    def by_hand(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def lock(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    engine.dispose()  # connections that were made before
 
 
 def records_of(trials: Sequence[Any]) -> list[Record]:

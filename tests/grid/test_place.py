@@ -53,7 +53,7 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
 
     def kill():
         run = Path(tmp_path, "there", "cnn-seed0")
-        while not (run / "metrics.csv").exists():
+        while not (run / "last.ckpt").exists():  # the end of the first of forty epochs
             time.sleep(0.02)
         raylet = psutil.Process(int((run / ".lock").read_text().split()[-1])).ppid()
         (node,) = (one for one in both if one.all_processes["raylet"][0].process.pid == raylet)
@@ -61,12 +61,12 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
         killed.set()
 
     threading.Thread(target=kill, daemon=True).start()
-    rows = [row(20)]
+    rows = [row(40)]
     with cluster.joined(cluster.Place(on="ray")):
         found = Grid(Path("there"), Console(file=text, width=200)).results(rows, [0])
     assert killed.is_set()
-    assert "epoch 1/20" not in text.getvalue()
-    assert text.getvalue().count("epoch 20/20") == 1
+    assert "epoch 1/40" not in text.getvalue()
+    assert text.getvalue().count("epoch 40/40") == 1
     assert not list(tmp_path.glob("there/*/last.ckpt"))
     assert cluster.place() is None
     assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))

@@ -56,11 +56,12 @@ def die_at(name: str, epoch: int, batch: int) -> None:
 
 
 if __name__ == "__main__":  # a worker in a process of its own
-    # its folder, and as JSON: seconds that each job waits at its end, batch size, options, where it is killed
+    # its folder, and as JSON: seconds of grace, and that each job waits at its end; batch size, options, where it is
+    # killed
     folder, words = Path(sys.argv[1]), json.loads(sys.argv[2])
     from capsella.search import study, worker
 
-    study.Study.open.__func__.__defaults__ = (0, 8)  # seconds of grace
+    study.Study.open.__func__.__defaults__ = (0, words.get("grace", 8))
     train_to = worker.train_to
     if "dies" in words:
         die_at(*words["dies"])
