@@ -39,11 +39,12 @@ def opener(browser, own):
     """
     complaints, asked, contexts = [], set(), []
 
-    def open_tab(url, size=SIZES[0], motion="reduce", **options):
+    def open_tab(url, size=SIZES[0], motion="reduce", script="", **options):
         viewport = {"width": size[0], "height": size[1]}
         context = browser.new_context(viewport=viewport, reduced_motion=motion, accept_downloads=True, **options)
         contexts.append(context)
         page = context.new_page()
+        page.add_init_script(script)
         page.set_default_timeout(SLOW)
         page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))

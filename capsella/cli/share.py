@@ -27,6 +27,9 @@ class Share:
     """The page to write, as page.html."""
     images: int = MOST_IMAGES
     """Test images on the page: every class, mistakes, and images of which no capsule is sure."""
+    network: bool = False
+    """Put the network in as well: whoever has the page can draw or drop an image of their own. It adds 5 MB and the
+    network's weights."""
     megabytes: float = MOST_MEGABYTES
     """The largest page to write."""
 
@@ -35,7 +38,11 @@ def run(arguments: list[str]) -> None:
     """Write the page, and say what is in it."""
     options = tyro.cli(Share, args=arguments, prog="capsella share")
     shared = share_runs(
-        list(load_runs(options.runs).values()), options.out, images=options.images, megabytes=options.megabytes
+        list(load_runs(options.runs).values()),
+        options.out,
+        images=options.images,
+        megabytes=options.megabytes,
+        network=options.network,
     )
     for name, numbers in shared.images.items():
         listed = ", ".join(map(str, sorted(numbers)))

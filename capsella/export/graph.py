@@ -58,11 +58,18 @@ def traced(model: ImageClassifier, backend: Backend, reconstruction: bool = Fals
     images = torch.zeros(2, model.channels, *model.image_size)
     with torch.no_grad():
         program = torch.export.export(module, (images,), dynamic_shapes={"images": {0: Dim("batch")}}, strict=False)
+    refuse_random(program)
+    return program
+
+
+def refuse_random(program: ExportedProgram) -> None:
+    """Raises:
+    ValueError: the program draws random numbers.
+    """
     if random := sorted(name for name in operators(program) if name.startswith(("aten.rand", "capsella.random"))):
         raise ValueError(
             f"model: must not draw random numbers to be exported, as random couplings do, got {', '.join(random)}"
         )
-    return program
 
 
 def operators(program: ExportedProgram) -> set[str]:

@@ -1,14 +1,16 @@
-"""A decoder of convolutions in a page: a graph with its weights, and ONNX Runtime's WebAssembly to run it."""
+"""A decoder of convolutions, or the network, in a page: a graph with its weights, and ONNX Runtime's WebAssembly."""
 
 import lzma
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import CapsellaError
+from capsella.export.graph import refuse_random, with_backend
 from capsella.export.needs import check_installed
 from capsella.export.onnx_files import converted
 from capsella.models import CapsuleClassifier
@@ -50,7 +52,60 @@ def decoder_graph(model: CapsuleClassifier, pose: int) -> bytes:
     poses = torch.zeros(1, 1, 1, len(model.classes), pose, device=next(model.parameters()).device)
     with evaluation_mode(model), torch.no_grad():
         graph = torch.export.export(_Drawing(model.decoder), (poses,), strict=False)
-        proto = converted(graph, ["poses"], ["drawing"]).model_proto
+    return _packed(graph, ["poses"], ["drawing"])
+
+
+class _Looking(nn.Module):
+    """An image → activations and poses of the classes. Shapes: [1 c h w] → [1 classes], [1 classes d]."""
+
+    def __init__(self, model: CapsuleClassifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Float[Tensor, "1 c h w"]) -> tuple[Tensor, Tensor]:
+        capsules = self.model.encode(images)
+        return capsules.activations[:, 0, 0], capsules.poses[:, 0, 0]
+
+
+def encoder_graph(model: CapsuleClassifier) -> bytes:
+    """The network without its decoder as an ONNX file, weights as in `decoder_graph`.
+
+    It takes an image in [0, 1], [1 c h w], and gives activations [1 classes] and poses [1 classes d].
+
+    Raises:
+        CapsellaError: a page cannot read images as this network's were; or the extra `export` is not installed.
+        ValueError: a routing with random couplings, which a graph cannot hold.
+    """
+    check_readable(model)
+    check_installed("onnx", "onnxscript")
+    looking = _Looking(cast(CapsuleClassifier, with_backend(model, "eager"))).eval()
+    with torch.no_grad():
+        graph = torch.export.export(looking, (torch.zeros(1, model.channels, *model.image_size),), strict=False)
+    refuse_random(graph)
+    return _packed(graph, ["images"], ["activations", "poses"])
+
+
+def check_readable(model: CapsuleClassifier) -> None:
+    """Raises:
+    CapsellaError: a page cannot read images as this network's were.
+    """
+    why = None
+    if model.channels not in (1, 3):
+        why = f"it takes images of {model.channels} channels"
+    elif model.cut is not None:
+        why = "its stained cells are cut out first"
+    elif model.value_range is not None:
+        why = "its images have more than 8 bits"
+    if why:
+        raise CapsellaError(
+            f"network: a page cannot read images as {model.name} needs them, since {why}; leave --network out, or "
+            "show them with capsella explore"
+        )
+
+
+def _packed(graph: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> bytes:
+    """A graph as an ONNX file with rounded weights."""
+    proto = converted(graph, inputs, outputs).model_proto
     _round(proto)
     content: bytes = proto.SerializeToString()
     return content

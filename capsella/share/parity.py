@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 from capsella.models import CapsuleClassifier
 from capsella.share.document import PAGE
 from capsella.share.drawing import drawer_of
@@ -21,7 +21,7 @@ from capsella.share.pool import Pool
 from capsella.share.turned import turned
 
 TOLERANCE = 0.004
-"""Of a pixel in [0, 1], about one of 256 greys: more must not differ."""
+"""Of a pixel in [0, 1], about one of 256 greys: more must not differ; the same of capsules, in parts of the largest."""
 FEW = 5
 """Images whose drawings by ONNX Runtime are compared: one of 224×224 takes about a second."""
 _SECONDS = 300
@@ -29,16 +29,25 @@ _SECONDS = 300
 
 @dataclass(frozen=True)
 class Compared:
-    """The page beside PyTorch. pictures: how many were compared. difference: the largest of any pixel in [0, 1]."""
+    """The page beside PyTorch.
+
+    pictures: how many were compared. difference: the largest of any pixel in [0, 1]. looks: images that the network in
+    the page looked at. numbers: the largest difference of an activation, or of a pose in parts of its largest number.
+    """
 
     pictures: int
     difference: float
+    looks: int = 0
+    numbers: float = 0.0
 
     def __str__(self) -> str:
-        return (
+        pictures = (
             f"{self.pictures} pictures computed by the page differ from PyTorch's by at most {self.difference:.2g} "
             f"(allowed: {TOLERANCE:g}; a grey level of 256 is {1 / 255:.2g})"
         )
+        if not self.looks:
+            return pictures
+        return f"{pictures}, its capsules of {counted(self.looks, 'image')} by at most {self.numbers:.2g}"
 
 
 def find_node() -> str | None:
@@ -46,12 +55,15 @@ def find_node() -> str | None:
     return shutil.which("node")
 
 
-def compare_page(page: Path, models: list[CapsuleClassifier], chosen: list[Pool], most: list[float]) -> Compared:
+def compare_page(
+    page: Path, models: list[CapsuleClassifier], chosen: list[Pool], most: list[float], network: bool = False
+) -> Compared:
     """Draw with the page's decoder, and change images as it does; compare each picture with PyTorch's.
 
     Args:
         page: the finished file.
         models, chosen, most: of each run on it, its images, and how far its dials go.
+        network: the page holds the networks, and what they make of images is compared as well.
 
     Raises:
         CapsellaError: a picture differs by more than `TOLERANCE`, or Node cannot run the page.
@@ -59,19 +71,28 @@ def compare_page(page: Path, models: list[CapsuleClassifier], chosen: list[Pool]
     requests: list[dict[str, Any]] = []
     expected: list[Float[np.ndarray, "c h w"]] = []
     for number, (model, pool, dial) in enumerate(zip(models, chosen, most, strict=True)):
-        for request, picture in [*_drawings(model, pool, dial), *_changes(pool)]:
+        looks = _looks(pool) if network else []
+        for request, numbers in [*_drawings(model, pool, dial), *_changes(pool), *looks]:
             requests.append({"run": number, **request})
-            expected.append(picture)
+            expected.append(numbers)
     got = _run(page, requests)
-    differences = []
+    of_pictures, of_looks = list[float](), list[float]()
     for request, ours, theirs in zip(requests, expected, got, strict=True):
         if ours.size != theirs.size or not np.isfinite(theirs).all():
             raise CapsellaError(f"the page computes no picture of {ours.shape} for {request}")
-        differences.append(float(np.abs(ours.ravel() - theirs).max()))
-    compared = Compared(len(differences), max(differences))
-    if compared.difference > TOLERANCE:
+        kept = of_looks if "look" in request else of_pictures
+        kept.append(float(np.abs(ours.ravel() - theirs).max()))
+    compared = Compared(len(of_pictures), max(of_pictures), len(of_looks), max(of_looks, default=0.0))
+    if max(compared.difference, compared.numbers) > TOLERANCE:
         raise CapsellaError(f"the page differs from PyTorch: {compared}")
     return compared
+
+
+def _looks(pool: Pool) -> list[tuple[dict[str, Any], np.ndarray]]:
+    """Activations of each image, and poses in parts of the largest number of any."""
+    scale = max(1e-12, float(pool.poses.abs().max()))
+    both = torch.cat([pool.activations, pool.poses.flatten(1) / scale], 1).numpy()
+    return [({"look": image, "scale": scale}, both[image]) for image in range(len(both))]
 
 
 def _drawings(model: CapsuleClassifier, pool: Pool, dial: float) -> list[tuple[dict[str, Any], np.ndarray]]:

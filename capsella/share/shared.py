@@ -15,7 +15,7 @@ from capsella.share.choice import choose_images
 from capsella.share.content import run_content
 from capsella.share.document import page_html
 from capsella.share.drawing import drawer_of
-from capsella.share.engine import add_engine
+from capsella.share.engine import add_engine, check_readable
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
 from capsella.training import Run
@@ -27,7 +27,8 @@ MOST_MEGABYTES = 10.0
 _PARTS = {
     "weight": "decoder",
     "graph": "decoder",
-    "wasm": "ONNX Runtime, which runs it",
+    "encoder": "network",
+    "wasm": "ONNX Runtime",
     "points": "votes",
     "changedPoses": "poses of changed images",
 }
@@ -44,7 +45,12 @@ class Shared:
 
 
 def share_runs(
-    runs: Sequence[Run], out: Path, *, images: int = MOST_IMAGES, megabytes: float = MOST_MEGABYTES
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    images: int = MOST_IMAGES,
+    megabytes: float = MOST_MEGABYTES,
+    network: bool = False,
 ) -> Shared:
     """Write one HTML page of one or two runs, with some of their test images inside.
 
@@ -56,17 +62,21 @@ def share_runs(
         out: the file, which is replaced only by a page that passes.
         images: test images of each run on the page, at most.
         megabytes: 10⁶ bytes that the file may have.
+        network: put the networks in as well, so that readers can draw or drop images of their own.
 
     Raises:
-        ValueError: no run or more than two, no images, no room.
-        CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch.
+        ValueError: no run or more than two, no images, no room; a network in the page that draws random numbers.
+        CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch; a network
+            in the page whose images a page cannot read.
     """
     _check_options(runs, images, megabytes)
     with_capsules, cnns = parted(dict(zip(names_of(runs), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
+    for model in named.values() if network else ():
+        check_readable(model)
     every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
-    facts, pools = page_content(named, every, images, arrays)
+    facts, pools = page_content(named, every, images, arrays, network=network)
     _add_cnn(cnns, pools[0], facts, arrays)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
@@ -75,7 +85,8 @@ def share_runs(
     def write(temporary: Path) -> None:
         temporary.write_text(html, encoding="utf-8")
         if node:
-            compared.append(compare_page(temporary, [*named.values()], pools, [_reach(one) for one in facts["runs"]]))
+            most = [_reach(one) for one in facts["runs"]]
+            compared.append(compare_page(temporary, [*named.values()], pools, most, network))
 
     write_whole(out, write)
     inside = dict(zip(named, (pool.numbers for pool in pools), strict=True))
@@ -123,22 +134,28 @@ def parted(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClas
 
 
 def page_content(
-    named: Mapping[str, CapsuleClassifier], pools: Sequence[Pool], most: int, arrays: Arrays, *, live: bool = False
+    named: Mapping[str, CapsuleClassifier],
+    pools: Sequence[Pool],
+    most: int,
+    arrays: Arrays,
+    *,
+    live: bool = False,
+    network: bool = False,
 ) -> tuple[dict[str, Any], list[Pool]]:
     """Facts about runs, and the `most` images chosen of each pool; the arrays go to `arrays`.
 
     Runs on the same images show the same ones, so that a comparison can follow what is chosen: then "alike" is true.
-    live: as `run_content`.
+    live, network: as `run_content`.
     """
     alike = all(pools[0].is_like(pool) for pool in pools)
     places = [choose_images(pool, most) for pool in pools]
     chosen = [pool.take(places[0] if alike else own) for pool, own in zip(pools, places, strict=True)]
     rows = zip(named.items(), pools, chosen, strict=True)
     facts = [
-        run_content(name, model, pool, some, arrays, str(number), live=live)
+        run_content(name, model, pool, some, arrays, str(number), live=live, network=network)
         for number, ((name, model), pool, some) in enumerate(rows)
     ]
-    engine = not live and any(drawer_of(model) == "graph" for model in named.values())
+    engine = network or (not live and any(drawer_of(model) == "graph" for model in named.values()))
     if engine:
         add_engine(arrays)
     return {"runs": facts, "alike": alike, "engine": engine}, chosen

@@ -16,10 +16,10 @@ from capsella.training import Run
 SIZE = 17  # the least that CapsNet's kernels allow
 
 
-def made(name, size=SIZE, convolutions=False, **options):
+def made(name, size=SIZE, convolutions=False, network="sabour2017_capsnet", **options):
     """A run on the small digits of the demo."""
     torch.manual_seed(0)
-    model = create_model("sabour2017_capsnet", image_size=size, **options).eval()
+    model = create_model(network, image_size=size, **options).eval()
     if convolutions:
         model.decoder = ConvolutionalDecoder(16, (1, size, size), hidden=(2, 2, 2)).eval()
     for parameter in model.capsule_layers.parameters():
@@ -50,6 +50,21 @@ def shared(run, tmp_path_factory):
 def shared_pair(run, plain_run, tmp_path_factory):
     """Two runs, the second without dials."""
     return share_runs([run, plain_run], tmp_path_factory.mktemp("pair") / "page.html", images=3)
+
+
+@pytest.fixture(scope="session")
+def small_run():
+    """Of a network that is small enough for a page."""
+    return made("small", 28, network="mazzia2021_efficient_capsnet")
+
+
+@pytest.fixture(scope="session")
+def shared_network(small_run, tmp_path_factory):
+    """A page that holds the network."""
+    page = tmp_path_factory.mktemp("network") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "jaxtyping_disable", True)
+        return share_runs([small_run], page, images=3, network=True)
 
 
 @pytest.fixture(scope="session")

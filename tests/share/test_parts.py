@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from capsella.data.reading import to_tensor
 from capsella.models import create_model
 from capsella.share.arrays import Arrays
 from capsella.share.choice import choose_images
@@ -31,6 +33,25 @@ def test_the_modules_of_the_page():
     done = subprocess.run([NODE, "--test", *tests], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^# pass [1-9]\d", done.stdout, re.M)
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+@pytest.mark.parametrize("size", [(31, 17), (200, 90), (9, 40), (17, 17), (5, 5)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_page_resizes_as_pillow_does(size, channels):
+    rgb = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    expected = to_tensor(Image.fromarray(rgb), (17, 17), channels)
+    script = """import { channelsOf, resized } from "./fit.js";
+      const { rgba, size, channels } = JSON.parse(await new Response(process.stdin).text());
+      console.log(JSON.stringify(channelsOf(rgba, channels).map((plane) => [...resized(plane, size, [17, 17])])));"""
+    rgba = np.dstack([rgb, np.full(size, 255)]).ravel().tolist()
+    asked = json.dumps({"rgba": rgba, "size": size, "channels": channels})
+    done = subprocess.run(
+        [NODE, "--input-type=module", "-e", script], input=asked, capture_output=True, text=True, timeout=60, cwd=PAGE
+    )
+    assert done.returncode == 0, done.stderr
+    got = np.array(json.loads(done.stdout)).reshape(expected.shape)
+    np.testing.assert_array_equal(got, expected.numpy())
 
 
 def test_arrays_lie_where_the_table_says():

@@ -1,5 +1,6 @@
 """From runs to a page: what is in it, what is refused, and that a page which differs from PyTorch is not written."""
 
+import copy
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from capsella.models import create_model
 from capsella.share import parity, share_runs
 from capsella.share.arrays import Arrays
 from capsella.share.beside import add_beside, choose_features
-from capsella.share.engine import decoder_graph
+from capsella.share.engine import decoder_graph, encoder_graph
 from capsella.share.shared import parted
 from capsella.share.turned import STOPS
 
@@ -43,6 +44,39 @@ def test_a_decoder_of_convolutions_is_compared_as_well(shared_convolved):
     html = shared_convolved.path.read_text(encoding="utf-8")
     assert "script-src 'unsafe-inline' blob: 'wasm-unsafe-eval'; worker-src blob:" in html
     assert "default-src 'none'" in html
+
+
+@needs_node
+def test_the_network_is_compared_as_well(shared_network):
+    assert shared_network.compared.looks == 3
+    assert 0 < shared_network.compared.numbers < parity.TOLERANCE
+    assert re.search(r", its capsules of 3 images by at most [\de.-]+$", str(shared_network.compared))
+
+
+@needs_node
+@pytest.mark.usefixtures("as_users_call")
+def test_a_network_that_looks_differently_is_not_written(small_run, tmp_path, monkeypatch):
+    def other(model):
+        changed = copy.deepcopy(model)
+        for parameter in changed.capsule_layers.parameters():
+            parameter.data *= 1.1
+        return encoder_graph(changed)
+
+    monkeypatch.setattr("capsella.share.content.encoder_graph", other)
+    with pytest.raises(CapsellaError, match=r"the page differs from PyTorch: .* its capsules of 2 images by at most"):
+        share_runs([small_run], tmp_path / "page.html", images=2, network=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"), ({"channels": 2}, "it takes images of 2")],
+)
+def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, of, why):
+    for name, value in of.items():
+        monkeypatch.setattr(run.model, name, value)
+    with pytest.raises(CapsellaError, match=f"network: a page cannot read images as .* since {why}"):
+        share_runs([run], tmp_path / "page.html", network=True)
 
 
 @pytest.mark.usefixtures("as_users_call")

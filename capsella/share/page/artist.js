@@ -31,14 +31,14 @@ export function keptDrawing(run, image) {
  * found, mayGuess }, of which `found` is the pose as the network gave it.
  * `later(target, poses, urgent)` is a promise of drawings. `quick`: whether every drawing is there at once.
  */
-export function makeArtist(run, server) {
+export function makeArtist(run) {
   if (!run.decoder) return null;
   if (run.layers) {
     const draw = (target, pose) => decode(run.layers, target, pose);
     const later = async (target, poses) => poses.map((pose) => draw(target, pose));
     return { quick: true, now: ({ target, pose }) => draw(target, pose), guess: () => null, later };
   }
-  const asked = server ? (target, poses) => server.drawings(run.number, target, poses) : makeDraughtsman(run).drawings;
+  const asked = run.server ? run.server.drawings : makeDraughtsman(run).drawings;
   return makeSlowArtist(run, asked);
 }
 

@@ -21,6 +21,8 @@ export function makeBeside(run) {
 
   function show(image, target, change, stop) {
     const active = run.its(image, `besideActivations${change}`);
+    element.hidden = !active; // of a reader's own image in a page that was sent
+    if (!active) return;
     const stops = active.shape[0];
     const values = Array.from({ length: stops }, (_, k) => active.row(k)[target]);
     sure.show([{ values, kind: "first" }], 0, 1, stop, stops);
@@ -33,9 +35,12 @@ export function makeBeside(run) {
       `${network} saw the same images. Of ${run.classes[target]} it is sure by ${plain(values[(stops - 1) / 2])} → ${plain(values[stop])}; ` +
       `the direction of all its features is ${plain(angle, 0)}° from where it was.`;
   }
-  const figures = () => [
-    { picture: sure.element, caption: "how sure the CNN is" },
-    { picture: moving.element, caption: legend.textContent },
-  ];
-  return { element, show, figures, said: () => said.textContent };
+  const figures = () =>
+    element.hidden
+      ? []
+      : [
+          { picture: sure.element, caption: "how sure the CNN is" },
+          { picture: moving.element, caption: legend.textContent },
+        ];
+  return { element, show, figures, said: () => (element.hidden ? "" : said.textContent) };
 }

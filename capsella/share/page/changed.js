@@ -43,7 +43,7 @@ export function makeChanged(run, change) {
     "section",
     { class: "changed" },
     h("h2", {}, "Change the input, and the pose follows"),
-    h("p", {}, `Here the network did look: every changed image ${run.server ? "is" : "was"} shown to it${run.server ? "" : " when this page was made"}. A good capsule stays as sure, and its numbers move.`),
+    h("p", {}, `Here the network did look: every changed image ${run.server ? "is" : "was"} shown to it${run.looker ? "" : " when this page was made"}. A good capsule stays as sure, and its numbers move.`),
     h("div", { class: "controls" }, kinds.element, slider.element),
     said,
     h(
@@ -153,7 +153,7 @@ function easelOn(run, canvas, caption) {
   });
 }
 
-/** Asks the server for what becomes of an image, once the section is in sight; `done(image, failure)` when it is known. */
+/** Asks the network what becomes of an image, once the section is in sight; `done(image, failure)` when it is known. */
 function makeLooker(run, element, done) {
   let wish = null;
   let seen = false;
@@ -162,13 +162,13 @@ function makeLooker(run, element, done) {
     const { image, facts } = wish;
     wish = null;
     try {
-      run.learn(image, await run.server.changes(run.number, run.its(image, "images").row(), facts.predicted));
+      run.learn(image, await run.looker.changes(run.its(image, "images").row(), facts.predicted));
       done(image, "");
     } catch (error) {
       done(image, error.message);
     }
   }
-  if (run.server) {
+  if (run.looker) {
     new IntersectionObserver((entries) => {
       seen = entries[entries.length - 1].isIntersecting;
       go();

@@ -1,5 +1,5 @@
-// Run by Node: computes pictures as the page does, from the finished file, for `parity.py` to compare.
-// Arguments: the page. Input: a JSON list of requests. Output: a JSON list of pictures, each a list of pixels.
+// Run by Node: computes pictures and capsules as the page does, from the finished file, for `parity.py` to compare.
+// Arguments: the page. Input: a JSON list of requests. Output: a JSON list of answers, each a list of numbers.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
-import { openEngine } from "./engine.js";
+import { openDecoder, openEncoder } from "./engine.js";
 import { turned } from "./turned.js";
 
 const html = readFileSync(process.argv[2], "utf8");
@@ -31,11 +31,27 @@ async function libraryOf({ library }) {
 async function drawerOf(run) {
   if (run.layers) return (target, pose) => decode(run.layers, target, pose);
   if (!run.graph) return null;
-  return openEngine(await libraryOf(run.engine), { wasm: run.engine.wasm, graph: run.graph, classes: run.classes.length });
+  return openDecoder(await libraryOf(run.engine), { wasm: run.engine.wasm, graph: run.graph, classes: run.classes.length });
+}
+
+async function lookerOf(run) {
+  if (!run.encoder) return null;
+  const parts = { wasm: run.engine.wasm, graph: run.encoder, shape: [run.channels, ...run.size] };
+  return openEncoder(await libraryOf(run.engine), parts);
 }
 
 const drawers = [];
-for (const run of runs) drawers.push(await drawerOf(run));
+const lookers = [];
+for (const run of runs) {
+  drawers.push(await drawerOf(run));
+  lookers.push(await lookerOf(run));
+}
+const pixelsOf = (run, image) => Float32Array.from(run.its(image, "images").row(), (value) => value / 255);
+
+async function look({ run, look: image, scale }) {
+  const { activations, poses } = await lookers[run](pixelsOf(runs[run], image));
+  return [...activations, ...poses.map((value) => value / scale)];
+}
 
 function picture(request) {
   const run = runs[request.run];
@@ -44,12 +60,12 @@ function picture(request) {
     request.offsets.forEach((offset, k) => (pose[k] += offset));
     return drawers[request.run](request.target, pose);
   }
-  const pixels = Float32Array.from(run.its(request.change, "images").row(), (value) => value / 255);
-  return turned(pixels, [run.channels, ...run.size], request.name, request.amount);
+  return turned(pixelsOf(run, request.change), [run.channels, ...run.size], request.name, request.amount);
 }
 
-const pictures = [];
+const answers = [];
 for (const request of JSON.parse(readFileSync(0, "utf8"))) {
-  pictures.push(Array.from(await picture(request), (value) => Math.round(value * 1e6) / 1e6));
+  const answer = await ("look" in request ? look(request) : picture(request));
+  answers.push(Array.from(answer, (value) => Math.round(value * 1e6) / 1e6));
 }
-console.log(JSON.stringify(pictures));
+console.log(JSON.stringify(answers));

@@ -52,6 +52,9 @@ class Grid {
   }
 }
 
+/** Values as an array of a shape. */
+export const gridOf = (values, shape) => new Grid(values, shape);
+
 /** What `Arrays.packed` wrote, as a buffer. */
 export async function unpacked(base64) {
   return inflated(bytesOf(base64));
@@ -87,7 +90,7 @@ function imagesOf(run, grid) {
   };
 }
 
-/** The runs of a page: their facts, `grid(name)` of the run, its images, and a decoder's `layers`, or its `graph` and the `engine` for it, or null. */
+/** The runs of a page: their facts, `grid(name)` of the run, its images, and what it holds of the network: the `encoder`, the decoder's `layers` or its `graph`, the `engine` for graphs; null what it does not. */
 export function readContent(facts, buffer) {
   const grids = readArrays(facts.arrays, buffer);
   const engine = facts.engine ? Object.fromEntries(["library", "worker", "wasm"].map((name) => [name, grids[`engine/${name}`].values])) : null;
@@ -98,7 +101,7 @@ export function readContent(facts, buffer) {
       bias: grid(`bias${k}`).values,
       after,
     }));
-    const graph = grid("graph")?.values ?? null;
-    return { ...run, number, grid, layers: layers ?? null, graph, engine, ...imagesOf(run, grid) };
+    const [graph, encoder] = ["graph", "encoder"].map((name) => grid(name)?.values ?? null);
+    return { ...run, number, grid, layers: layers ?? null, graph, encoder, engine, ...imagesOf(run, grid) };
   });
 }

@@ -4,8 +4,9 @@ import { keptDrawing, makeArtist } from "./artist.js";
 import { readContent, unpacked } from "./content.js";
 import { decode } from "./decoder.js";
 import { choices, h } from "./dom.js";
+import { makeNetwork } from "./network.js";
 import { makePane } from "./pane.js";
-import { makeServer } from "./server.js";
+import { askArrays, makeServer } from "./server.js";
 import { firstState, formatHash, missingImages, parseHash } from "./state.js";
 
 const page = document.getElementById("page");
@@ -40,7 +41,8 @@ function whence(runs, compared) {
   const when = compared
     ? "It was compared with PyTorch when it was made."
     : "It was not compared with PyTorch when it was made, because Node was not installed there.";
-  return `Inside this file: ${inside}. It asks no other machine for anything. ${when}`;
+  const own = runs.some((run) => run.looker) ? " The network is inside as well: it looks at images of your own here, and they do not leave this page." : "";
+  return `Inside this file: ${inside}.${own} It asks no other machine for anything. ${when}`;
 }
 
 function footer(runs, compared) {
@@ -59,14 +61,14 @@ function footer(runs, compared) {
 async function placeOf(run, facts, alike) {
   const same = run.images.findIndex((one) => (facts.wanted ? one.wanted === facts.wanted : alike && one.number === facts.number));
   if (same >= 0) return same;
-  if (!run.server || !(alike || facts.wanted)) return null;
-  return fetchImage(run, facts.wanted ?? { number: facts.number });
+  const canBeHad = facts.wanted ? run.looker : run.server && alike;
+  return canBeHad ? fetchImage(run, facts.wanted ?? { number: facts.number }) : null;
 }
 
-/** Ask the server for an image; its place in the run. `wanted` is { number }, { file } or { sketch }. */
+/** Have the network look at an image; its place in the run. `wanted` is { number }, { file } or { sketch }. */
 async function fetchImage(run, wanted) {
   const [kind] = Object.keys(wanted);
-  const { facts, grids } = await run.server[kind === "number" ? "image" : kind](run.number, wanted[kind]);
+  const { facts, grids } = await run.looker[kind === "number" ? "image" : kind](wanted[kind]);
   return run.add(kind === "number" ? facts : { ...facts, wanted }, grids);
 }
 
@@ -204,10 +206,13 @@ function playOnce({ views }) {
 /** Read what the page holds, show it, and play. */
 async function openPage() {
   const facts = JSON.parse(document.getElementById("facts").textContent);
-  const server = makeServer(facts);
-  const buffer = await (server ? server.arrays() : unpacked(document.getElementById("data").textContent));
+  const buffer = await (facts.server ? askArrays() : unpacked(document.getElementById("data").textContent));
   const runs = readContent(facts, buffer);
-  for (const run of runs) Object.assign(run, { server, artist: makeArtist(run, server) });
+  for (const run of runs) {
+    run.server = makeServer(facts, run.number);
+    run.artist = makeArtist(run);
+    run.looker = run.server ?? makeNetwork(run);
+  }
   const made = makePage(runs, facts);
   await made.read();
   page.dataset.ready = "true";

@@ -1,4 +1,4 @@
-// Any image, where a server is there: a test image by its number or class, a file, a drawing.
+// Any image, where someone can look at it: a file, a drawing; where a server is there, test images by number and class.
 
 import { h } from "./dom.js";
 
@@ -21,6 +21,8 @@ export function testNumber(text, count) {
   if (text.trim() !== "" && Number.isInteger(value) && value >= 0 && value < count) return { value };
   return { refusal: `Test images have numbers from 0 to ${count - 1}; “${text.trim()}” is none of them, and nothing was changed.` };
 }
+
+const label = (text, control) => h("label", {}, `${text} `, control);
 
 function makeSketchpad(take) {
   const canvas = h("canvas", { class: "sketch", width: SIDE, height: SIDE, role: "img", "aria-label": "Drawing area, light on dark, for mouse, pen or finger. Without one of them, choose a file instead." });
@@ -62,13 +64,13 @@ function makeSketchpad(take) {
   return h("div", { class: "sketchpad" }, h("p", {}, "Or draw one:"), canvas, button);
 }
 
-/** The folded part of a pane. `bring(wanted)`: `wanted` is { number }, { file } or { sketch }. */
-export function makeMore(run, tests, bring, refuse) {
+/** Test images by their number, and by their class. */
+function makeFinders(run, bring, refuse) {
+  const { tests } = run.server;
   const number = h("input", { type: "text", inputmode: "numeric", size: 6, autocomplete: "off" });
   const which = h("select", {}, h("option", { value: "" }, "any class"), run.classes.map((name, k) => h("option", { value: k }, name)));
   const outcomes = { "": "right and wrong", right: "right", wrong: "wrong" };
   const outcome = h("select", {}, Object.entries(outcomes).map(([value, text]) => h("option", { value }, text)));
-  const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/bmp,image/tiff,image/gif,image/webp" });
   let last = -1;
 
   const byNumber = (event) => {
@@ -83,22 +85,32 @@ export function makeMore(run, tests, bring, refuse) {
     if (last < 0) refuse(`None of the ${tests.numbers.length} test images that were looked at is such a one.`);
     else bring({ number: tests.numbers[last] });
   };
+  return [
+    h("form", { onsubmit: byNumber }, label(`Test image, 0 to ${run.of - 1}`, number), h("button", {}, "Show it")),
+    h("form", { onsubmit: byClass }, label("True class", which), label("Taken", outcome), h("button", {}, "Next such image")),
+  ];
+}
+
+/** The folded part of a pane. `bring(wanted)`: `wanted` is { number }, { file } or { sketch }. */
+export function makeMore(run, bring, refuse) {
+  const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/bmp,image/tiff,image/gif,image/webp" });
   file.addEventListener("change", () => {
     if (file.files.length) bring({ file: file.files[0] });
     file.value = ""; // so that the same file can be chosen again
   });
-  const label = (text, control) => h("label", {}, `${text} `, control);
+  const draws = run.channels === 1;
+  const sources = run.server ? "Another image: from the test set, from a file" : "An image of your own: from a file";
+  const whither = run.server ? "which this server forgets at once" : "which does not leave this page";
   return h(
     "details",
     { class: "more" },
-    h("summary", {}, "Another image: from the test set, from a file, drawn"),
+    h("summary", {}, `${sources}${draws ? ", drawn" : ""}`),
     h(
       "div",
       { class: "sources" },
-      h("form", { onsubmit: byNumber }, label(`Test image, 0 to ${run.of - 1}`, number), h("button", {}, "Show it")),
-      h("form", { onsubmit: byClass }, label("True class", which), label("Taken", outcome), h("button", {}, "Next such image")),
-      h("div", {}, label("A file, which this server forgets at once", file)),
-      run.channels === 1 ? makeSketchpad((sketch) => bring({ sketch })) : null,
+      run.server && makeFinders(run, bring, refuse),
+      h("div", {}, label(`A file, ${whither} (or drop one here)`, file)),
+      draws ? makeSketchpad((sketch) => bring({ sketch })) : null,
     ),
   );
 }

@@ -152,7 +152,7 @@ export function makePane(run, change, bring) {
   const strip = makeStrip(run, (image) => change({ image, target: null, offsets: {} }));
   const news = h("p", { class: "news", role: "status" });
   const say = (text) => (news.textContent = text);
-  const more = run.server && makeMore(run, run.server.tests(run.number), bring, say);
+  const more = run.looker && makeMore(run, bring, say);
   const about = h("p", { class: "about", role: "status" });
   const input = framed("input", "input");
   const drawn = makeDrawing(run);
@@ -173,6 +173,7 @@ export function makePane(run, change, bring) {
     tools.element,
   );
   const element = h("article", { class: "pane" }, strip.element, more, news, about, workbench, changed.element, routing.element);
+  if (run.looker) takeDrops(element, bring);
   let measured = "";
   let view = null;
 
@@ -210,6 +211,21 @@ export function makePane(run, change, bring) {
     routing.show(view, state);
   }
   return { element, show, showAll, say, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop };
+}
+
+/** A file that is dropped on the view is looked at. */
+function takeDrops(element, bring) {
+  const over = (isOver) => (event) => {
+    event.preventDefault();
+    element.classList.toggle("over", isOver);
+  };
+  element.addEventListener("dragover", over(true));
+  element.addEventListener("dragleave", over(false));
+  element.addEventListener("drop", (event) => {
+    over(false)(event);
+    const [file] = event.dataTransfer.files;
+    if (file) bring({ file });
+  });
 }
 
 function dialsHead() {

@@ -7,6 +7,7 @@ import { makeSavers, sheet } from "./saved.js";
 import { namedSlider } from "./slider.js";
 import { aboutEntropy, aboutImage } from "./words.js";
 
+const NOT_HERE = "Of an image of your own, this page holds no routing. capsella explore shows it.";
 const NOTHING_ROUTED = "This network sends parts to wholes without iterations that could be shown.";
 
 /** The radius of a vote's dot: its area goes with the coupling, 4 where every class gets the same share. */
@@ -113,7 +114,12 @@ export function makeRouting(run, change) {
     const iteration = Math.min(state.iteration ?? layer.iterations - 1, layer.iterations - 1);
     slider?.set(iteration);
     layers.set(number);
-    const entropy = run.its(state.image, `entropy${number}`).row();
+    const entropy = run.its(state.image, `entropy${number}`)?.row();
+    element.classList.toggle("absent", !entropy);
+    if (!entropy) {
+      lead.textContent = NOT_HERE;
+      return;
+    }
     const { nothing, text } = aboutEntropy(entropy);
     lead.textContent = text;
     lead.classList.toggle("nothing", nothing);

@@ -1,20 +1,21 @@
-// A thread that draws, so that the page can scroll meanwhile. First it is told what to open, then one pose at a time.
+// A thread that runs a graph. First it is told what to open, then one question at a time.
 
-import { openEngine } from "./engine.js";
+import { openDecoder, openEncoder } from "./engine.js";
 
+const OPENERS = { decoder: openDecoder, encoder: openEncoder };
 let opened = null;
 
-async function answer({ library, target, pose, ...parts }) {
-  if (!library) return (await opened)(target, pose);
+async function answer({ library, opens, question, ...parts }) {
+  if (!library) return (await opened)(...question);
   const address = URL.createObjectURL(new Blob([library], { type: "text/javascript" })); // a page from a disk shares none
-  opened = import(address).then((ort) => openEngine(ort, parts));
+  opened = import(address).then((ort) => OPENERS[opens](ort, parts));
   return opened.then(() => null);
 }
 
 onmessage = async ({ data }) => {
   try {
-    postMessage({ drawing: await answer(data) });
+    postMessage({ answer: await answer(data) });
   } catch (error) {
-    postMessage({ failure: `this browser cannot draw it: ${error.message}` });
+    postMessage({ failure: `this browser cannot run the network: ${error.message}` });
   }
 };

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { makeArtist, makeEasel, moved } from "../../../capsella/share/page/artist.js";
 import { readContent, unpacked } from "../../../capsella/share/page/content.js";
 import { makeDraughtsman } from "../../../capsella/share/page/draughtsman.js";
-import { makeServer } from "../../../capsella/share/page/server.js";
+import { askArrays, makeServer } from "../../../capsella/share/page/server.js";
 
 const packed = (bytes) => deflateSync(Uint8Array.from(bytes)).toString("base64");
 const soon = () => new Promise((done) => setTimeout(done, 100));
@@ -29,7 +29,7 @@ function watched(t) {
 }
 
 test("a page that was sent asks nobody", () => {
-  assert.equal(makeServer({ runs: [] }), null);
+  assert.equal(makeServer({ runs: [] }, 0), null);
 });
 
 test("images that came later have arrays of their own", async () => {
@@ -46,21 +46,21 @@ test("images that came later have arrays of their own", async () => {
 });
 
 test("what the server refuses is an error with its sentence; so is its silence", async (t) => {
-  const server = makeServer({ server: { bytes: 10, tests: [] } });
+  const server = makeServer({ server: { bytes: 10, tests: [] } }, 0);
   const asked = watched(t);
-  const refused = server.image(0, 99);
+  const refused = server.image(99);
   assert.equal(asked[0].address, "api/runs/0/images/99");
   asked[0].answer({ error: "image: must be from 0 to 9, got 99" }, false);
   await assert.rejects(refused, { message: "image: must be from 0 to 9, got 99" });
   t.mock.method(globalThis, "fetch", async () => { throw new TypeError("failed"); });
-  await assert.rejects(server.image(0, 1), { message: "The server does not answer. Has capsella explore ended?" });
-  await assert.rejects(server.file(0, { name: "a.png", size: 11 }), /a.png: must be at most/);
+  await assert.rejects(server.image(1), { message: "The server does not answer. Has capsella explore ended?" });
+  await assert.rejects(server.file({ name: "a.png", size: 11 }), /a.png: must be at most/);
 });
 
 test("the last wish wins, and drawings are asked for once", async (t) => {
   const asked = watched(t);
-  const run = { ...(await made()), number: 0 };
-  const artist = makeArtist(run, makeServer({ server: { bytes: 10, tests: [] } }));
+  const run = { ...(await made()), server: makeServer({ server: { bytes: 10, tests: [] } }, 0) };
+  const artist = makeArtist(run);
   const told = [];
   const draw = makeEasel(artist, { show: (picture, how) => told.push([[...picture].map((value) => Math.round(255 * value)), how]), wait: () => told.push("wait"), fail: (text) => told.push(text) });
   const wish = (image, value) => draw({ image, target: 1, pose: [value], found: [1] });
@@ -88,17 +88,17 @@ test("the last wish wins, and drawings are asked for once", async (t) => {
 /** A thread that draws each pose as one pixel, its sigmoid, when it is told to. */
 function fakeThread() {
   const thread = { asked: [], postMessage: (question) => thread.asked.push(question) };
-  thread.opened = () => thread.onmessage({ data: { drawing: null } });
+  thread.opened = () => thread.onmessage({ data: { answer: null } });
   thread.answer = () => {
-    const { pose } = thread.asked.at(-1);
-    thread.onmessage({ data: { drawing: Float32Array.of(1 / (1 + Math.exp(-pose[0] - 2 * pose[1]))) } });
+    const [, pose] = thread.asked.at(-1).question;
+    thread.onmessage({ data: { answer: Float32Array.of(1 / (1 + Math.exp(-pose[0] - 2 * pose[1]))) } });
   };
   return thread;
 }
 
 test("what a reader waits for is drawn before the ends of dials, and failures are told", async () => {
   const thread = fakeThread();
-  const { drawings } = makeDraughtsman({}, () => thread);
+  const { drawings } = makeDraughtsman({ classes: [] }, () => thread);
   const ends = drawings(0, [[1, 0], [2, 0]], false);
   const urgent = drawings(0, [[3, 0]], true);
   assert.equal(thread.asked.length, 0); // until it is open
@@ -106,7 +106,7 @@ test("what a reader waits for is drawn before the ends of dials, and failures ar
   thread.answer();
   thread.answer();
   thread.answer();
-  assert.deepEqual(thread.asked.map(({ pose }) => pose[0]), [3, 1, 2]);
+  assert.deepEqual(thread.asked.map(({ question: [, pose] }) => pose[0]), [3, 1, 2]);
   assert.equal((await ends).length, 2);
   assert.ok(Math.abs((await urgent)[0][0] - 1 / (1 + Math.exp(-3))) < 1e-6);
   const failing = drawings(0, [[4, 0]], true);
@@ -116,10 +116,10 @@ test("what a reader waits for is drawn before the ends of dials, and failures ar
 
 test("dials are estimated from their ends and from what was drawn last", async () => {
   const logit = (value) => 1 / (1 + Math.exp(-value));
-  const run = { ...(await made()), number: 0, dials: { most: 1 }, images: [{ predicted: 1 }] };
+  const run = { ...(await made()), dials: { most: 1 }, images: [{ predicted: 1 }] };
   const bent = (pose) => Float32Array.of(logit(pose[0] + 2 * pose[1] + (pose[0] > 0.4 ? 0.5 : 0)));
-  const server = { drawings: async (number, target, poses) => poses.map(bent) };
-  const artist = makeArtist(run, server);
+  run.server = { drawings: async (target, poses) => poses.map(bent) };
+  const artist = makeArtist(run);
   const found = Float32Array.of(0, 0);
   const wish = (a, b, mayGuess = true) => ({ image: 0, target: 0, pose: Float32Array.of(a, b), found, mayGuess });
   assert.equal(artist.guess(wish(0.5, 0.5)), null); // no end is known
@@ -134,10 +134,9 @@ test("dials are estimated from their ends and from what was drawn last", async (
 });
 
 test("what the page holds comes as bytes, or as the sentence that says why not", async (t) => {
-  const server = makeServer({ server: { bytes: 1000, tests: [] } });
   const headers = new Headers({ "content-type": "application/octet-stream" });
   t.mock.method(globalThis, "fetch", async () => ({ ok: true, headers, arrayBuffer: async () => Uint8Array.of(1, 2).buffer }));
-  assert.deepEqual([...new Uint8Array(await server.arrays())], [1, 2]);
+  assert.deepEqual([...new Uint8Array(await askArrays())], [1, 2]);
   t.mock.method(globalThis, "fetch", async () => ({ ok: false, headers, json: async () => ({ error: "Sign in." }) }));
-  await assert.rejects(server.arrays(), /^Error: Sign in\.$/);
+  await assert.rejects(askArrays(), /^Error: Sign in\.$/);
 });

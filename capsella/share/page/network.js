@@ -1,0 +1,59 @@
+// The network itself, where the page holds it: it looks at images of the reader's own. They do not leave the page.
+
+import { gridOf } from "./content.js";
+import { readFile } from "./fit.js";
+import { makeThread } from "./thread.js";
+import { turned } from "./turned.js";
+
+const strongest = (values) => values.reduce((best, value, k) => (value > values[best] ? k : best), 0);
+
+/** Who looks at images, with the functions that `server.js` has for it, or null. `start` is for tests. */
+export function makeNetwork(run, start) {
+  if (!run.encoder) return null;
+  const shape = [run.channels, ...run.size];
+  const thread = makeThread(run.engine, "encoder", { graph: run.encoder, shape }, start);
+  const seen = (pixels) => thread.ask([pixels], false);
+  const inUnits = (values) => Float32Array.from(values, (value) => value / 255);
+
+  async function image(values, title, said) {
+    const { activations, poses } = await seen(inUnits(values));
+    const predicted = strongest(activations);
+    const d = poses.length / activations.length;
+    const grids = {
+      images: gridOf(values, [1, ...shape]),
+      activations: gridOf(activations, [1, activations.length]),
+      poses: gridOf(poses, [1, activations.length, d]),
+    };
+    if (run.artist) {
+      const [drawing] = await run.artist.later(predicted, [poses.slice(predicted * d, (predicted + 1) * d)], true);
+      const levels = Uint8Array.from(drawing, (value) => Math.round(255 * value));
+      grids.drawn = gridOf(levels, [1, run.channels, ...run.decoder.size]);
+    }
+    return { facts: { number: null, truth: [], taken: [predicted], predicted, title, said }, grids };
+  }
+  /** What the network makes of an image turned, shifted and scaled. */
+  async function changes(values, predicted) {
+    const pixels = inUnits(values);
+    const grids = {};
+    for (const [number, { name, amounts }] of run.changes.entries()) {
+      const found = await Promise.all(amounts.map((amount) => seen(turned(pixels, shape, name, amount))));
+      const d = found[0].poses.length / found[0].activations.length;
+      const active = found.flatMap(({ activations }) => [...activations]);
+      const poses = found.flatMap((one) => [...one.poses.slice(predicted * d, (predicted + 1) * d)]);
+      grids[`changedActivations${number}`] = gridOf(Float32Array.from(active), [1, amounts.length, active.length / amounts.length]);
+      grids[`changedPoses${number}`] = gridOf(Float32Array.from(poses), [1, amounts.length, d]);
+    }
+    return grids;
+  }
+  return {
+    async file(file) {
+      const { values, said } = await readFile(file, shape);
+      return image(values, file.name, said);
+    },
+    async sketch(blob) {
+      const { values } = await readFile(blob, shape);
+      return image(values, "your drawing", []);
+    },
+    changes,
+  };
+}

@@ -1,0 +1,43 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { changesSaid } from "../../../capsella/share/page/fit.js";
+import { makeNetwork } from "../../../capsella/share/page/network.js";
+
+/** A thread whose network of two classes is as sure of each as the first two pixels are bright; its poses are these. */
+function fakeThread() {
+  const thread = {
+    postMessage: ({ question: [pixels] }) =>
+      queueMicrotask(() => {
+        const activations = pixels.slice(0, 2);
+        thread.onmessage({ data: { answer: { activations, poses: Float32Array.of(pixels[0], 0, pixels[1], 1) } } });
+      }),
+  };
+  queueMicrotask(() => thread.onmessage({ data: { answer: null } }));
+  return thread;
+}
+
+const changes = [{ name: "turn", amounts: [-90, 0, 90] }, { name: "shift", amounts: [-1, 0, 1] }];
+const run = { channels: 1, size: [1, 3], encoder: new Uint8Array(1), engine: {}, artist: null, changes };
+
+test("a page without the network looks at nothing", () => {
+  assert.equal(makeNetwork({ ...run, encoder: null }), null);
+});
+
+test("a changed image is looked at, every amount of every change", async () => {
+  const network = makeNetwork(run, fakeThread);
+  const grids = await network.changes(Uint8Array.of(51, 102, 255), 1);
+  assert.deepEqual(grids.changedActivations1.shape, [1, 3, 2]);
+  assert.deepEqual(grids.changedPoses1.shape, [1, 3, 2]);
+  const levels = [...grids.changedActivations1.values].map((value) => Math.round(255 * value));
+  assert.deepEqual(levels, [102, 255, 51, 102, 51, 51]); // to the left, as it is, to the right
+  assert.deepEqual([...grids.changedPoses1.row(0, 1)].map((value) => Math.round(255 * value)), [102, 255]);
+});
+
+test("what was done to a file is said, and nothing where nothing was done", () => {
+  assert.deepEqual(changesSaid("a.png", [8, 8], [8, 8], false), []);
+  assert.deepEqual(changesSaid("a.png", [16, 16], [8, 8], true), [
+    "a.png has 16×16 pixels: resized to the network’s 8×8",
+    "its colours became grey, which is what the network takes",
+  ]);
+  assert.match(changesSaid("a.png", [16, 20], [8, 8], false)[0], /20×16 pixels: the middle was cut out and resized/);
+});
