@@ -1,4 +1,4 @@
-"""`make pages`: train three small networks, and write the pages of docs/pages/ about them.
+"""`make pages`: train four small networks, and write the pages of docs/pages/ about them.
 
 Each training takes some minutes on two quiet cores. Its result is kept as results/pages/NAME.json.
 """
@@ -17,11 +17,18 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "images-efficient", *_SMALL, "--data.name", "toys", "--data.per-class", "600",
         "--data.validation-per-class", "60", "--augment.no-flip", "--augment.shift", "2", "--epochs", "40",
     ),
+    "draw": (
+        "images-efficient", *_SMALL, "--data.name", "mnist", "--data.size", "28", "--data.per-class", "800",
+        "--augment.no-flip", "--augment.rotation", "15", "--augment.shift", "3", "--augment.stretch", "0.2",
+        "--epochs", "12",
+    ),
     "cells": ("images-efficient", *_SMALL, "--data.name", "pbc", "--data.channels", "3", "--epochs", "20"),
 }  # fmt: skip
 """The recipe of each page's network, and what differs from it: small images and decoders make small pages."""
-IMAGES = {"digits": 12, "toys": 10, "cells": 8}
+IMAGES = {"digits": 12, "toys": 10, "draw": 10, "cells": 8}
 """Test images on each page."""
+WITH_NETWORK = ("draw",)
+"""Pages that look at what a reader draws."""
 
 
 def make_page(name: str) -> None:
@@ -29,7 +36,8 @@ def make_page(name: str) -> None:
     run = RUNS / name
     if not (run / "result.json").exists():
         _capsella("train", *TRAININGS[name], "--out", str(run))
-    _capsella("share", str(run), "--out", str(ROOT / "docs" / "pages" / f"{name}.html"), "--images", str(IMAGES[name]))
+    page, network = str(ROOT / "docs" / "pages" / f"{name}.html"), ["--network"] if name in WITH_NETWORK else []
+    _capsella("share", str(run), "--out", page, "--images", str(IMAGES[name]), *network)
     kept = ROOT / "results" / "pages" / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
     shutil.copyfile(run / "result.json", kept)
