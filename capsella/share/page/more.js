@@ -61,7 +61,7 @@ function makeSketchpad(take) {
   canvas.addEventListener("pointercancel", () => (last = null));
   clear();
   const button = h("button", { type: "button", onclick: clear }, "Clear");
-  return h("div", { class: "sketchpad" }, h("p", {}, "Or draw one:"), canvas, button);
+  return h("div", { class: "sketchpad" }, h("p", {}, "Draw one:"), canvas, button);
 }
 
 /** Test images by their number, and by their class. */
@@ -99,18 +99,18 @@ export function makeMore(run, bring, refuse) {
     file.value = ""; // so that the same file can be chosen again
   });
   const draws = run.channels === 1;
-  const sources = run.server ? "Another image: from the test set, from a file" : "An image of your own: from a file";
+  const sources = run.server ? "Another image: from the test set" : "An image of your own";
   const whither = run.server ? "which this server forgets at once" : "which does not leave this page";
   return h(
     "details",
     { class: "more" },
-    h("summary", {}, `${sources}${draws ? ", drawn" : ""}`),
+    h("summary", {}, `${sources}${run.server ? "," : ":"}${draws ? " drawn," : ""} from a file`),
     h(
       "div",
       { class: "sources" },
       run.server && makeFinders(run, bring, refuse),
-      h("div", {}, label(`A file, ${whither} (or drop one here)`, file)),
       draws ? makeSketchpad((sketch) => bring({ sketch })) : null,
+      h("div", {}, label(`A file, ${whither} (or drop one on the page)`, file)),
     ),
   );
 }
