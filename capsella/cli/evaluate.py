@@ -65,8 +65,7 @@ class Evaluate:
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops][-reject][-elsewhere].json in the run's
-    folder."""
+    """The JSON file; default: in the run's folder, named by split and what else is asked for, as test-crops.json."""
 
     def __post_init__(self) -> None:
         if self.split is not None and self.data is not None and Path(self.data).exists():

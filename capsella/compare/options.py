@@ -15,6 +15,8 @@ from capsella.training import AugmentOptions
 from capsella.training.precision import Precision
 from capsella.types import Cells
 
+SEEDS = (0, 1, 2)
+"""Of a comparison on one split."""
 SIZES = (0.25, 0.5, 1.0)
 """Shares of the training images for the data-size curve, where every class has enough of them."""
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
@@ -23,25 +25,26 @@ RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Train capsule networks and CNNs on the images of a folder, several seeds each, and report which serves better.
+    """Train capsule networks and CNNs on your images, and report which serve better.
 
-    Every network gets the same images, changes of them, epochs, batches, seeds and number of learning rates.
+    All get the same images, epochs, batches, seeds and number of learning rates.
+
     Interrupted and called again, it goes on.
 
     Raises:
         ValueError: a field is outside its range.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional]
-    """The images: one sub-folder a class."""
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    """The folder of images: one sub-folder a class."""
     models: tuple[str, ...] = ()
     """Registered networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis,
     thesis. Default: three capsule networks and two CNNs that suit the size of the images."""
     stem: str | None = None
     """Compare class capsules and a linear layer on this stem too: a run, a folder with a backbone, or a name on the
     Hugging Face hub (OWNER/NAME). Its weights stay as they are."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Each network is trained with each of these."""
+    seeds: tuple[int, ...] | None = None
+    """Each network is trained with each of these. Default: 0, 1 and 2; with folds 0."""
     rates: Literal[1, 3] = 3
     """Learning rates tried for each network: its recipe's, and a third and three times of it; validation chooses."""
     epochs: int = 30
@@ -75,8 +78,8 @@ class ComparisonOptions:
     """Share of all images held out for the test; they are used once, after everything is chosen."""
     folds: int | None = None
     """For few images, in place of `test`: part them into this many folds, compare once for each, tested on the fold
-    that it did not see, and report over all of them. Every image is tested once. The command then takes one seed, 0,
-    unless --seeds says otherwise, and no data-size curve."""
+    that it did not see, and report over all of them. Every image is tested once. There is no data-size
+    curve."""
     fold: int | None = None
     """With `folds`: compare for this one alone, counted from 0."""
     split_file: Path | None = None
@@ -102,8 +105,9 @@ class ComparisonOptions:
     """Print what would be trained and how long that takes, and stop."""
 
     def __post_init__(self) -> None:
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: must be at least one, and each only once, got {self.seeds}")
+        seeds = self.asked_seeds
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds: must be at least one, and each only once, got {seeds}")
         if self.rates not in RATES:
             raise ValueError(f"rates: must be 1 or 3, got {self.rates}")
         sizes = self.asked_sizes
@@ -155,6 +159,11 @@ class ComparisonOptions:
         return as_other_microscopes(changes) if self.microscopes else changes
 
     @property
+    def asked_seeds(self) -> tuple[int, ...]:
+        """The seeds, or the default ones."""
+        return self.seeds if self.seeds is not None else SEEDS if self.folds is None else (0,)
+
+    @property
     def asked_sizes(self) -> tuple[float, ...]:
         """The shares of the training images, or the default ones."""
         return self.sizes or (SIZES if self.folds is None else (1.0,))
@@ -169,6 +178,7 @@ class ComparisonOptions:
         values = dataclasses.asdict(self)
         for name in ("out", "dry_run"):
             del values[name]
+        values["seeds"] = self.asked_seeds
         for name in ("folder", "split_file"):
             values[name] = None if values[name] is None else str(values[name])
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
