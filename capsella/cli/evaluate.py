@@ -24,8 +24,7 @@ from capsella.evaluation import (
     rejection_table,
 )
 from capsella.files import write_json
-from capsella.models import ImageClassifier
-from capsella.models.multi_crop import MultiCrop
+from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
 from capsella.training import Run, load_run
 

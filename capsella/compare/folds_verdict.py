@@ -8,7 +8,7 @@ import numpy as np
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Winner, chance_sentence, points, still_learning, winner_of, wins
-from capsella.evaluation.intervals import FoldInterval
+from capsella.evaluation import FoldInterval
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,8 +27,7 @@ from capsella.data import (
 )
 from capsella.data.options import LABORATORIES
 from capsella.errors import at_least, counted
-from capsella.evaluation import Interval, accuracy_interval, evaluate
-from capsella.evaluation.intervals import balanced_interval
+from capsella.evaluation import Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
 from capsella.grid import Grid, Row
 from capsella.papers.own_images import CHOSEN_ON

@@ -10,10 +10,17 @@ from jaxtyping import Bool
 
 from capsella.compare.trained import Trained
 from capsella.data import ImageSet, evenly
-from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
-from capsella.evaluation.intervals import Interval, accuracy_interval
+from capsella.evaluation import (
+    Evaluation,
+    Interval,
+    Latency,
+    Robustness,
+    accuracy_interval,
+    evaluate,
+    latencies,
+    measure_robustness,
+)
 from capsella.evaluation.robustness.kept import Changed
-from capsella.evaluation.times.latency import Latency, latencies
 from capsella.files import write_csv
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference

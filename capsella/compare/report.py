@@ -10,8 +10,7 @@ from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.data import single_images
 from capsella.environment import machine, versions
-from capsella.evaluation import Robustness
-from capsella.evaluation.intervals import accuracy_interval
+from capsella.evaluation import Robustness, accuracy_interval
 from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import confusion_figure, robustness_figure
 from capsella.explain.report import reconstruction_section, tweak_section

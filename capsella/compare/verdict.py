@@ -8,14 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from capsella.compare.sides import Side, Yardstick
-from capsella.evaluation.intervals import (
-    FoldInterval,
-    Interval,
-    McNemar,
-    balanced_interval,
-    difference_interval,
-    mcnemar,
-)
+from capsella.evaluation import FoldInterval, Interval, McNemar, balanced_interval, difference_interval, mcnemar
 from capsella.evaluation.robustness.kept import Kept, kept
 
 Winner = Literal["capsules", "CNN"]

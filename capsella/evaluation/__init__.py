@@ -21,6 +21,7 @@ from capsella.evaluation.intervals import (
     Spread,
     accuracy_interval,
     auc_interval,
+    balanced_interval,
     difference_interval,
     fold_interval,
     mcnemar,
