@@ -10,6 +10,8 @@ import tyro
 
 from capsella.data import DataOptions
 from capsella.data.options import Duplicates
+from capsella.errors import at_least, require
+from capsella.grid import check_seeds
 from capsella.papers.own_images import as_other_microscopes
 from capsella.training import AugmentOptions
 from capsella.training.precision import Precision
@@ -105,24 +107,17 @@ class ComparisonOptions:
     """Print what would be trained and how long that takes, and stop."""
 
     def __post_init__(self) -> None:
-        seeds = self.asked_seeds
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise ValueError(f"seeds: must be at least one, and each only once, got {seeds}")
-        if self.rates not in RATES:
-            raise ValueError(f"rates: must be 1 or 3, got {self.rates}")
+        check_seeds(self.asked_seeds)
+        require(self.rates in RATES, "be 1 or 3", rates=self.rates)
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         sizes = self.asked_sizes
         if not sizes or max(sizes) != 1 or min(sizes) <= 0 or len(set(sizes)) < len(sizes):
             raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {sizes}")
         if self.folds is not None and sizes != (1,):
             raise ValueError(f"sizes: must be 1 with folds, for which there is no data-size curve, got {sizes}")
-        for name in ("epochs", "batch_size"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: must be at least 1, got {number}")
         for name in ("minutes", "latency_limit"):
             number = getattr(self, name)
-            if number is not None and not 0 < number < math.inf:
-                raise ValueError(f"{name}: must be above 0 and finite, got {number}")
+            require(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
         _ = self.augment, self.data  # which check the other fields
 
     @property
