@@ -15,6 +15,7 @@ import tyro
 
 from capsella.cli.screen import console, show
 from capsella.data import ImageSet, load_data, single_images
+from capsella.errors import at_least, near_names, require
 from capsella.evaluation import execution_times
 from capsella.export import bench
 from capsella.export.networks import Subject, bench_networks
@@ -115,13 +116,12 @@ def _names(words: tuple[str, ...]) -> list[str]:
     """Every run and network once, in the order given."""
     names: list[str] = []
     for word in words:
-        is_pattern = not Path(word).is_dir() and any(sign in word for sign in "*?[")
-        found = list_models(word) if is_pattern else [word]
+        found = [word] if Path(word).is_dir() else list_models(word)
         if not found:
-            raise ValueError(f"networks: must match a registered network, got {word!r}; `capsella models` lists them")
+            hint = near_names(word, list_models(), "`capsella models` lists these")
+            raise ValueError(f"networks: must be folders of runs or registered networks, got {word!r}; {hint}")
         names += found
-    if not names:
-        raise ValueError("networks: must name at least one run or network")
+    require(bool(names), "name at least one run or network", networks=names)
     return list(dict.fromkeys(names))
 
 
@@ -165,9 +165,8 @@ def _model_and_images(name: str) -> Subject:
 
 def _time_training(options: BenchTraining) -> None:
     names = _names(options.networks)
+    at_least(1, threads=options.threads)
     if options.threads is not None:
-        if options.threads < 1:
-            raise ValueError(f"threads: must be at least 1, got {options.threads}")
         torch.set_num_threads(options.threads)
     asked = {"image_size": options.size, "channels": options.channels, "classes": options.classes}
     given = {key: value for key, value in asked.items() if value is not None}

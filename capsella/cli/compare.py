@@ -1,7 +1,5 @@
 """`capsella compare`."""
 
-from dataclasses import replace
-
 from rich.table import Table
 from rich.text import Text
 
@@ -20,9 +18,7 @@ from capsella.grid import duration
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train, test, and write the report."""
     options, place = parse(ComparisonOptions, arguments, "capsella compare")
-    if options.folds is not None and not any(word.partition("=")[0] == "--seeds" for word in arguments):
-        options = replace(options, seeds=(0,))
-    note_one_seed(options.seeds)
+    note_one_seed(options.asked_seeds)
     if options.folds is not None and options.fold is None:
         _run_folds(options, options.folds, place)
         return
@@ -66,11 +62,12 @@ def _print_plan(plan: Plan) -> None:
         time = duration(plan.seconds(one.network))
         table.add_row(Text(one.network), one.family, f"{one.parameters:,}", rates, time)
     show(table)
-    curve = 2 * len(given.shares) * len(given.seeds)
+    seeds = len(given.asked_seeds)
+    curve = 2 * len(given.shares) * seeds
     more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
     print(
         f"{counted(plan.runs_each, 'run')} of each, {plan.epochs} epochs in batches of {plan.batch_size}, "
-        f"{counted(len(given.seeds), 'seed')}{more}. Estimated training: {duration(plan.total_seconds())}, from a few "
+        f"{counted(seeds, 'seed')}{more}. Estimated training: {duration(plan.total_seconds())}, from a few "
         "images through each network here."
     )
     if given.precision == "auto":

@@ -24,8 +24,7 @@ from capsella.evaluation import (
     rejection_table,
 )
 from capsella.files import write_json
-from capsella.models import ImageClassifier
-from capsella.models.multi_crop import MultiCrop
+from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
 from capsella.training import Run, load_run
 
@@ -65,8 +64,7 @@ class Evaluate:
     json: bool = False
     """Print JSON instead of the table."""
     out: Path | None = None
-    """The JSON file; default: [DATA-]SPLIT[-pairsN][-per-classN][-crops][-reject][-elsewhere].json in the run's
-    folder."""
+    """The JSON file; default: in the run's folder, named by split and what else is asked for, as test-crops.json."""
 
     def __post_init__(self) -> None:
         if self.split is not None and self.data is not None and Path(self.data).exists():

@@ -12,7 +12,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.markup import escape
 
-from capsella.cli.field_texts import join_lines
+from capsella.cli.help_texts import join_lines, plain_defaults
 from capsella.cli.screen import console
 from capsella.errors import CapsellaError, CapsellaWarning, unknown_name
 from capsella.version import __version__
@@ -94,7 +94,8 @@ def _run(verb: str, arguments: list[str]) -> None:
     if verb not in VERBS:
         raise unknown_name("command", verb, VERBS)
     join_lines()
-    importlib.import_module(f"capsella.cli.{verb}").run(arguments)
+    with plain_defaults():
+        importlib.import_module(f"capsella.cli.{verb}").run(arguments)
 
 
 def _show_warning(

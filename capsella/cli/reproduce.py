@@ -23,10 +23,10 @@ from capsella.reproduce.page import Reproduction
 class ReproduceOptions:
     """Train the tables and figures of the papers by a plan, and write one page.
 
-    A call that was interrupted goes on: call it again with the same folder.
+    Interrupted and called again, it goes on.
     """
 
-    paper: Annotated[str | None, tyro.conf.Positional] = None
+    paper: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PAPER]")] = None
     """One paper, as sabour2017; default: all."""
     hours: float | None = None
     """Plan what fits into this time, counted from now; default: all of it."""

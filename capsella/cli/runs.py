@@ -7,24 +7,17 @@ from pathlib import Path
 
 from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import CapsellaError
-from capsella.training import Run, load_run
+from capsella.training import Run, load_run, run_names
 
 
 def load_runs(folders: Sequence[Path]) -> dict[str, Run]:
-    """Runs by the names of their folders, or by their whole paths where two are called the same.
+    """Runs by what `run_names` calls them.
 
     Raises:
-        ValueError: no folder, or one twice.
+        ValueError: as `run_names`.
         CapsellaError: a folder is no run's.
     """
-    if not folders:
-        raise ValueError("runs: must name the folder of at least one run")
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ValueError(f"runs: must each be named once, got {', '.join(map(str, folders))}")
-    names = [folder.resolve().name for folder in folders]
-    if len(set(names)) < len(names):
-        names = [str(folder) for folder in folders]
-    return dict(zip(names, map(load_run, folders), strict=True))
+    return dict(zip(run_names(folders), map(load_run, folders), strict=True))
 
 
 def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, ImageSet]:

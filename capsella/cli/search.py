@@ -106,6 +106,8 @@ def read_space(path: Path) -> Space:
     Raises:
         CapsellaError: no such file, an error in it, or no space.
     """
+    if not path.is_file():
+        raise CapsellaError(f"{path}: no such file")
     try:
         found = runpy.run_path(str(path)).get("space")
     except Exception as error:  # whatever is wrong in the user's own file

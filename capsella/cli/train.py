@@ -13,7 +13,7 @@ from capsella.cli.chosen import chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.cluster import Place, joined
-from capsella.errors import require
+from capsella.errors import at_least, require
 from capsella.training import Machine, Recipe, is_launched_first, new_run_folder, resume, train
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
@@ -61,8 +61,7 @@ class Train:
         on = self.place.on
         many = self.all_folds or self.seeds > 1
         require(on is None or many, "come with --folds or --seeds: a run is computed by one machine", on=on)
-        if self.seeds < 1:
-            raise ValueError(f"seeds: must be at least 1, got {self.seeds}")
+        at_least(1, seeds=self.seeds)
         if self.seeds > 1 and self.all_folds:
             raise ValueError(
                 f"seeds: must be 1 with folds, which are trained once each, got {self.seeds}; for several seeds call "

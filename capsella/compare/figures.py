@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from capsella.evaluation.intervals import FoldInterval, Interval
+from capsella.evaluation import FoldInterval, Interval
 
 Curves = Mapping[str, Sequence[Float[np.ndarray, " epochs"]]]
 

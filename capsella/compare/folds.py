@@ -16,13 +16,7 @@ from capsella.compare.study import compare
 from capsella.compare.trained import FAMILIES
 from capsella.data import single_images
 from capsella.errors import CapsellaError
-from capsella.evaluation.intervals import (
-    FoldInterval,
-    accuracy_interval,
-    balanced_interval,
-    difference_interval,
-    fold_interval,
-)
+from capsella.evaluation import FoldInterval, accuracy_interval, balanced_interval, difference_interval, fold_interval
 
 
 @dataclass(frozen=True, eq=False)

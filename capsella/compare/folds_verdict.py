@@ -7,8 +7,8 @@ import numpy as np
 
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
-from capsella.compare.verdict import Winner, chance_sentence, points, still_learning, winner_of, wins
-from capsella.evaluation.intervals import FoldInterval
+from capsella.compare.verdict import AgainstChance, Winner, points, still_learning, winner_of, wins
+from capsella.evaluation import FoldInterval
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +43,15 @@ def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
     networks, (capsules, cnn) = networks_over(first.candidates, folds)
     difference = capsules.less(cnn.pooled)
     winner = winner_of(difference)
-    chance = {one.name: _chance(one, first.splits.classes) for one in (capsules, cnn)}
-    useful = tuple(name for name, (better, _) in chance.items() if better)
+    chances = [_against_chance(one, first.splits.classes) for one in (capsules, cnn)]
+    useful = tuple(chance.network for chance in chances if chance.is_beaten)
     unfinished = tuple(sorted({name for fold in folds for name in fold.unfinished}))
     headline = _headline((capsules, cnn), winner, difference, useful)
     if useful:
         headline += still_learning((capsules.name, cnn.name), unfinished)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference),
-        "better than chance": " ".join(text for _, text in chance.values()),
+        "better than chance": " ".join(chance.sentence for chance in chances),
         "training": _training(unfinished, first.epochs),
     }
     if gone := sorted({one.network for one in first.candidates} - {one.name for one in networks}):
@@ -94,10 +94,7 @@ def _training(unfinished: Sequence[str], epochs: int) -> str:
     )
 
 
-def _chance(one: OverFolds, classes: Sequence[str]) -> tuple[bool, str]:
-    """Whether a network is better than always saying the largest class, and finds more of each class than guessing."""
+def _against_chance(one: OverFolds, classes: Sequence[str]) -> AgainstChance:
     labels = labels_of(one.folds)
     largest, guess = int(np.bincount(labels).argmax()), 1 / len(np.unique(labels))
-    ahead, found = one.less(labels[None] == largest), one.balanced_accuracy
-    better = ahead.low > 0 and found.low > guess
-    return better, chance_sentence(one.name, better, ahead, classes[largest], found, guess)
+    return AgainstChance(one.name, classes[largest], one.less(labels[None] == largest), one.balanced_accuracy, guess)

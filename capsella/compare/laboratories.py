@@ -26,9 +26,8 @@ from capsella.data import (
     single_images,
 )
 from capsella.data.options import LABORATORIES
-from capsella.errors import at_least, counted
-from capsella.evaluation import Interval, accuracy_interval, evaluate
-from capsella.evaluation.intervals import balanced_interval
+from capsella.errors import at_least, counted, require
+from capsella.evaluation import Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
 from capsella.grid import Grid, Row
 from capsella.papers.own_images import CHOSEN_ON
@@ -77,8 +76,8 @@ class TransferOptions:
     """Folder for the runs, transfer.json and transfer.txt."""
 
     def __post_init__(self) -> None:
-        if len(set(self.laboratories)) < max(2, len(self.laboratories)):
-            raise ValueError(f"laboratories: must be two or more different ones, got {' '.join(self.laboratories)}")
+        different = len(set(self.laboratories)) == len(self.laboratories) > 1
+        require(different, "be two or more different ones", laboratories=self.laboratories)
         at_least(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
     @property

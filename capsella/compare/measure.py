@@ -10,13 +10,19 @@ from jaxtyping import Bool
 
 from capsella.compare.trained import Trained
 from capsella.data import ImageSet, evenly
-from capsella.evaluation import Evaluation, Robustness, evaluate, measure_robustness
-from capsella.evaluation.intervals import Interval, accuracy_interval
+from capsella.evaluation import (
+    Evaluation,
+    Interval,
+    Latency,
+    Robustness,
+    accuracy_interval,
+    evaluate,
+    measure_robustness,
+    network_latencies,
+)
 from capsella.evaluation.robustness.kept import Changed
-from capsella.evaluation.times.latency import Latency, latencies
 from capsella.files import write_csv
-from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.models.inference import inference
+from capsella.models import ImageClassifier
 from capsella.training import load_run
 
 MOST_CHANGED = 300
@@ -63,7 +69,7 @@ class Measured:
 
     def model(self) -> ImageClassifier:
         """The network of the seed that validates best."""
-        return load_run(self.trained.by_seed[self.trained.best_seed].folder).model
+        return _shipped(self.trained)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; errors and accuracies in per cent, intervals as shares."""
@@ -125,7 +131,7 @@ def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: I
         CapsellaError: a run is gone or damaged.
     """
     whole = [one for one in networks if one.validation_error < float("inf")]
-    times = _latencies(whole, images)
+    times = network_latencies({one.candidate.network: _shipped(one) for one in whole}, images)
     return [
         Measured(
             one,
@@ -159,6 +165,11 @@ def write_predictions(path: Path, measured: Sequence[Measured], images: ImageSet
     write_csv(path, ("file", "class", *said), zip(files, truth, *said.values(), strict=True))
 
 
+def _shipped(one: Trained) -> ImageClassifier:
+    """The network of the seed that validates best."""
+    return load_run(one.by_seed[one.best_seed].folder).model
+
+
 def _evaluate(folder: Path, images: ImageSet) -> Evaluation:
     return evaluate(load_run(folder).model, images, batch_size=32)
 
@@ -174,17 +185,3 @@ def _changed(one: Trained, images: ImageSet) -> Changed:
             for change, seeds in curves.items()
         },
     )
-
-
-def _latencies(networks: Sequence[Trained], images: ImageSet) -> dict[str, Latency]:
-    """One image a call, from pixels to class activations; the decoder is not asked."""
-    pixels = images.images[:1].float() / 255
-    models = {one.candidate.network: load_run(one.by_seed[one.best_seed].folder).model for one in networks}
-
-    def step(model: ImageClassifier) -> object:
-        with inference(model):
-            return model.encode(pixels) if isinstance(model, CapsuleClassifier) else model(pixels)
-
-    for model in models.values():
-        step(model)
-    return latencies({name: lambda model=model: step(model) for name, model in models.items()}, calls=100)  # type: ignore[misc]

@@ -8,8 +8,8 @@ import torch
 
 from capsella.data import Splits
 from capsella.errors import unknown_name
-from capsella.models import CapsuleClassifier, ImageClassifier, list_models
-from capsella.models.base import count_parameters, shipped_parameters
+from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters, list_models
+from capsella.models.base import shipped_parameters
 from capsella.papers.own_images import recipe_for
 from capsella.training import Recipe
 
@@ -67,7 +67,7 @@ def names_of(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         found = GROUPS.get(word) or tuple(list_models(word))
         if not found:
-            raise unknown_name("models", word, (*GROUPS, *list_models()))
+            raise unknown_name("models", word, (*GROUPS, *list_models()), "`capsella models` lists the networks")
         names |= dict.fromkeys(found)
     return tuple(names)
 

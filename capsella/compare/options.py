@@ -10,11 +10,15 @@ import tyro
 
 from capsella.data import DataOptions
 from capsella.data.options import Duplicates
+from capsella.errors import at_least, require
+from capsella.grid import check_seeds
 from capsella.papers.own_images import as_other_microscopes
 from capsella.training import AugmentOptions
 from capsella.training.precision import Precision
 from capsella.types import Cells
 
+SEEDS = (0, 1, 2)
+"""Of a comparison on one split."""
 SIZES = (0.25, 0.5, 1.0)
 """Shares of the training images for the data-size curve, where every class has enough of them."""
 RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
@@ -23,25 +27,26 @@ RATES = {1: (1.0,), 3: (1 / 3, 1.0, 3.0)}
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Train capsule networks and CNNs on the images of a folder, several seeds each, and report which serves better.
+    """Train capsule networks and CNNs on your images, and report which serve better.
 
-    Every network gets the same images, changes of them, epochs, batches, seeds and number of learning rates.
+    All get the same images, epochs, batches, seeds and number of learning rates.
+
     Interrupted and called again, it goes on.
 
     Raises:
         ValueError: a field is outside its range.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional]
-    """The images: one sub-folder a class."""
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    """The folder of images: one sub-folder a class."""
     models: tuple[str, ...] = ()
     """Registered networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis,
     thesis. Default: three capsule networks and two CNNs that suit the size of the images."""
     stem: str | None = None
     """Compare class capsules and a linear layer on this stem too: a run, a folder with a backbone, or a name on the
     Hugging Face hub (OWNER/NAME). Its weights stay as they are."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Each network is trained with each of these."""
+    seeds: tuple[int, ...] | None = None
+    """Each network is trained with each of these. Default: 0, 1 and 2; with folds 0."""
     rates: Literal[1, 3] = 3
     """Learning rates tried for each network: its recipe's, and a third and three times of it; validation chooses."""
     epochs: int = 30
@@ -75,8 +80,8 @@ class ComparisonOptions:
     """Share of all images held out for the test; they are used once, after everything is chosen."""
     folds: int | None = None
     """For few images, in place of `test`: part them into this many folds, compare once for each, tested on the fold
-    that it did not see, and report over all of them. Every image is tested once. The command then takes one seed, 0,
-    unless --seeds says otherwise, and no data-size curve."""
+    that it did not see, and report over all of them. Every image is tested once. There is no data-size
+    curve."""
     fold: int | None = None
     """With `folds`: compare for this one alone, counted from 0."""
     split_file: Path | None = None
@@ -102,23 +107,17 @@ class ComparisonOptions:
     """Print what would be trained and how long that takes, and stop."""
 
     def __post_init__(self) -> None:
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: must be at least one, and each only once, got {self.seeds}")
-        if self.rates not in RATES:
-            raise ValueError(f"rates: must be 1 or 3, got {self.rates}")
+        check_seeds(self.asked_seeds)
+        require(self.rates in RATES, "be 1 or 3", rates=self.rates)
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         sizes = self.asked_sizes
         if not sizes or max(sizes) != 1 or min(sizes) <= 0 or len(set(sizes)) < len(sizes):
             raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {sizes}")
         if self.folds is not None and sizes != (1,):
             raise ValueError(f"sizes: must be 1 with folds, for which there is no data-size curve, got {sizes}")
-        for name in ("epochs", "batch_size"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: must be at least 1, got {number}")
         for name in ("minutes", "latency_limit"):
             number = getattr(self, name)
-            if number is not None and not 0 < number < math.inf:
-                raise ValueError(f"{name}: must be above 0 and finite, got {number}")
+            require(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
         _ = self.augment, self.data  # which check the other fields
 
     @property
@@ -155,6 +154,11 @@ class ComparisonOptions:
         return as_other_microscopes(changes) if self.microscopes else changes
 
     @property
+    def asked_seeds(self) -> tuple[int, ...]:
+        """The seeds, or the default ones."""
+        return self.seeds if self.seeds is not None else SEEDS if self.folds is None else (0,)
+
+    @property
     def asked_sizes(self) -> tuple[float, ...]:
         """The shares of the training images, or the default ones."""
         return self.sizes or (SIZES if self.folds is None else (1.0,))
@@ -169,6 +173,7 @@ class ComparisonOptions:
         values = dataclasses.asdict(self)
         for name in ("out", "dry_run"):
             del values[name]
+        values["seeds"] = self.asked_seeds
         for name in ("folder", "split_file"):
             values[name] = None if values[name] is None else str(values[name])
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

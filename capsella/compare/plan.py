@@ -53,7 +53,7 @@ class Plan:
     @property
     def runs_each(self) -> int:
         """Runs of each network: every learning rate with the first seed, and the best one with the others."""
-        return len(RATES[self.options.rates]) + len(self.options.seeds) - 1
+        return len(RATES[self.options.rates]) + len(self.options.asked_seeds) - 1
 
     def seconds(self, network: str, epochs: int | None = None) -> float:
         """Estimated for one run; one on a share of the images takes as many steps, and so as long."""
@@ -66,7 +66,7 @@ class Plan:
         total = sum(self.runs_each * self.seconds(one.network, epochs) for one in self.candidates)
         for family in ("capsules", "CNN"):
             each = [self.seconds(one.network, epochs) for one in self.candidates if one.family == family]
-            total += len(self.options.shares) * len(self.options.seeds) * sum(each) / len(each)
+            total += len(self.options.shares) * len(self.options.asked_seeds) * sum(each) / len(each)
         return total
 
     def data(self, share: float = 1.0) -> DataOptions:

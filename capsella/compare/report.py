@@ -10,8 +10,7 @@ from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.data import single_images
 from capsella.environment import machine, versions
-from capsella.evaluation import Robustness
-from capsella.evaluation.intervals import accuracy_interval
+from capsella.evaluation import Robustness, accuracy_interval
 from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import confusion_figure, robustness_figure
 from capsella.explain.report import reconstruction_section, tweak_section
@@ -67,14 +66,14 @@ def protocol(plan: Plan) -> str:
     changes = [f"shifts up to {given.shift} pixels"] if given.shift else []
     changes += ["mirrors"] if given.flip else []
     changes += ["those of other microscopes"] if given.microscopes else []
-    seeds = ", ".join(map(str, given.seeds))
+    seeds = given.asked_seeds
     return (
         f"Every network had the same images, the same {plan.epochs} epochs in batches of {plan.batch_size}, the same "
         f"changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with seed "
-        f"{given.seeds[0]}, the best by validation kept for all seeds ({seeds}). The epoch of each run, and the best "
-        "network of each kind, were chosen on the validation images. The test images were used once, after all that. "
-        "On a share of the training images, a network takes as many steps as on all of them. Intervals are 95 %, over "
-        f"test images {'and seeds' if len(given.seeds) > 1 else 'alone, as there is one seed'}."
+        f"{seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each run, "
+        "and the best network of each kind, were chosen on the validation images. The test images were used once, "
+        "after all that. On a share of the training images, a network takes as many steps as on all of them. Intervals "
+        f"are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
     )
 
 

@@ -47,7 +47,7 @@ def train_all(plan: Plan, console: Console) -> tuple[list[Trained], dict[Family,
     Raises:
         CapsellaError: no network of a kind could be trained; and what `train` raises.
     """
-    seeds, shares = plan.options.seeds, plan.options.shares
+    seeds, shares = plan.options.asked_seeds, plan.options.shares
     estimates = {one.network: plan.seconds(one.network) for one in plan.candidates}
     for family in FAMILIES:  # which networks the data-size curve is of is not known yet
         each = [estimates[one.network] for one in plan.candidates if one.family == family]

@@ -8,14 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from capsella.compare.sides import Side, Yardstick
-from capsella.evaluation.intervals import (
-    FoldInterval,
-    Interval,
-    McNemar,
-    balanced_interval,
-    difference_interval,
-    mcnemar,
-)
+from capsella.evaluation import FoldInterval, Interval, McNemar, balanced_interval, difference_interval, mcnemar
 from capsella.evaluation.robustness.kept import Kept, kept
 
 Winner = Literal["capsules", "CNN"]
@@ -44,6 +37,37 @@ class Verdict:
     sentences: dict[str, str]
 
 
+@dataclass(frozen=True)
+class AgainstChance:
+    """A network beside two that look at no image, with 95 % intervals.
+
+    largest: the class of the most test images. ahead: accuracy less that of always saying that class. found: the mean
+    over classes of the share that the network finds. guess: the same of guessing.
+    """
+
+    network: str
+    largest: str
+    ahead: Either
+    found: Either
+    guess: float
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether the network is shown to be better than both."""
+        return self.ahead.low > 0 and self.found.low > self.guess
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        ahead, found = self.ahead, self.found
+        return (
+            f"{self.network} {'is' if self.is_beaten else 'is not shown to be'} better than chance: it is right "
+            f"{points(ahead.estimate)} points ({points(ahead.low)} to {points(ahead.high)}) more often than always "
+            f"saying {self.largest}, and finds {100 * found.estimate:.1f} % ({100 * found.low:.1f} to "
+            f"{100 * found.high:.1f}) of a class on average, where guessing finds {100 * self.guess:.1f} %."
+        )
+
+
 def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     """Who wins, by how much, whether it is worth shipping, and what to do next.
 
@@ -55,14 +79,15 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     difference = difference_interval(capsules.hits, cnn.hits)
     pair = mcnemar(capsules.hits[capsules.shipped], cnn.hits[cnn.shipped])
     winner = winner_of(difference)
-    useful = [one for one in (capsules, cnn) if better_than_chance(one.hits, by)]
+    chances = [_against_chance(one, by) for one in (capsules, cnn)]
+    useful = [one for one, chance in zip((capsules, cnn), chances, strict=True) if chance.is_beaten]
     left = {}
     if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
         left = kept(capsules.changed, cnn.changed, by.chance)
     ship, speed = _speed(capsules, cnn, winner, useful, by.limit)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference, pair),
-        "better than chance": " ".join(_chance(one, by) for one in (capsules, cnn)),
+        "better than chance": " ".join(chance.sentence for chance in chances),
         "training": _training(by),
         "speed and size": speed,
         "changed images": _changed(capsules, cnn, left, by),
@@ -79,15 +104,6 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
         _headline(capsules, cnn, winner, difference, useful, by),
         sentences,
     )
-
-
-def better_than_chance(hits: Bool[np.ndarray, "seeds images"], by: Yardstick) -> bool:
-    """Whether a network is right more often than always saying the largest class, and finds more of each than guessing.
-
-    Both with 95 % confidence: the interval of the difference, image by image, and that of the balanced accuracy.
-    """
-    ahead = difference_interval(hits, by.labels[None] == by.largest)
-    return ahead.low > 0 and balanced_interval(hits, by.labels).low > 1 / len(np.unique(by.labels))
 
 
 def winner_of(difference: Either) -> Winner | None:
@@ -110,16 +126,6 @@ def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
     """What a headline says of the networks that were not trained to the end; nothing where all were."""
     early = [name for name in networks if name in unfinished]
     return f" But {' and '.join(early)} still learned when the training ended." if early else ""
-
-
-def chance_sentence(network: str, is_better: bool, ahead: Either, largest: str, found: Either, guess: float) -> str:
-    """Whether a network is better than chance: its accuracy less that of the largest class, and its mean recall."""
-    return (
-        f"{network} {'is' if is_better else 'is not shown to be'} better than chance: it is right "
-        f"{points(ahead.estimate)} points ({points(ahead.low)} to {points(ahead.high)}) more often than always saying "
-        f"{largest}, and finds {100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}) of a "
-        f"class on average, where guessing finds {100 * guess:.1f} %."
-    )
 
 
 def points(share: float) -> str:
@@ -163,11 +169,10 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) ->
     )
 
 
-def _chance(one: Side, by: Yardstick) -> str:
+def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
     ahead = difference_interval(one.hits, by.labels[None] == by.largest)
-    found = balanced_interval(one.hits, by.labels)
-    better, guess = better_than_chance(one.hits, by), 1 / len(np.unique(by.labels))
-    return chance_sentence(one.network, better, ahead, by.classes[by.largest], found, guess)
+    found, guess = balanced_interval(one.hits, by.labels), 1 / len(np.unique(by.labels))
+    return AgainstChance(one.network, by.classes[by.largest], ahead, found, guess)
 
 
 def _training(by: Yardstick) -> str:

@@ -21,6 +21,7 @@ from capsella.evaluation.intervals import (
     Spread,
     accuracy_interval,
     auc_interval,
+    balanced_interval,
     difference_interval,
     fold_interval,
     mcnemar,
@@ -41,5 +42,5 @@ from capsella.evaluation.rejection.table import rejection_table
 from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
 from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
-from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies
+from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies, network_latencies
 from capsella.models.confidence.reliability import Calibration, calibration

@@ -23,6 +23,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 CONFIDENCE, POWER = 0.95, 0.8
+_Part = tuple[float, int]  # of the variance of a mean: by images, or by seeds, and how many they are
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def accuracy_interval(hits: Bool[np.ndarray, "seeds images"]) -> Interval:
     """
     _check("hits", hits)
     mean, image_variance = _padded(hits.mean(0), added=4, total=2, squares=2)
-    return _interval(float(hits.mean()), mean, image_variance, hits.shape[1], [_seed_variance(hits)], [len(hits)], 0, 1)
+    return _interval(float(hits.mean()), mean, (image_variance, hits.shape[1]), [_over_seeds(hits.mean(1))])
 
 
 def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.ndarray, " images"]) -> Interval:
@@ -186,9 +187,8 @@ def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.nda
     # The pseudo images widen the interval, but must not move it: a rare class would be half right by them alone.
     variances = [_padded(one.mean(0), added=4, total=2, squares=2)[1] for one in classes]
     images = hits.shape[1] - len(classes) + 1
-    seed_variance = float(by_seed.var(ddof=1)) / len(hits) if len(hits) > 1 else 0.0
     mean, variance = float(by_seed.mean()), sum(variances) / len(classes) ** 2
-    return _interval(mean, mean, variance, images, [seed_variance], [len(hits)], 0, 1)
+    return _interval(mean, mean, (variance, images), [_over_seeds(by_seed)])
 
 
 def difference_interval(
@@ -207,8 +207,8 @@ def difference_interval(
         raise ValueError(f"second: must be of the same {first.shape[1]} images as first, got {second.shape[1]}")
     apart = first.mean(0) - second.mean(0)
     mean, image_variance = _padded(apart, added=2, total=0, squares=1)
-    seeds = [_seed_variance(first), _seed_variance(second)]
-    return _interval(float(apart.mean()), mean, image_variance, len(apart), seeds, [len(first), len(second)], -1, 1)
+    seeds = [_over_seeds(first.mean(1)), _over_seeds(second.mean(1))]
+    return _interval(float(apart.mean()), mean, (image_variance, len(apart)), seeds, least=-1.0)
 
 
 def fold_interval(
@@ -274,26 +274,24 @@ def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squa
     return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
 
 
-def _seed_variance(hits: Bool[np.ndarray, "seeds images"]) -> float:
-    """What seeds add to the variance of the mean; 0 where there is one."""
-    return float(hits.mean(1).var(ddof=1)) / len(hits) if len(hits) > 1 else 0.0
+def _over_seeds(accuracies: Float[np.ndarray, " seeds"]) -> _Part:
+    """What seeds add to the variance of the mean, 0 where there is one; and how many they are."""
+    seeds = len(accuracies)
+    return float(accuracies.var(ddof=1)) / seeds if seeds > 1 else 0.0, seeds
 
 
 def _interval(
-    estimate: float,
-    centre: float,
-    image_variance: float,
-    images: int,
-    seed_variances: list[float],
-    seeds: list[int],
-    least: float,
-    most: float,
+    estimate: float, centre: float, over_images: _Part, over_seeds: Sequence[_Part], least: float = 0.0
 ) -> Interval:
-    parts = [(image_variance, images - 1)]
-    parts += [(variance, count - 1) for variance, count in zip(seed_variances, seeds, strict=True) if variance > 0]
+    """Student's interval around `centre`, from `least` to 1 and with the estimate in it.
+
+    Degrees of freedom by Satterthwaite, of the parts that are not 0.
+    """
+    parts = [over_images, *(part for part in over_seeds if part[0] > 0)]
     variance = sum(part for part, _ in parts)
-    degrees = variance**2 / sum(part**2 / free for part, free in parts)
+    degrees = variance**2 / sum(part**2 / (count - 1) for part, count in parts)
     half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
-    seed_error = sum(seed_variances) ** 0.5 if min(seeds) > 1 else None
-    low, high = max(least, centre - half), min(most, centre + half)
-    return Interval(estimate, min(low, estimate), max(high, estimate), image_variance**0.5, seed_error, degrees)
+    several = min(seeds for _, seeds in over_seeds) > 1
+    seed_error = sum(part for part, _ in over_seeds) ** 0.5 if several else None
+    low, high = max(least, centre - half), min(1.0, centre + half)
+    return Interval(estimate, min(low, estimate), max(high, estimate), over_images[0] ** 0.5, seed_error, degrees)

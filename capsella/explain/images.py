@@ -8,7 +8,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.data.reading import read_image
+from capsella.data import read_image
 from capsella.errors import CapsellaError
 from capsella.evaluation import Broken, find_images
 from capsella.explain.image_grids import show, tweaks

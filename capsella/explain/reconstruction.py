@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Int64, Integer
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.data.pairs import PairSet
+from capsella.data import PairSet
 from capsella.errors import require
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain.image_grids import overlay_figure

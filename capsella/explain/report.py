@@ -7,9 +7,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from capsella.data.batches import evenly
-from capsella.data.pairs import PairSet
-from capsella.data.split.sets import LabelledImages
+from capsella.data import LabelledImages, PairSet, evenly
 from capsella.evaluation import Evaluation, percent, with_interval
 from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.explain.page import pictures_of, render_page

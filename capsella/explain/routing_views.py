@@ -16,8 +16,8 @@ from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages, PadCapsule
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.models.resnet import ResidualBlock
-from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, coupling_entropy, diagnose, record
-from capsella.routing.convolution import capsule_votes, gather_windows
+from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, capsule_votes, coupling_entropy, diagnose, record
+from capsella.routing.convolution import gather_windows
 from capsella.types import Capsules
 
 

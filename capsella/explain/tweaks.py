@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.errors import at_least
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import check_decoder, inference
@@ -59,8 +60,7 @@ def largest_elements(
     Raises:
         ValueError: a model without a decoder, an image of another shape, a target outside the classes, none wanted.
     """
-    if most < 1:
-        raise ValueError(f"most: must be at least 1, got {most}")
+    at_least(1, most=most)
     _check(model, image, target)
     with inference(model) as device:
         poses, activations = model.encode(image.unsqueeze(0).to(device))

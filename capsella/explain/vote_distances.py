@@ -8,7 +8,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, at_least
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.routing import RoutingTrace, record
@@ -32,7 +32,7 @@ def vote_distances(trace: RoutingTrace, bins: int = 40) -> VoteDistances:
     Raises:
         ValueError: fewer than one bin, or a trace without distances: only EM routing keeps them.
     """
-    _check_bins(bins)
+    at_least(1, bins=bins)
     if not trace.distances:
         raise ValueError(f"trace: must have vote distances, which EM routing keeps; got one of {trace.name!r} routing")
     return distance_histograms(trace.distances, trace.couplings, bins)
@@ -46,7 +46,7 @@ def distance_histograms(
     Raises:
         ValueError: fewer than one bin, no iteration, or not as many of both.
     """
-    _check_bins(bins)
+    at_least(1, bins=bins)
     if not distances or len(distances) != len(couplings):
         raise ValueError(
             f"distances, couplings: must be one of each per iteration, got {len(distances)} and {len(couplings)}"
@@ -58,11 +58,6 @@ def distance_histograms(
         values, shares = (tensor.flatten(0, 1).T.double().cpu().numpy() for tensor in (of_one, given))  # [j b·i]
         weights.append([np.histogram(v, edges, weights=w)[0] for v, w in zip(values, shares, strict=True)])
     return VoteDistances(edges, np.array(weights))
-
-
-def _check_bins(bins: int) -> None:
-    if bins < 1:
-        raise ValueError(f"bins: must be at least 1, got {bins}")
 
 
 def has_vote_distances(model: ImageClassifier) -> bool:

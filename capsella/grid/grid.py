@@ -39,8 +39,15 @@ class Row:
     def task(self, compute: Callable[..., T], runs: Path, seed: int, machine: Machine) -> Task[T]:
         """The run with that seed, to be computed."""
         recipe = replace(self.recipe, seed=seed)
-        what, cost = f"{self.slug}, seed {seed}", self.cost or self.slug
-        return Task(what, cost, compute, recipe, self.folder(runs, seed), self.recipe_name, machine)
+        return Task(
+            f"{self.slug}, seed {seed}",
+            _cost(self),
+            compute,
+            recipe,
+            self.folder(runs, seed),
+            self.recipe_name,
+            machine,
+        )
 
 
 class Validated(NamedTuple):

@@ -48,7 +48,7 @@ class Entry:
             words += f" --seeds {' '.join(map(str, range(seeds)))}"
         if self.source:
             words += f" --data {self.source}"
-        return f"{words} --folder {self.folder}"
+        return f"{words} --out {self.folder}"
 
     def results(self, seeds: int) -> Results:
         """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""

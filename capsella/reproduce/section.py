@@ -10,7 +10,7 @@ import numpy as np
 
 from capsella.compare.figures import learning_figure
 from capsella.errors import CapsellaError
-from capsella.evaluation.intervals import accuracy_interval
+from capsella.evaluation import accuracy_interval
 from capsella.explain.page import embedded
 from capsella.grid import Results, hits_of
 from capsella.papers.kinds.published import ours_columns

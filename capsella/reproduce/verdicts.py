@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from capsella.errors import CapsellaError
-from capsella.evaluation.intervals import Interval, difference_interval
+from capsella.evaluation import Interval, difference_interval
 from capsella.grid import hits_of, still_learned
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.stopped_table import StoppedTable

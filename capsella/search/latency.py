@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from capsella.data.images import ImageSet
+from capsella.data import ImageSet
 from capsella.evaluation import latencies
 from capsella.export.bench import MAKERS, UnavailableError
 from capsella.export.graph import with_backend

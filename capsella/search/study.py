@@ -66,15 +66,9 @@ class Study:
         from capsella.search.sampler import RungSampler, directions, hush
 
         hush()
-        is_file = url.startswith("sqlite")
-        connect = {"connect_args": {"timeout": WAIT_FOR_LOCK}} if is_file else {}
         sampler = RungSampler(space, seed, records_of)
         try:
-            storage = optuna.storages.RDBStorage(
-                url, engine_kwargs=connect, heartbeat_interval=max(1, min(HEARTBEAT, grace // 3)), grace_period=grace
-            )
-            if is_file:
-                _one_at_a_time(storage.engine)
+            storage = _storage(url, grace)
             study = optuna.create_study(
                 storage=storage,
                 study_name=name,
@@ -209,6 +203,18 @@ class Claim:
         except optuna.exceptions.UpdateFinishedTrialError:
             return
         self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
+
+
+def _storage(url: str, grace: int) -> Any:
+    """Optuna's storage in a database; a file waits for its lock, and has one writer at a time."""
+    import optuna
+
+    is_file, heartbeat = url.startswith("sqlite"), max(1, min(HEARTBEAT, grace // 3))
+    connect = {"connect_args": {"timeout": WAIT_FOR_LOCK}} if is_file else {}
+    storage = optuna.storages.RDBStorage(url, connect, heartbeat_interval=heartbeat, grace_period=grace)
+    if is_file:
+        _one_at_a_time(storage.engine)
+    return storage
 
 
 def _one_at_a_time(engine: Any) -> None:

@@ -18,7 +18,7 @@ from capsella.share.drawing import drawer_of
 from capsella.share.engine import add_engine, check_readable
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
-from capsella.training import Run
+from capsella.training import Run, run_names
 
 MOST_IMAGES = 20
 MOST_MEGABYTES = 10.0
@@ -65,12 +65,13 @@ def share_runs(
         network: put the networks in as well, so that readers can draw or drop images of their own.
 
     Raises:
-        ValueError: no run or more than two, no images, no room; a network in the page that draws random numbers.
+        ValueError: no run, more than two, or one twice; no images, no room; a network in the page that draws random
+            numbers.
         CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch; a network
             in the page whose images a page cannot read.
     """
     _check_options(runs, images, megabytes)
-    with_capsules, cnns = parted(dict(zip(names_of(runs), runs, strict=True)))
+    with_capsules, cnns = parted(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
     for model in named.values() if network else ():
         check_readable(model)
@@ -164,12 +165,6 @@ def page_content(
 def page_title(names: Iterable[str]) -> str:
     """Of the browser's tab."""
     return f"{' and '.join(names)}: inside a capsule network"
-
-
-def names_of(runs: Sequence[Run]) -> list[str]:
-    """What a page calls runs: by their folders, and by number where two folders have one name."""
-    names = [run.folder.resolve().name for run in runs]
-    return [f"{name} ({number + 1})" if names.count(name) > 1 else name for number, name in enumerate(names)]
 
 
 def capsules_of(run: Run) -> CapsuleClassifier:

@@ -1,7 +1,7 @@
 """The folder of a run: the one place that knows what is in it, how it is written and how it is read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from capsella.environment import environment
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, require
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
 from capsella.training.devices import starts_training
@@ -187,6 +187,26 @@ def new_run_folder(runs: Path, name: str) -> Path:
     while (folder := runs / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
     return folder
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """What several runs are called: each by the end of its path that no other has, mostly the folder's name.
+
+    Raises:
+        ValueError: no folder, or one twice.
+
+    >>> run_names([Path("/seven/run"), Path("/eight/run"), Path("/eight/cnn")])
+    ['seven/run', 'eight/run', 'cnn']
+    """
+    require(bool(folders), "name the folder of at least one run", runs=list(folders))
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise ValueError(f"runs: must each be named once, got {', '.join(map(str, folders))}")
+    names = []
+    for own in parts:
+        alone = (k for k in range(1, len(own) + 1) if [other[-k:] for other in parts].count(own[-k:]) == 1)
+        names.append(str(Path(*own[-next(alone) :])))
+    return names
 
 
 def load_run(folder: str | Path) -> Run:

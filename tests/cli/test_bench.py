@@ -80,7 +80,9 @@ class TestBackends:
 
     def test_names_that_are_none(self, cli):
         assert "networks: must name at least one run or network" in cli("bench").err
-        assert "networks: must match a registered network, got 'no*'" in cli("bench", "no*").err
+        rule = "networks: must be folders of runs or registered networks, got"
+        assert f"{rule} 'no*'; `capsella models` lists these" in cli("bench", "no*").err
+        assert f"{rule} 'sabour2017_capsnt'; did you mean sabour2017_capsnet" in cli("bench", "sabour2017_capsnt").err
         assert "resume: must come with --out" in cli("bench", "hinton2018_cnn", "--resume").err
         assert "did you mean sabour2017_capsnet" in cli("bench", "sabour2017_capsnt").err
         assert "backends: must be a registered name, got 'egaer'; did you mean eager" in (

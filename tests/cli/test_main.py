@@ -59,11 +59,29 @@ def test_help_groups_the_commands(cli, monkeypatch):
         assert [line.split()[0] for line in lines[heading + 1 : heading + 1 + len(verbs)]] == list(verbs)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "compare"])  # whose texts are those of its options
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_fits_80_columns(cli, verb, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = [line for line in cli(verb, "--help").out.splitlines() if not line.startswith("usage: ")]
     assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["compare"], ["IMAGES The folder of images", "(required)", "(default: 30)"]),
+        (["predict"], ["column `path` or `bytes`. (required)", "(default: 64)"]),
+        (["explain"], ["Image files, or folders to look for images in."]),
+        (["explore"], ["(default: runs/demo)"]),
+        (["reproduce"], ["[PAPER] One paper"]),
+        (["train", "demo"], ["(default: 12)"]),
+    ],
+)
+def test_help_states_a_default_where_there_is_one(cli, words, texts):
+    shown = " ".join(cli(*words, "--help").out.replace("│", " ").split())
+    assert [text for text in texts if text not in shown] == []
+    assert "(default: )" not in shown
+    assert "(default: None)" not in shown
 
 
 def test_help_wraps_texts_at_the_width_of_the_screen(cli, monkeypatch):

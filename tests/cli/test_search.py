@@ -76,7 +76,7 @@ def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
         (["demo", "--minutes", "-1"], "minutes: must be above 0"),
         (["demo", "--objectives", "ms"], "objectives: must have error among them"),
         (["demo", "--tune", "colour"], "'colour' must name one field of the space"),
-        (["demo", "--space", "gone.py"], "gone.py"),
+        (["demo", "--space", "gone.py"], "gone.py: no such file"),
         (["gone.json"], "gone.json: must be a recipe's JSON file"),
     ],
 )

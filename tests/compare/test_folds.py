@@ -128,6 +128,12 @@ def test_options(images, tmp_path):
         ComparisonOptions(images, folds=3, fold=3)
     assert str(ComparisonOptions(images, folds=3).output) == "runs/compare-colours-folds3"
     assert str(ComparisonOptions(images, folds=3, fold=1).output) == "runs/compare-colours-folds3/fold1"
+    assert ComparisonOptions(images).asked_seeds == (0, 1, 2)
+    assert ComparisonOptions(images, folds=3).asked_seeds == (0,)
+    assert ComparisonOptions(images, folds=3, seeds=(0, 1, 2)).to_dict()["seeds"] == [0, 1, 2]
+    assert ComparisonOptions(images, folds=3).to_dict()["seeds"] == [0]  # as the files of older comparisons have it
+    with pytest.raises(ValueError, match=r"seeds: must be at least one, and each only once, got \(\)"):
+        ComparisonOptions(images, seeds=())
     with pytest.raises(CapsellaError, match="the class 'green' has 9 images for 10 folds"):
         first_plan(ComparisonOptions(images, models=NETWORKS, folds=10, out=tmp_path))
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 from rich.console import Console
 
 from capsella.errors import CapsellaError
-from capsella.training import load_run, new_run_folder, resume
+from capsella.training import load_run, new_run_folder, resume, run_names
 from capsella.training.run import RunFolder
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -196,3 +197,14 @@ def test_bad_metrics_are_named(tmp_path, text, message):
         (tmp_path / "metrics.csv").write_text(text)
     with pytest.raises(CapsellaError, match=message):
         RunFolder(tmp_path).read_metrics()
+
+
+def test_runs_are_called_by_what_tells_their_folders_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_names([Path("runs/demo")]) == run_names([tmp_path / "demo"]) == ["demo"]
+    assert run_names([Path("a/x/run"), Path("b/x/run"), Path("cnn")]) == ["a/x/run", "b/x/run", "cnn"]
+    assert run_names([Path("/run"), Path("/a/run")]) == ["/run", "a/run"]
+    with pytest.raises(ValueError, match=r"runs: must name the folder of at least one run, got \[\]"):
+        run_names([])
+    with pytest.raises(ValueError, match="runs: must each be named once, got a, b/"):
+        run_names([Path("a"), Path("b/../a")])

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from capsella.data.batches import batches
-from capsella.data.split.sets import LabelledImages
+from capsella.data import LabelledImages, batches
 from capsella.errors import at_least, require
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
 from capsella.evaluation.intervals import mean_share_interval, wilson_interval

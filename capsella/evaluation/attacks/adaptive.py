@@ -8,8 +8,8 @@ from torch import Tensor
 
 from capsella.evaluation.attacks.log_odds import log_odds, margin
 from capsella.evaluation.attacks.methods import attacked_mode, check_attack
-from capsella.models import ImageClassifier
-from capsella.models.novelty.fitted import REFUSE, Novelty
+from capsella.models import ImageClassifier, Novelty
+from capsella.models.novelty.fitted import REFUSE
 from capsella.models.novelty.observe import answer, only_as_needed
 
 _FOOLED = 1e9  # an image that fools the network is better than any that does not, however strange it is

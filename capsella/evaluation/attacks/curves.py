@@ -11,15 +11,13 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from capsella.data.batches import batches
-from capsella.data.images import ImageSet
+from capsella.data import ImageSet, batches
 from capsella.errors import at_least, not_negative, require
 from capsella.evaluation.attacks.adaptive import adaptive_attack
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
-from capsella.models import ImageClassifier
+from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
-from capsella.models.novelty.fitted import Novelty
 from capsella.models.novelty.observe import answer, only_as_needed
 
 FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5

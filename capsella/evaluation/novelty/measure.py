@@ -13,9 +13,9 @@ from capsella.data import ImageSet, batches
 from capsella.errors import require
 from capsella.evaluation.intervals import auc_interval, wilson_interval
 from capsella.evaluation.novelty.elsewhere import Elsewhere
-from capsella.models import ImageClassifier
+from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
-from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse, images_to_refuse
+from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.novelty.scores import class_logits, doubt, energy
 

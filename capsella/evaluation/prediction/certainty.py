@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from capsella.errors import CapsellaError, require
 from capsella.evaluation.prediction.predict import Prediction
-from capsella.models.confidence.fitted import Confidence, check_coverage, images_needed
-from capsella.models.novelty.fitted import REFUSE, Novelty, check_refuse, images_to_refuse
+from capsella.models import Confidence, Novelty, images_needed
+from capsella.models.confidence.fitted import check_coverage
+from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
 
 Value = float | list[int] | bool | str | None
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from capsella.data.decoding import Chunk, decode_files
 from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.listing import image_files
-from capsella.models import ImageClassifier
+from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
-from capsella.models.novelty.fitted import Novelty
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.packed import packed
 

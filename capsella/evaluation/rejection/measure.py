@@ -15,8 +15,8 @@ from torch import Tensor
 from capsella.errors import require
 from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.intervals import wilson_interval
-from capsella.models import ImageClassifier
-from capsella.models.confidence.fitted import Confidence, images_needed, logits_of
+from capsella.models import Confidence, ImageClassifier, images_needed
+from capsella.models.confidence.fitted import logits_of
 from capsella.models.confidence.reliability import calibration
 from capsella.models.confidence.temperature import log_loss
 

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from capsella.data.batches import batches
-from capsella.data.images import ImageSet
+from capsella.data import ImageSet, batches
 from capsella.errors import not_negative, require
 from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.robustness.changes import PERTURBATIONS, perturbation

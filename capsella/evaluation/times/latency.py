@@ -4,11 +4,15 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from capsella.data import ImageSet
 from capsella.errors import at_least, not_negative, require
+from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.inference import inference
 
 LEAST_CALLS = 100
 """Fewer have no 99th percentile."""
@@ -85,6 +89,19 @@ def latencies(
         if enabled:
             gc.enable()
     return {name: Latency.of(seconds) for name, seconds in taken.items()}
+
+
+def network_latencies(models: Mapping[str, ImageClassifier], images: ImageSet) -> dict[str, Latency]:
+    """Times of one image a call, from pixels to class activations, all networks in turn; decoders are not asked."""
+    pixels = images.images[:1].float() / 255
+
+    def step(model: ImageClassifier) -> object:
+        with inference(model):
+            return model.encode(pixels) if isinstance(model, CapsuleClassifier) else model(pixels)
+
+    for model in models.values():
+        step(model)
+    return latencies({name: partial(step, model) for name, model in models.items()}, calls=LEAST_CALLS)
 
 
 def best_throughput(

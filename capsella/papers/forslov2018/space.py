@@ -1,8 +1,7 @@
 """What `capsella search` changes of an EM-NET: its size, down to a few milliseconds an image, its routing, training."""
 
 from capsella.papers.forslov2018.recipes import EMNETS
-from capsella.search.defaults import around, with_own
-from capsella.search.space import Choice, Range, Space, register_space
+from capsella.search import Choice, Range, Space, around, register_space, with_own
 from capsella.training import Recipe
 
 

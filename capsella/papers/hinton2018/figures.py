@@ -6,8 +6,8 @@ import torch
 
 from capsella.data import LabelledImages, single_images
 from capsella.evaluation import evaluate
-from capsella.explain.reconstruction import pick_examples
-from capsella.explain.vote_distances import VoteDistances, class_vote_distances, vote_examples_figure
+from capsella.explain import VoteDistances, class_vote_distances, pick_examples
+from capsella.explain.vote_distances import vote_examples_figure
 from capsella.grid import BudgetName
 from capsella.models import ImageClassifier
 from capsella.papers.hinton2018.tables import best_row

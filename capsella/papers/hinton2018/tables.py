@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from capsella.grid import Budget, BudgetName, Budgets
 from capsella.losses import Classification
-from capsella.models.multi_crop import CROPS, MultiCrop
+from capsella.models import MultiCrop
+from capsella.models.multi_crop import CROPS
 from capsella.papers.hinton2018 import paper
 from capsella.papers.kinds.error_table import AgainRow, ErrorRow, ErrorTable
 from capsella.training import ModelOptions, Recipe

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capsella.data import ImageSet, batches, evenly, load_data, single_images
 from capsella.errors import CapsellaError
-from capsella.evaluation import AttackOptions, attack_networks, latencies
+from capsella.evaluation import AttackOptions, attack_networks, network_latencies
 from capsella.files import write_json
 from capsella.losses import total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
@@ -100,16 +100,7 @@ def times(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, f
     """Median milliseconds of a call with one image, all networks in turn; read from `path` where they are all there."""
     known: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if not set(runs) <= set(known):
-        pixels = images.images[:1].float() / 255
         models = {slug: load_run(run).model for slug, run in runs.items()}
-
-        def step(model: ImageClassifier) -> object:
-            with inference(model):
-                return model(pixels)
-
-        for model in models.values():
-            step(model)
-        steps = {slug: lambda model=model: step(model) for slug, model in models.items()}
-        known = {slug: latency.p50 for slug, latency in latencies(steps, calls=100).items()}
+        known = {slug: latency.p50 for slug, latency in network_latencies(models, images).items()}
         write_json(path, known)
     return {slug: known[slug] for slug in runs}

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from capsella.data import LabelledImages, PairSet, single_images
 from capsella.evaluation import evaluate
+from capsella.explain import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
 from capsella.explain.image_grids import reconstruction_figure, tweak_figure
-from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct, share_nearest_own
-from capsella.explain.tweaks import OFFSETS, dimension_tweaks
+from capsella.explain.reconstruction import pair_name, share_nearest_own
 from capsella.grid import BudgetName, Row
 from capsella.models import ImageClassifier
 from capsella.papers.kinds.run_figure import Drawn, RunFigure

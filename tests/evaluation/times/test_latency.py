@@ -2,9 +2,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
+from capsella.data import ImageSet
 from capsella.evaluation.times import latency
-from capsella.evaluation.times.latency import Latency, best_throughput, latencies
+from capsella.evaluation.times.latency import Latency, best_throughput, latencies, network_latencies
+from capsella.models import create_model
 
 
 def test_percentiles_are_numpys_in_milliseconds():
@@ -86,3 +89,16 @@ def test_the_best_batch_by_images_a_second():
 def test_batch_sizes_that_are_none(sizes):
     with pytest.raises(ValueError, match="batch_sizes: must be at least one number of at least 1"):
         best_throughput(lambda size: None, sizes)
+
+
+def test_networks_take_one_image_a_call_and_no_decoder_is_asked(monkeypatch):
+    capsules = create_model("sabour2017_capsnet", image_size=17, classes=2)
+    cnn = create_model("hinton2018_cnn", image_size=17, classes=2)
+    images = ImageSet(torch.zeros(3, 1, 17, 17, dtype=torch.uint8), torch.tensor([0, 1, 0]), ("a", "b"))
+    monkeypatch.setattr(capsules, "decode", None)
+    seen = []
+    capsules.register_forward_pre_hook(lambda *_: seen.append("decoded"))
+    cnn.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape)))
+    found = network_latencies({"capsules": capsules, "cnn": cnn}, images)
+    assert set(seen) == {(1, 1, 17, 17)}
+    assert {name: one.calls for name, one in found.items()} == {"capsules": 100, "cnn": 100}
