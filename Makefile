@@ -16,8 +16,9 @@ demo: .venv/installed
 	$(BIN)/capsella train demo
 	@echo 'next: $(BIN)/capsella explore   turn the dials of what was trained, in the browser'
 
+# Folder after folder: xdist's own order leaves files of few and long tests for the end, where one process waits.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 20
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 lint: .venv/installed
 	$(BIN)/ruff check .

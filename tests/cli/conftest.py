@@ -1,7 +1,8 @@
 """A folder of one's own images, a run trained on it, and the command line called in this process."""
 
+import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +12,15 @@ import torch
 from PIL import Image
 
 from capsella.cli import main
+from capsella.explain.plots import write_png
 
 SIZE = 17  # the least that CapsNet's kernels allow
 CLASSES = ("columns", "rows", "rings")
 PER_CLASS = 11  # 8 to train, 1 to validate, 2 to test
 SHORT = ["--size", str(SIZE), "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
+# CapsNet with a tenth of its weights, which take the time: its layers are all there.
+NARROW = ["--model.primary-types", "4", "--model.decoder-width", "16"]
+CAPSNET = ["images-capsnet", *NARROW]
 
 
 class Answer(NamedTuple):
@@ -24,6 +29,22 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="module", autouse=True)  # one of the session would last into other folders
+def _empty_pictures_in_reports() -> Iterator[None]:
+    """To draw them takes longer than a short training. `trained` has real ones, and tests/explain looks at them."""
+    picture = io.BytesIO()
+    Image.new("L", (1, 1)).save(picture, format="PNG")
+
+    def write_empty(figure: object, path: Path) -> bytes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture.getvalue())
+        return picture.getvalue()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.explain.page.write_png", write_empty)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -77,5 +98,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(images: Path) -> Path:
     """The run that `capsella train images-capsnet --data.path FOLDER` leaves."""
     folder = images.parent / "run"
-    main(["train", "images-capsnet", "--data.path", str(images), *SHORT, "--out", str(folder)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.explain.page.write_png", write_png)
+        main(["train", *CAPSNET, "--data.path", str(images), *SHORT, "--out", str(folder)])
     return folder

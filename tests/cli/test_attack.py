@@ -6,9 +6,18 @@ import pytest
 from PIL import Image
 
 from capsella.cli import main
+from tests.cli.conftest import SHORT
 
-SHORT = ["--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
 QUICK = ["--epsilons", "0.1", "0.5", "--steps", "2", "--restarts", "1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_steps():
+    """Of the attack with every image within reach, which `QUICK` does not shorten."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.evaluation.attacks.curves.FULL_REACH_STEPS", 2)
+        patch.setattr("capsella.evaluation.attacks.curves.FULL_REACH_RESTARTS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,17 @@
 import csv
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
-SHORT = ("--of", "digits", "--size", "9", "--epoch-images", "16", "--validation-pairs", "10", "--test-pairs", "20")
+from capsella.data.toys import render_toys
+from tests.cli.conftest import NARROW
+
+PAIRS = ["--of", "digits", "--epoch-images", "16", "--validation-pairs", "10", "--test-pairs", "20"]
+SHORT = [*NARROW, *PAIRS, "--size", "9"]
 
 
 @pytest.fixture
@@ -47,14 +52,16 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
     assert row["class"] == " + ".join(strongest)
 
 
-def test_a_run_meets_images_of_another_source(cli, tmp_path) -> None:
+def test_a_run_meets_images_of_another_source(cli, tmp_path, monkeypatch) -> None:
     folder = tmp_path / "run"
     short = ("--epochs", "1", "--size", "17", "--per-class", "2", "--test-per-class", "3", "--accelerator", "cpu")
-    assert cli("train", "demo", *short, "--out", folder).code == 0
+    assert cli("train", "demo", *NARROW, *short, "--out", folder).code == 0
     answer = cli("evaluate", folder, "--data", "digits", "--split", "test")
     assert answer.code == 0, answer.err
     own, other = (json.loads((folder / f"{name}.json").read_text()) for name in ("test", "digits-test"))
     assert other == own
+    few = partial(render_toys, elevations=(30,), azimuths=(0, 60), size=17)
+    monkeypatch.setattr("capsella.data.toys.render_toys", few)
     answer = cli("evaluate", folder, "--data", "toys", "--split", "test")
     assert answer.code == 1
     assert "data: must have the classes, size and channels of the run, 0, 1, 2" in answer.err

@@ -7,15 +7,16 @@ import pytest
 
 from capsella.cli import main, repeated
 from capsella.training import RunFolder, load_run
+from tests.cli.conftest import NARROW, SHORT
 
-SHORT = ["--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
+QUICK = [*NARROW, *SHORT]
 
 
 @pytest.fixture(scope="module")
 def folded(images):
     """The folder that `capsella train … --folds 3` leaves."""
     folder = images.parent / "folds"
-    main(["train", "images-capsnet", str(images), *SHORT, "--folds", "3", "--out", str(folder)])
+    main(["train", "images-capsnet", str(images), *QUICK, "--folds", "3", "--out", str(folder)])
     return folder
 
 
@@ -54,7 +55,7 @@ def test_each_fold_is_a_run_of_its_own(folded, cli):
 
 
 def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch):
-    words = ["train", "images-capsnet", images, *SHORT, "--folds", 3, "--out", tmp_path / "f"]
+    words = ["train", "images-capsnet", images, *QUICK, "--folds", 3, "--out", tmp_path / "f"]
     usual, trained = repeated.trained_run, []
 
     def stopped(recipe, folder, *arguments):
@@ -79,7 +80,7 @@ def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch)
 
 def test_one_fold_alone(cli, images, tmp_path, folded):
     answer = cli(
-        "train", "images-capsnet", images, *SHORT, "--folds", 3, "--fold", 1, "--seeds", 1, "--out", tmp_path / "f"
+        "train", "images-capsnet", images, *QUICK, "--folds", 3, "--fold", 1, "--seeds", 1, "--out", tmp_path / "f"
     )
     assert answer.code == 0
     ours, theirs = (RunFolder(folder).read("test") for folder in (tmp_path / "f", folded / "fold1"))
@@ -87,11 +88,11 @@ def test_one_fold_alone(cli, images, tmp_path, folded):
 
 
 def test_what_cannot_be(cli, images, folded, tmp_path):
-    answer = cli("train", "images-capsnet", images, *SHORT, "--folds", 3, "--seeds", 2, "--out", tmp_path / "f")
+    answer = cli("train", "images-capsnet", images, *QUICK, "--folds", 3, "--seeds", 2, "--out", tmp_path / "f")
     assert answer.code == 2
     assert "seeds: must be 1 with folds, which are trained once each, got 2" in " ".join(answer.err.split())
-    answer = cli("train", "images-capsnet", images, *SHORT, "--folds", 4, "--out", folded)
+    answer = cli("train", "images-capsnet", images, *QUICK, "--folds", 4, "--out", folded)
     assert f"{folded / 'fold0'} holds a run of another recipe" in answer.err
-    answer = cli("train", "images-capsnet", images, *SHORT, "--folds", 12, "--out", tmp_path / "f")
+    answer = cli("train", "images-capsnet", images, *QUICK, "--folds", 12, "--out", tmp_path / "f")
     assert "folds: must be at most the number of images of every class" in answer.err
     assert not (tmp_path / "f").exists()

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from capsella.training import Machine, resume, train
 from capsella.training.run import RunFolder
+from tests.cli.conftest import CAPSNET
 
 WORDS = [
     "--size",
@@ -57,7 +58,7 @@ def assert_close(one, other, tmp_path):
 
 def test_its_processes_train_one_network_and_another_number_goes_on(cli, images, tmp_path):
     """Without augmentation a batch's gradient is the mean over its parts: runs agree to rounding."""
-    words = ["train", "images-capsnet", "--path", images, *WORDS, "--out"]
+    words = ["train", *CAPSNET, "--path", images, *WORDS, "--out"]
     process = torchrun(*words, tmp_path / "two")
     out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
@@ -76,7 +77,7 @@ def test_its_processes_train_one_network_and_another_number_goes_on(cli, images,
 
 
 def test_a_process_that_is_killed_ends_all_with_a_sentence_and_resume_goes_on(images, tmp_path):
-    words = ["train", "images-capsnet", "--path", images, *WORDS, "--epochs", 40, "--out", tmp_path / "run"]
+    words = ["train", *CAPSNET, "--path", images, *WORDS, "--epochs", 40, "--out", tmp_path / "run"]
     process = torchrun(*words)
     while not (tmp_path / "run" / "metrics.csv").exists():
         assert process.poll() is None, process.communicate()
@@ -94,9 +95,16 @@ def test_a_process_that_is_killed_ends_all_with_a_sentence_and_resume_goes_on(im
     assert len(rows(again.folder)) == done + 1
 
 
-def test_the_number_of_devices_is_torchruns(images, tmp_path):
-    process = torchrun("train", "images-capsnet", "--path", images, *WORDS, "--devices", 3, "--out", tmp_path / "run")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode != 0
-    assert "devices: must be left out under torchrun, which started 2 processes here, got 3" in err
+def test_the_number_of_devices_is_torchruns(cli, images, tmp_path, monkeypatch):
+    """Here as one of its processes, which know each other by these variables."""
+    known = {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "GROUP_RANK": "0"}
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    answer = cli("train", *CAPSNET, "--path", images, *WORDS, "--devices", 3, "--out", tmp_path / "run")
+    assert answer.code != 0
+    assert "devices: must be left out under torchrun, which started 2 processes here, got 3" in answer.err
     assert not (tmp_path / "run").exists()

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from capsella.training import train
 from capsella.training.run import RunFolder
+from tests.cli.conftest import CAPSNET, SHORT
 
-SHORT = ["--size", "17", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--no-flip"]
 TIMES = ("images_per_second", "seconds")
 
 
@@ -41,7 +41,8 @@ def test_a_run_leaves_everything_a_user_needs(trained):
 
 def test_the_command_in_the_result_trains_the_same(trained, images):
     result = json.loads((trained / "result.json").read_text())
-    assert result["command"].startswith("capsella train images-capsnet --data.path ")
+    assert result["command"].startswith("capsella train images-capsnet --model.primary-types 4 ")
+    assert " --data.path " in result["command"]
     assert "--epochs 1" in result["command"]
     assert result["recipe"]["data"]["path"] == str(images)
     assert result["environment"]["torch"] == torch.__version__
@@ -49,15 +50,15 @@ def test_the_command_in_the_result_trains_the_same(trained, images):
 
 def test_the_default_folder_is_numbered_and_an_existing_one_refused(cli, images, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "images-cnn").mkdir(parents=True)
-    answer = cli("train", "images-cnn", "--path", images, *SHORT)
+    (tmp_path / "runs" / "images-capsnet").mkdir(parents=True)
+    answer = cli("train", *CAPSNET, "--path", images, *SHORT)
     assert answer.code == 0
-    assert "run     runs/images-cnn-2\n" in answer.out
-    assert f"report  {Path('runs/images-cnn-2/report.html')}" in answer.out
-    assert (tmp_path / "runs" / "images-cnn-2" / "report.html").exists()
+    assert "run     runs/images-capsnet-2\n" in answer.out
+    assert f"report  {Path('runs/images-capsnet-2/report.html')}" in answer.out
+    assert (tmp_path / "runs" / "images-capsnet-2" / "report.html").exists()
 
     before = (trained / "config.json").read_bytes()
-    answer = cli("train", "images-capsnet", "--path", images, *SHORT, "--out", trained)
+    answer = cli("train", *CAPSNET, "--path", images, *SHORT, "--out", trained)
     assert answer.code == 1
     assert f"{trained} holds a run already; continue it with --resume, or choose another folder" in answer.err
     assert (trained / "config.json").read_bytes() == before
@@ -65,7 +66,7 @@ def test_the_default_folder_is_numbered_and_an_existing_one_refused(cli, images,
 
 def test_seeds_are_averaged(cli, images, tmp_path):
     folder = tmp_path / "three [1]"
-    answer = cli("train", "images-capsnet", "--path", images, *SHORT, "--seeds", 2, "--seed", 4, "--out", folder)
+    answer = cli("train", *CAPSNET, "--path", images, *SHORT, "--seeds", 2, "--seed", 4, "--out", folder)
     assert answer.code == 0
     values = json.loads((folder / "seeds.json").read_text())
     tests = {seed: json.loads((folder / f"seed{seed}" / "test.json").read_text()) for seed in ("4", "5")}
@@ -79,7 +80,7 @@ def test_seeds_are_averaged(cli, images, tmp_path):
     configs = [json.loads((folder / f"seed{seed}" / "config.json").read_text()) for seed in (4, 5)]
     assert [config["recipe"]["seed"] for config in configs] == [4, 5]
 
-    more = cli("train", "images-capsnet", "--path", images, *SHORT, "--seeds", 3, "--seed", 4, "--out", folder)
+    more = cli("train", *CAPSNET, "--path", images, *SHORT, "--seeds", 3, "--seed", 4, "--out", folder)
     assert more.code == 0
     assert "run 3 of 3: seed 6" in more.out
     assert "run 2 of 3" not in more.out
@@ -87,9 +88,7 @@ def test_seeds_are_averaged(cli, images, tmp_path):
     found = json.loads((folder / "seeds.json").read_text())["test_error_percent"]
     assert {seed: found[seed] for seed in tests} == errors
     assert list(found) == ["4", "5", "6"]
-    other = cli(
-        "train", "images-capsnet", "--path", images, *SHORT, "--epochs", 2, "--seeds", 2, "--seed", 4, "--out", folder
-    )
+    other = cli("train", *CAPSNET, "--path", images, *SHORT, "--epochs", 2, "--seeds", 2, "--seed", 4, "--out", folder)
     assert other.code == 1
     assert "holds a run of another recipe" in other.err
 
@@ -120,7 +119,7 @@ def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_ru
     killed, unbroken = tmp_path / "killed", tmp_path / "unbroken"
     words = ["--path", images, "--size", 17, "--epochs", 2, "--batch-size", 2, "--accelerator", "cpu"]
     words += ["--deterministic", "--checkpoint-seconds", 0, "--out", killed]
-    kill_in_mid_epoch(spawn("train", "images-capsnet", *words), killed / "last.ckpt")
+    kill_in_mid_epoch(spawn("train", *CAPSNET, *words), killed / "last.ckpt")
     progress = torch.load(killed / "last.ckpt", weights_only=True)["progress"]
     assert 0 < progress["batch"] < 12  # of 24 images
     assert not (killed / "summary.json").exists()
@@ -154,12 +153,12 @@ def test_two_processes_compute_what_one_does(cli, images, tmp_path):
     """Without augmentation the gradient of a batch is the mean over its two halves, so the runs agree to rounding."""
     # The other processes would ask the machine what "auto" is, and this one the tests.
     words = ["--path", images, *SHORT, "--shift", 0, "--precision", "32-true"]
-    process = spawn("train", "images-capsnet", *words, "--devices", 2, "--out", tmp_path / "two")
+    process = spawn("train", *CAPSNET, *words, "--devices", 2, "--out", tmp_path / "two")
     out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     assert out.count("test error") == 1
     assert out.count("epoch 1/1") == 1
-    assert cli("train", "images-capsnet", *words, "--out", tmp_path / "one").code == 0
+    assert cli("train", *CAPSNET, *words, "--out", tmp_path / "one").code == 0
     one, two = (metrics(tmp_path / name)[0] for name in ("one", "two"))
     for key in ("train_images", "step", "train_error", "validation_error"):
         assert one[key] == two[key], key
@@ -177,7 +176,7 @@ class TestBadImages:
     @pytest.fixture
     def refused(self, cli, tmp_path):
         def text_of(folder, *words):
-            answer = cli("train", "images-capsnet", "--path", folder, *SHORT, *words, "--out", tmp_path / "run")
+            answer = cli("train", *CAPSNET, "--path", folder, *SHORT, *words, "--out", tmp_path / "run")
             assert answer.code == 1
             assert not (tmp_path / "run").exists()
             return answer.err
@@ -200,7 +199,7 @@ class TestBadImages:
         said = refused(folder)
         assert f"{broken}: cannot be read as an image" in said
         assert "--skip-broken leaves such files out" in said
-        answer = cli("train", "images-capsnet", "--path", folder, *SHORT, "--skip-broken", "--out", tmp_path / "run")
+        answer = cli("train", *CAPSNET, "--path", folder, *SHORT, "--skip-broken", "--out", tmp_path / "run")
         assert answer.code == 0
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert len(summary["broken_images"]) == 1

@@ -30,8 +30,8 @@ from capsella.training.precision import PrecisionChoice
 
 NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
 SIZE = 17
-FLAGS = ("--models", *NETWORKS, "--epochs", "1", "--seeds", "0", "1", "--rates", "1", "--sizes", "0.5", "1")
-FLAGS = (*FLAGS, "--accelerator", "cpu")
+WHOLE = ("--models", *NETWORKS, "--epochs", "1", "--seeds", "0", "1", "--rates", "1", "--accelerator", "cpu")
+FLAGS = (*WHOLE, "--sizes", "0.5", "1")
 
 
 @pytest.fixture(scope="session")
@@ -175,13 +175,14 @@ def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):
         return real(recipe, folder, name, console, machine)
 
     monkeypatch.setattr(grid, "trained_run", interrupted)
+    flags = (*WHOLE, "--sizes", "1")  # the halves have no part in the verdict
     with pytest.raises(SystemExit):
-        call(images, *FLAGS, "--out", tmp_path / "c")
+        call(images, *flags, "--out", tmp_path / "c")
     assert not (tmp_path / "c" / "compare.json").exists()
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").glob("runs/*/summary.json")}
     assert len(stamps) == 2
     monkeypatch.undo()
-    call(images, *FLAGS, "--out", tmp_path / "c")
+    call(images, *flags, "--out", tmp_path / "c")
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     ours, unbroken = (json.loads((folder / "compare.json").read_text()) for folder in (tmp_path / "c", done))
     assert ours["verdict"]["difference"] == unbroken["verdict"]["difference"]

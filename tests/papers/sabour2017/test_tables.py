@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from PIL import Image
 
 from capsella.data import DataOptions
@@ -91,7 +92,8 @@ def test_the_affnist_table_compares_networks_of_one_size():
     stand_in = table.on("affnist-like")
     assert (stand_in.errors_on[1].of(data).name, stand_in.errors_on[1].key) == ("affnist-like", "affnist-like")
     assert {row.recipe.data.name for row in (*rows, *stand_in.rows)} == {"mnist40"}
-    sizes = [count_parameters(create_model(row.recipe.model.name, image_size=40)) for row in rows]
+    with torch.device("meta"):
+        sizes = [count_parameters(create_model(row.recipe.model.name, image_size=40)) for row in rows]
     assert sizes == [13_475_648, 13_484_826]
     for budget in ("small", "full"):
         recipes = [row.recipe for row in sabour2017.affnist(budget).rows]

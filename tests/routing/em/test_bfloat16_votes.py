@@ -1,6 +1,7 @@
 """Votes of poses and weights rounded to bfloat16: the same on every backend, and only when asked for."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -27,16 +28,20 @@ def rounded(name: str) -> dict[str, Tensor]:
     return {**tensors, **{key: tensors[key].bfloat16().double() for key in ("poses", "weight")}}
 
 
+@cache
+def by_eager(name: str, competition: str) -> tuple[list[Tensor], ...]:
+    """In float64 and in float32. Eager knows no instruction sets: it computes once for all of them."""
+    both = (torch.float64, torch.float32)
+    return tuple(run(name, rounded(name), dtype, backend="eager", competition=competition) for dtype in both)
+
+
 @needs_kernels
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("competition", ["all", "types"])
 def test_native_is_as_near_to_the_rounded_votes_as_eager(name: str, competition: str) -> None:
     """Outputs and gradients; poses of 3×3 and of 5 elements have an odd number to pair."""
-    exact, eager = (
-        run(name, rounded(name), dtype, backend="eager", competition=competition)
-        for dtype in (torch.float64, torch.float32)
-    )
+    exact, eager = by_eager(name, competition)
     native = run(name, float32_inputs(name), backend="native", votes="bfloat16", competition=competition)
     for ours, theirs, truth in zip(native, eager, exact, strict=True):
         assert ours.shape == truth.shape

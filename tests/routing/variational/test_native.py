@@ -1,6 +1,7 @@
 """The C++ kernels against eager float64: as near as eager float32 is, for every instruction set of this processor."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -39,13 +40,20 @@ def run(name: str, tensors: dict[str, Tensor], dtype: torch.dtype = torch.float3
     return [*out, *gradients(out, [tensor for tensor in mine.values() if tensor.requires_grad])]
 
 
+@cache
+def by_eager(name: str, options: str) -> tuple[list[Tensor], ...]:
+    """In float64 and in float32. Eager knows no instruction sets: it computes once for all of them."""
+    tensors, settings = inputs(name), OPTIONS[options]
+    both = (torch.float64, torch.float32)
+    return tuple(run(name, tensors, dtype, backend="eager", **settings) for dtype in both)
+
+
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_outputs_and_gradients(name: str, options: str) -> None:
-    tensors, settings = inputs(name), OPTIONS[options]
-    exact, eager = (run(name, tensors, dtype, backend="eager", **settings) for dtype in (torch.float64, torch.float32))
-    native = run(name, tensors, backend="native", **settings)
+    exact, eager = by_eager(name, options)
+    native = run(name, inputs(name), backend="native", **OPTIONS[options])
     for ours, theirs, truth in zip(native, eager, exact, strict=True):
         assert ours.shape == truth.shape
         assert error(ours, truth) < max(1e-5, 20 * error(theirs, truth))
