@@ -76,7 +76,7 @@ FIRST_STEPS = {
 
 @pytest.fixture
 def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], bool]:
-    """Whether a command line would be carried out, where cells/ has images; what it would do first is taken away."""
+    """Whether a command line would be carried out, with cells/ and runs/demo; what it would do first is taken away."""
     from capsella.cli.main import VERBS, main
 
     def stop(*arguments: object, **options: object) -> None:
@@ -87,6 +87,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str
         folder.mkdir(parents=True)
         for number in range(10):
             Image.new("RGB", (64, 64)).save(folder / f"{number}.png")
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for verb, steps in FIRST_STEPS.items():
         if verb in VERBS:

@@ -244,7 +244,7 @@ class TestRobustness:
         answer = cli("robustness", *copies, *quick)
         assert answer.code == 0
         points = json.loads((tmp_path / "a" / "robustness" / "robustness.json").read_text())["points"]
-        assert [point["network"] for point in points[::4]] == list(map(str, copies))
+        assert [point["network"] for point in points[::4]] == ["a/run", "b/run"]
         assert [point["correct"] for point in points[:4]] == [point["correct"] for point in points[4:]]
 
     def test_runs_on_other_test_images(self, cli, trained, tmp_path):
