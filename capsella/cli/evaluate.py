@@ -1,6 +1,7 @@
 """`capsella evaluate`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import (
+    Elsewhere,
     Evaluation,
     Knowledge,
     Rejection,
@@ -121,10 +123,11 @@ def run(arguments: list[str]) -> None:
         console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
     if (found := _form(images)) != (wanted := _form(trained.model)):
         raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
+    strange = _strange(trained, images, options.elsewhere)  # one that is missing shows before the evaluation
     model = MultiCrop(trained.model).eval() if options.crops else trained.model
     evaluation = evaluate(model, images, options.batch_size, progress=True)
     rejection = _rejection(trained, evaluation, options) if options.reject else None
-    knowledge = _knowledge(trained, images, options) if options.elsewhere else None
+    knowledge = _knowledge(trained, images, strange, options) if strange else None
     values = evaluation.to_dict() | about | ({} if rejection is None else {"rejection": rejection.to_dict()})
     values |= {} if knowledge is None else {"elsewhere": knowledge.to_dict()}
     write_json(options.file, values)
@@ -170,13 +173,20 @@ def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejec
     return rejection
 
 
-def _knowledge(trained: Run, images: LabelledImages, options: Evaluate) -> Knowledge:
+def _strange(trained: Run, images: LabelledImages, names: Sequence[str]) -> list[Elsewhere]:
+    """Images from elsewhere, each kind once."""
+    if not names:
+        return []
+    own = single_images(images, "images from elsewhere")
+    return [elsewhere(name, trained.model, own) for name in dict.fromkeys(names)]
+
+
+def _knowledge(trained: Run, images: LabelledImages, strange: list[Elsewhere], options: Evaluate) -> Knowledge:
     """The test images against those from elsewhere; draws the picture."""
     from capsella.explain import novelty_figure  # Matplotlib takes a second to import
     from capsella.explain.plots import write_png
 
     own = single_images(images, "images from elsewhere")
-    others = [elsewhere(name, trained.model, own) for name in dict.fromkeys(options.elsewhere)]
-    knowledge = measure_knowledge(trained.model, own, others, options.refuse, options.batch_size)
+    knowledge = measure_knowledge(trained.model, own, strange, options.refuse, options.batch_size)
     write_png(novelty_figure(knowledge), options.run / ELSEWHERE_PICTURE)
     return knowledge

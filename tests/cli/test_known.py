@@ -76,7 +76,8 @@ def test_evaluate_elsewhere(cli, trained, images):
         (["attack", "RUN", "--refuse", 0], "refuse: must be between 0 and 1, as 0.05, got 0"),
     ],
 )
-def test_flags_that_cannot_be(cli, trained, images, words, text):
+def test_flags_that_cannot_be(cli, trained, images, words, text, monkeypatch):
+    monkeypatch.setattr("capsella.cli.evaluate.evaluate", None)  # nothing is evaluated before they are refused
     answer = cli(*({"RUN": trained, "IMAGES": images}.get(word, word) for word in words))
     assert answer.code != 0
     assert text in " ".join(answer.err.split())
