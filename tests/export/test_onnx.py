@@ -14,7 +14,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
 from capsella.export import export_model, load_onnx, read_onnx_description
 from capsella.models import create_model
-from capsella.routing import DynamicRouting, EMRouting, UniformRouting
+from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -141,7 +141,7 @@ TINY = {
         "routing": DynamicRouting(1, leaky=True, bias=True),
     },
     "sabour2017_cnn": {"image_size": 8},
-    "hinton2018_matrix_capsnet_small": {"image_size": 20, "crop": 19, "routing": EMRouting(early_sharpness=0.1)},
+    "hinton2018_matrix_capsnet_small": {"image_size": 20, "crop": 19, "routing": EMRouting(2, early_sharpness=0.1)},
     "hinton2018_matrix_capsnet": {"image_size": 17, "routing": UniformRouting()},
     "hinton2018_cnn": {"image_size": 10, "crop": 8},
     "sabour2017_multimnist_cnn": {"image_size": 16},
@@ -150,8 +150,8 @@ TINY = {
     "hahn2019_resnet20": {"image_size": 12, "width": 4, "types": 4},
     "tsai2020_resnet": {"image_size": 13, "types": 4},
     "zhao2021_cluster_capsnet": {"image_size": 8, "types": 2, "votes": 3, "pose": 4},
-    "ribeiro2020_capsnet": {"image_size": 20},
-    "heinsen2019_capsnet": {"image_size": 29},
+    "ribeiro2020_capsnet": {"image_size": 20, "routing": VariationalRouting(2)},
+    "heinsen2019_capsnet": {"image_size": 29, "routing": HeinsenRouting(2)},
     "he2016_resnet10": {"image_size": 64, "width": 2},
     "forslov2018_emnet1_init1": {"image_size": 64},  # for all of the thesis: they are made of the same layers
 }

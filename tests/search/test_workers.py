@@ -19,6 +19,9 @@ from tests.search import made
 ROOT = Path(made.__file__).parents[2]
 
 
+FEW = {"options": {"trials": 3, "finalists": 1, "seeds": 1}}
+
+
 @pytest.fixture
 def worker(tmp_path):
     processes = []
@@ -85,23 +88,23 @@ def early(folder):
 
 
 def test_a_killed_workers_trial_is_taken_up(tmp_path, worker):
-    first = worker(waits=1000.0)  # hangs after its first rung, which its checkpoint has
+    first = worker(waits=1000.0, **FEW)  # hangs after its first rung, which its checkpoint has
     (tmp_path / "go").touch()
     wait_until(lambda: trained(tmp_path))
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    assert worker().wait(240) == 0
+    assert worker(**FEW).wait(240) == 0
     jobs = trained(tmp_path)
     again = [job for job in jobs[1:] if job[1:3] == jobs[0][1:3]]
     assert [job[3] for job in again] == ["0"]  # taken up, with nothing to train anew
-    records = made.opened(tmp_path).study.records()
+    records = made.opened(tmp_path, **FEW["options"]).study.records()
     assert [record.state for record in records].count("lost") == 1
-    assert len(done(records, 0)) == 6
+    assert len(done(records, 0)) == 3
 
 
 def test_one_that_is_killed_in_mid_epoch_costs_less_than_a_rung(tmp_path, worker):
     """A real worker, killed at the second of four steps of the fifth epoch: the study ends as one without a kill."""
-    few = {"batch": 5, "options": {"trials": 3, "finalists": 1, "seeds": 1}}
+    few = {"batch": 5, **FEW}
     ends = []
     for name in ("killed", "whole"):
         folder = tmp_path / name
