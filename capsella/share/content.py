@@ -14,7 +14,7 @@ from capsella.routing.diagnostics import DEAD_BELOW
 from capsella.share.arrays import Arrays
 from capsella.share.choice import SURE
 from capsella.share.drawing import NO_DECODER, add_decoder, drawer_of
-from capsella.share.engine import decoder_graph, encoder_graph
+from capsella.share.engine import decoder_graph
 from capsella.share.looked import add_changes, add_images, add_routing, draw
 from capsella.share.pool import Pool
 from capsella.share.turned import changes_of
@@ -23,27 +23,17 @@ LENGTH_TOLERANCE = 1e-3  # an activation nearer than this to the pose's length, 
 
 
 def run_content(
-    name: str,
-    model: CapsuleClassifier,
-    pool: Pool,
-    chosen: Pool,
-    arrays: Arrays,
-    prefix: str,
-    *,
-    live: bool = False,
-    network: bool = False,
+    name: str, model: CapsuleClassifier, pool: Pool, chosen: Pool, arrays: Arrays, prefix: str, *, live: bool = False
 ) -> dict[str, Any]:
     """Facts about a run and the `chosen` of the pool's images; arrays go to `arrays`, named `prefix`/…
 
     live: a server stands behind the page. It draws what the page cannot, and shows changed images to the network when
-    they are asked for. network: the page holds the network, and shows it images of a reader's own.
+    they are asked for.
     """
     lengths, drawer = pool.poses.norm(dim=2), drawer_of(model, live)
     axes, after = class_axes(pool), None
     if drawer == "graph":
         arrays.add(f"{prefix}/graph", "u1", np.frombuffer(decoder_graph(model, pool.poses.shape[2]), np.uint8))
-    if network:
-        arrays.add(f"{prefix}/encoder", "u1", np.frombuffer(encoder_graph(model), np.uint8))
     if drawer == "matrices":
         axes, after = steepest_axes(model, axes, lengths.amax(0)), add_decoder(model, arrays, prefix)
     arrays.add(f"{prefix}/axes", "f4", axes.numpy())

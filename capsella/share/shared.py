@@ -1,9 +1,11 @@
 """From trained runs to one page: chosen, packed, compared with PyTorch, and written only if it passes and fits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from capsella.data import load_data
 from capsella.errors import CapsellaError, at_least
@@ -15,7 +17,7 @@ from capsella.share.choice import choose_images
 from capsella.share.content import run_content
 from capsella.share.document import page_html
 from capsella.share.drawing import drawer_of
-from capsella.share.engine import add_engine, check_readable
+from capsella.share.engine import add_engine, encoder_graph
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
 from capsella.training import Run, run_names
@@ -65,33 +67,38 @@ def share_runs(
         network: put the networks in as well, so that readers can draw or drop images of their own.
 
     Raises:
-        ValueError: no run, more than two, or one twice; no images, no room; a network in the page that draws random
-            numbers.
+        ValueError: no run, more than two, or one twice; no images, no room; a network inside that draws random numbers.
         CapsellaError: a CNN alone, or one for other images; a page that is too large or differs from PyTorch; a network
-            in the page whose images a page cannot read.
+            inside whose images no page can read.
     """
     _check_options(runs, images, megabytes)
     with_capsules, cnns = parted(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
-    for model in named.values() if network else ():
-        check_readable(model)
     every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays, network=network)
     _add_cnn(cnns, pools[0], facts, arrays)
     html = page_html(page_title(named), {**facts, "arrays": arrays.table, "compared": node}, arrays.packed())
     _check_size(html, megabytes, arrays)
+
+    def compare(page: Path) -> Compared:
+        return compare_page(page, [*named.values()], pools, [_reach(one) for one in facts["runs"]], network)
+
+    compared, inside = _write(out, html, compare if node else None), [pool.numbers for pool in pools]
+    return Shared(out, out.stat().st_size / 1e6, dict(zip(named, inside, strict=True)), compared)
+
+
+def _write(out: Path, html: str, compare: Callable[[Path], Compared] | None) -> Compared | None:
+    """The page takes its place if the comparison, where there is one, lets it pass."""
     compared: list[Compared] = []
 
     def write(temporary: Path) -> None:
         temporary.write_text(html, encoding="utf-8")
-        if node:
-            most = [_reach(one) for one in facts["runs"]]
-            compared.append(compare_page(temporary, [*named.values()], pools, most, network))
+        if compare is not None:
+            compared.append(compare(temporary))
 
     write_whole(out, write)
-    inside = dict(zip(named, (pool.numbers for pool in pools), strict=True))
-    return Shared(out, out.stat().st_size / 1e6, inside, next(iter(compared), None))
+    return next(iter(compared), None)
 
 
 def _check_options(runs: Sequence[Run], images: int, megabytes: float) -> None:
@@ -146,16 +153,18 @@ def page_content(
     """Facts about runs, and the `most` images chosen of each pool; the arrays go to `arrays`.
 
     Runs on the same images show the same ones, so that a comparison can follow what is chosen: then "alike" is true.
-    live, network: as `run_content`.
+    live: as `run_content`. network: the page holds the networks, and shows them images of a reader's own.
     """
     alike = all(pools[0].is_like(pool) for pool in pools)
     places = [choose_images(pool, most) for pool in pools]
     chosen = [pool.take(places[0] if alike else own) for pool, own in zip(pools, places, strict=True)]
     rows = zip(named.items(), pools, chosen, strict=True)
     facts = [
-        run_content(name, model, pool, some, arrays, str(number), live=live, network=network)
+        run_content(name, model, pool, some, arrays, str(number), live=live)
         for number, ((name, model), pool, some) in enumerate(rows)
     ]
+    for number, model in enumerate(named.values()) if network else ():
+        arrays.add(f"{number}/encoder", "u1", np.frombuffer(encoder_graph(model), np.uint8))
     engine = network or (not live and any(drawer_of(model) == "graph" for model in named.values()))
     if engine:
         add_engine(arrays)

@@ -62,7 +62,7 @@ def test_a_network_that_looks_differently_is_not_written(small_run, tmp_path, mo
             parameter.data *= 1.1
         return encoder_graph(changed)
 
-    monkeypatch.setattr("capsella.share.content.encoder_graph", other)
+    monkeypatch.setattr("capsella.share.shared.encoder_graph", other)
     with pytest.raises(CapsellaError, match=r"the page differs from PyTorch: .* its capsules of 2 images by at most"):
         share_runs([small_run], tmp_path / "page.html", images=2, network=True)
     assert list(tmp_path.iterdir()) == []
@@ -70,7 +70,7 @@ def test_a_network_that_looks_differently_is_not_written(small_run, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("of", "why"),
-    [({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"), ({"channels": 2}, "it takes images of 2")],
+    [({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"), ({"cut": object()}, "its stained cells are cut out first")],
 )
 def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, of, why):
     for name, value in of.items():
