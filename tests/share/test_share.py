@@ -70,7 +70,10 @@ def test_a_network_that_looks_differently_is_not_written(small_run, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("of", "why"),
-    [({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"), ({"cut": object()}, "its stained cells are cut out first")],
+    [
+        ({"value_range": (0.0, 4095.0)}, "its images have more than 8 bits"),
+        ({"cut": object()}, "its stained cells are cut out first"),
+    ],
 )
 def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, of, why):
     for name, value in of.items():
