@@ -28,8 +28,8 @@ class Share:
     images: int = MOST_IMAGES
     """Test images on the page: every class, mistakes, and images of which no capsule is sure."""
     network: bool = False
-    """Put the network in as well: whoever has the page can draw or drop an image of their own. It adds 5 MB and the
-    network's weights."""
+    """Put the network in as well: whoever has the page can draw or drop an image of their own. It adds 6 MB,
+    and 4 MB for each million of weights."""
     megabytes: float = MOST_MEGABYTES
     """The largest page to write."""
 

@@ -200,5 +200,5 @@ def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
     raise CapsellaError(
         f"the page would have {size:.1f} MB, more than the {megabytes:g} of --megabytes. "
         f"The largest parts, in MB: {parts}. Allow more with --megabytes, or take fewer images with --images; "
-        "the decoder's weights stay as they are"
+        "weights stay as they are, and --network adds the network's and ONNX Runtime"
     )

@@ -214,24 +214,14 @@ def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch, verb):
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, None)]
+    ("given", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
 )
-def test_waiting_threads_soon_sleep_unless_the_user_has_a_wish(monkeypatch, given, spins):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    main(["--version"])
-    assert os.environ.get("GOMP_SPINCOUNT") == spins
-
-
-def test_the_threads_hear_of_it():
+def test_waiting_threads_soon_sleep_unless_the_user_has_a_wish(given, spins):
     shown = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         shown.pop(name, None)
     words = [sys.executable, "-m", "capsella", "info"]
-    answer = subprocess.run(words, env=shown, check=True, capture_output=True, text=True)
+    answer = subprocess.run(words, env={**shown, **given}, check=True, capture_output=True, text=True)
     if "GOMP_SPINCOUNT" not in answer.stderr:
         pytest.skip("PyTorch's OpenMP is not libgomp")
-    assert "GOMP_SPINCOUNT = '10000'" in answer.stderr
+    assert f"GOMP_SPINCOUNT = '{spins}'" in answer.stderr
