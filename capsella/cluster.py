@@ -35,12 +35,17 @@ class Place:
     """With --on: GPUs of each run or worker; half a GPU is 0.5. Default: 1 where the cluster has any."""
 
     def __post_init__(self) -> None:
-        fits = self.on is None or self.on == "ray" or self.on.startswith("ray://")
+        fits = self.on is None or self.on == "ray" or self.is_outside
         require(fits, "be `ray`, or an address as ray://HOST:10001", on=self.on)
         at_least(1, cpus=self.cpus)
         not_negative(gpus=self.gpus or 0)
         alone = self.on is None and (self.cpus, self.gpus) != (1, None)
         require(not alone, "come with --on", cpus=self.cpus, gpus=self.gpus)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether this process is no part of the cluster: Ray's client asks it for all."""
+        return self.on is not None and self.on.startswith("ray://")
 
 
 _joined: ContextVar[Place | None] = ContextVar("joined", default=None)

@@ -1,5 +1,6 @@
 """A Ray cluster of two nodes on this machine, for tests."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
 
         soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # a dead node is known
         head = {"num_cpus": 0, "object_store_memory": MEMORY, "_system_config": soon}
+        head["ray_client_server_port"] = free_port()
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
             nodes = [made.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(2)]
@@ -26,3 +28,15 @@ def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
             yield made, nodes
         finally:
             made.shutdown()
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def from_outside(made: Any) -> str:
+    """The address by which a process that is no part of the cluster reaches it."""
+    return f"ray://127.0.0.1:{made.head_node._ray_params.ray_client_server_port}"

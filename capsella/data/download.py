@@ -63,7 +63,8 @@ class _Bar:
 
     def __init__(self, label: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        console = Console(stderr=True)
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._progress.add_task(label, total=None)
         self.total = 0
 

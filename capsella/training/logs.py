@@ -72,7 +72,7 @@ def epoch_line(row: EpochRow, epochs: int, kept_by: str = "validation_error") ->
 
 @contextmanager
 def progress_bar(console: Console, description: str, total: int, completed: int) -> Iterator["StepBar"]:
-    """A bar over all steps of a training, with time left."""
+    """A bar over all steps of a training, with time left; none where the output is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -82,7 +82,7 @@ def progress_bar(console: Console, description: str, total: int, completed: int)
         TextColumn("left"),
         TimeRemainingColumn(elapsed_when_finished=False),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield StepBar(progress, description, total, completed)
 
 

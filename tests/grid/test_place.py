@@ -15,7 +15,7 @@ from capsella import cluster
 from capsella.errors import CapsellaError
 from capsella.grid import Clock, Grid, Row, each
 from capsella.training import Machine
-from tests.cluster import two_nodes
+from tests.cluster import from_outside, two_nodes
 from tests.papers.tiny import CNN, QUIET
 
 
@@ -43,6 +43,14 @@ def test_an_error_there_is_an_error_here():
     task = row(1).task(refused, Path("runs"), 3, Machine())
     with cluster.joined(cluster.Place(on="ray")), pytest.raises(CapsellaError, match=r"^runs/cnn-seed3: no demo$"):
         list(each([task], QUIET, Clock()))
+
+
+def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
+    made, _ = nodes
+    rows = [row(1)]
+    with cluster.joined(cluster.Place(on=from_outside(made))):
+        found = Grid(tmp_path / "there", QUIET).results(rows, [0])
+    assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
 
 
 def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monkeypatch):

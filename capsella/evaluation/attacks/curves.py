@@ -152,7 +152,8 @@ def attack_networks(
         model.check_images(images.images[:1])
     tallies = {name: _Tally(None if refuse is None else model.novelty, refuse) for name, model in models.items()}
     rounds = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
-    with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:
         task = bar.add_task("attack", total=rounds)
         for number, batch in enumerate(batches(images, options.batch_size)):
             for _ in _attack_batch(models, tallies, batch.images, batch.labels, number, options):

@@ -169,7 +169,18 @@ def _rows(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[d
     """What workers say of each part, as soon as it is done."""
     if not parts:
         return
-    import ray
+    begin = _from_outside if place.is_outside else _rows_there
+    try:
+        for row in begin(work, parts, place):
+            if row["error"]:
+                raise CapsellaError(row["error"])
+            yield row
+    except cluster.ray_errors() as error:
+        raise cluster.lost("predict", error) from error
+
+
+def _rows_there(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
+    """In a process of the cluster: all parts through a pool of workers."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -179,10 +190,23 @@ def _rows(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[d
     pool = ray.data.ActorPoolStrategy(min_size=workers, max_size=len(parts), max_tasks_in_flight_per_actor=2)
     waiting = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
     done = waiting.map_batches(Worker, fn_constructor_args=(work,), batch_size=1, compute=pool, **needs)
-    try:
-        for row in done.iter_rows():
-            if row["error"]:
-                raise CapsellaError(row["error"])
-            yield row
-    except cluster.ray_errors() as error:
-        raise cluster.lost("predict", error) from error
+    yield from done.iter_rows()
+
+
+def _from_outside(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
+    """Ray Data knows only processes of the cluster, so one of them asks it, and this one asks that."""
+    import ray
+
+    asker = ray.remote(num_cpus=0)(_Asker).remote(work, parts, place)
+    while (row := ray.get(asker.next_row.remote())) is not None:
+        yield row
+
+
+class _Asker:
+    """What workers say, a row a call; None at the end."""
+
+    def __init__(self, work: Work, parts: Sequence[Part], place: cluster.Place) -> None:
+        self._rows = _rows_there(work, parts, place)
+
+    def next_row(self) -> dict[str, Any] | None:
+        return next(self._rows, None)

@@ -14,7 +14,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
 from capsella.evaluation.shards.job import predict_shards
 from capsella.models import create_model
-from tests.cluster import two_nodes
+from tests.cluster import from_outside, two_nodes
 
 RAY = cluster.Place(on="ray")
 IMAGES = 60
@@ -89,6 +89,17 @@ def test_folders_lists_urls_and_tables_with_bytes(pictures, tmp_path):
     broken = rows[f"b{files[-1].name}"]
     assert broken["broken"] == f"cannot be read as an image (cannot identify image file '{broken['file']}')"
     assert broken["class"] is None
+
+
+def test_a_process_outside_the_cluster_gets_the_same(nodes, pictures, tmp_path):
+    """Ray Data itself knows only processes of the cluster."""
+    made, _ = nodes
+    with cluster.joined(cluster.Place(on=from_outside(made))):
+        found = predict_shards(network, [str(pictures / "images")], str(tmp_path / "out"), size=25)
+    assert (found.rows, found.broken, found.shards) == (IMAGES, 1, 3)
+    rows = table(tmp_path / "out")
+    for prediction in predict_files(network(), [pictures / "images" / "0"]):
+        assert rows[str(prediction.file)]["class"] == prediction.class_name
 
 
 def test_a_node_dies_half_way_and_every_file_has_one_row(nodes, pictures, tmp_path):
