@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from capsella.cli.published import run_published
 from capsella.grid import BudgetName
@@ -22,7 +19,7 @@ class FigureOptions:
     """Seeds of each line's runs; two or more give a standard deviation."""
     data: str | None = None
     """Another source of images, as pbc for bloodmnist."""
-    folder: Annotated[Path | None, tyro.conf.arg(aliases=["--out"])] = None
+    out: Path | None = None
     """Folder of the runs, the picture and its numbers; default: that of its table, as in runs/sabour2017-1-BUDGET."""
 
 

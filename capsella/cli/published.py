@@ -25,7 +25,7 @@ def run_published(
     Args:
         verb: table or figure.
         registered: functions from a budget to a table or figure, by name.
-        options_type: dataclass with budget, seeds, data and folder, whose texts are those of --help.
+        options_type: dataclass with budget, seeds, data and out, whose texts are those of --help.
         describe: a line on a table or figure.
         arguments: the words after the verb.
 
@@ -48,7 +48,7 @@ def run_published(
         published = published.on(options.data)
         command += f" --data {options.data}"
         parts.append(options.data)
-    folder = options.folder or Path("runs", "-".join(parts))
+    folder = options.out or Path("runs", "-".join(parts))
     with joined(place):
         return published.run(folder, options.seeds, command, console()), published.path(folder)
 

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from capsella.cli.published import run_published
 from capsella.cli.screen import show
@@ -26,7 +23,7 @@ class TableOptions:
     data: str | None = None
     """Other sources of images, with commas between them, as smallnorb-jpeg for smallnorb: each row takes the one that
     stands for its own. For sabour2017-affnist: of the changed images alone."""
-    folder: Annotated[Path | None, tyro.conf.arg(aliases=["--out"])] = None
+    out: Path | None = None
     """Folder of the runs and the JSON; default: runs/NAME-BUDGET[-DATA], one for all tables of forslov2018."""
 
 

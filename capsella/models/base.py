@@ -191,7 +191,7 @@ def model_function(name: str) -> ModelFunction:
         ValueError: unknown; suggests the nearest.
     """
     if name not in _MODELS:
-        raise unknown_name("model", name, _MODELS)
+        raise unknown_name("model", name, _MODELS, "`capsella models` lists them")
     return _MODELS[name]
 
 

@@ -26,7 +26,7 @@ def draw(tiny, tmp_path, capsys):
     """Draw a figure by its number; the values in its JSON."""
 
     def call(number, *words):
-        main(["figure", f"forslov2018-{number}", "--data", tiny, "--folder", str(tmp_path), *words])
+        main(["figure", f"forslov2018-{number}", "--data", tiny, "--out", str(tmp_path), *words])
         out = capsys.readouterr().out
         path = tmp_path / f"forslov2018-figure{number}-small-tiny.png"
         assert str(path) in out

@@ -92,7 +92,7 @@ class TestSupply:
 
 
 def test_table_3_from_the_command_line(tiny, tmp_path, monkeypatch, capsys):
-    words = ["table", "forslov2018-table3", "--data", tiny, "--folder", str(tmp_path)]
+    words = ["table", "forslov2018-table3", "--data", tiny, "--out", str(tmp_path)]
     main(words)
     out = capsys.readouterr().out
     values = json.loads((tmp_path / "forslov2018-table3-small-tiny.json").read_text())
@@ -119,7 +119,7 @@ def test_table_3_from_the_command_line(tiny, tmp_path, monkeypatch, capsys):
     assert "run 1 of 4" not in capsys.readouterr().out
     assert json.loads((tmp_path / "forslov2018-table3-small-tiny.json").read_text()) == values
 
-    main(["table", "forslov2018-table4", "--data", tiny, "--folder", str(tmp_path)])
+    main(["table", "forslov2018-table4", "--data", tiny, "--out", str(tmp_path)])
     robust = json.loads((tmp_path / "forslov2018-table4-small-tiny.json").read_text())
     assert robust["heads"][2:6] == ["unchanged paper", "ours", "translation paper", "0.25 ours"]
     assert "Trained on basic, 5 classes; the thesis on hard" in robust["note"]
@@ -131,7 +131,7 @@ def test_table_3_from_the_command_line(tiny, tmp_path, monkeypatch, capsys):
         points = {(point["perturbation"], point["strength"]) for point in row["points_by_seed"][0]}
         assert points == {(change, s) for change, most in changed_images.SHOWN.items() for s in (0, most)}
     monkeypatch.setattr(changed_images, "measure_robustness", None)  # kept in the runs' folders
-    main(["table", "forslov2018-table4", "--data", tiny, "--folder", str(tmp_path)])
+    main(["table", "forslov2018-table4", "--data", tiny, "--out", str(tmp_path)])
     assert json.loads((tmp_path / "forslov2018-table4-small-tiny.json").read_text()) == robust
 
 

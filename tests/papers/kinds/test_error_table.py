@@ -48,7 +48,7 @@ def _registered(monkeypatch):
 
 def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "mine"
-    words = ["table", "tiny", "--seeds", "0", "1", "--folder", str(folder)]
+    words = ["table", "tiny", "--seeds", "0", "1", "--out", str(folder)]
     main(words)
     out = capsys.readouterr().out
     values = json.loads((folder / "mine.json").read_text())

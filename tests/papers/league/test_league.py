@@ -125,7 +125,7 @@ def values_of(folder):
 @pytest.mark.usefixtures("tiny")
 def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "mine"
-    words = ["table", "routings", "--data", "digits", "--seeds", "0", "1", "--folder", str(folder)]
+    words = ["table", "routings", "--data", "digits", "--seeds", "0", "1", "--out", str(folder)]
     main(words)
     out = capsys.readouterr().out
     values = values_of(folder)
