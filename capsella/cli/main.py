@@ -82,12 +82,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.flush()
         except BrokenPipeError:  # whoever read our output, as `head` does, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (CapsellaError, ValueError, OSError) as error:
-            errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-            sys.exit(1)
-        except KeyboardInterrupt:
-            errors.print("interrupted")
-            sys.exit(130)
+        except (Exception, KeyboardInterrupt) as error:
+            sys.exit(_say(errors, error))
+
+
+def _say(errors: Console, error: BaseException) -> int:
+    """A sentence for the error, and the status to exit with; raises it again where it is a fault of ours."""
+    if _is_interruption(error):
+        errors.print("interrupted")
+        return 130
+    if isinstance(error, (CapsellaError, ValueError, OSError)):
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 1
+    raise error
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Ctrl-C, or an error that came of it: PyTorch's writer of files fails by itself when it is left in the middle."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _run(verb: str, arguments: list[str]) -> None:

@@ -158,6 +158,13 @@ def test_bad_input_ends_in_a_sentence_not_in_a_stack_trace(cli, words, text, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def hides(first):
+    """As PyTorch's writer of files does, left in the middle."""
+    error = RuntimeError("unexpected pos 64 vs 0")
+    error.__context__ = first
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
@@ -165,6 +172,7 @@ def test_bad_input_ends_in_a_sentence_not_in_a_stack_trace(cli, words, text, tmp
         (ValueError("size: must be"), 1, "error: size: must be"),
         (PermissionError(errno.EACCES, "Permission denied", "runs"), 1, "Permission denied: 'runs'"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (hides(KeyboardInterrupt()), 130, "interrupted"),
     ],
 )
 def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):

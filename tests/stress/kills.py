@@ -1,10 +1,12 @@
 """Commands killed at random moments, and in the middle of every kind of write: gone on with, they end as if never."""
 
+import contextlib
 import csv
 import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -84,8 +86,8 @@ def try_to_kill(
             tally.counts[f"{name} killed"] += 1
         if wrong := half_written(folder):
             tally.found(f"{name}, kill {seed}: half written: {wrong}")
-        if "Traceback" in ended.said and code != -signal.SIGKILL:
-            tally.found(f"{name}, kill {seed}: {ended.said[-400:]}")
+        if (at := ended.said.find("Traceback")) >= 0 and code != -signal.SIGKILL:
+            tally.found(f"{name}, kill {seed}, exit {code}: {ended.said[max(0, at - 200) : at + 1500]}")
         if code == 0 and not last:
             break
     if code != 0:
@@ -158,10 +160,13 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
             main(["reproduce", "--budget", "small", "--seeds", "1", "--out", str(out / "night")])
 
     def search(out: Path) -> None:
-        from capsella.search import study, work
+        from capsella.search import schedule, study, work
 
         study.Study.open.__func__.__defaults__ = (0, 3)  # seconds of grace
-        work(study_in(out))
+        schedule.ATTEMPTS = max(KILLS) + 1  # a trial that three processes died of is given up, and rightly so
+        with contextlib.suppress(KeyboardInterrupt):  # of which `capsella search` makes a sentence
+            return work(study_in(out))
+        sys.exit(130)
 
     share = ["share", str(run), "--images", "6", "--out"]
     export = ["export", str(run), "--out"]
