@@ -30,6 +30,12 @@ def test_em_routing_and_widths_are_in_it(name):
     assert {"model.types", "model.front_width", "model.kernel", "model.pose_elements"} <= set(space.of)
 
 
+def test_the_rival_of_em_networks_is_trained_in_the_same_ways():
+    em, rival = (default_space(get_recipe(name), name) for name in ("forslov2018-emnet1-init1-modern", "he2016-cells"))
+    assert set(em.of) - set(rival.of) - {"loss.name"} == {path for path in em.of if path.startswith("model.")}
+    assert "model.width" in rival.of
+
+
 def test_the_recipe_at_a_point():
     space = Space({**SPACE.of, "model.routing.iterations": Range(1, 4), "batch_size": Choice(10, 20)})
     point = {"optimizer.learning_rate": 2e-3, "augment.shift": 1, "model.pose_elements": 9, "batch_size": 10}

@@ -1,4 +1,4 @@
-"""What `capsella search` changes of an EM-NET: its size, down to a few milliseconds an image, its routing, training."""
+"""What `capsella search` changes of an EM-NET, and of its rival without capsules: size, routing, training."""
 
 from capsella.papers.forslov2018.recipes import EMNETS
 from capsella.search import Choice, Range, Space, around, register_space, with_own
@@ -23,12 +23,34 @@ def em_networks(recipe: Recipe) -> Space:
             "model.routing.inverse_temperature": around(routing.inverse_temperature, 10.0),
             "model.routing.beta_a_scale": with_own(routing.beta_a_scale, 500.0, 2500.0),
             "model.routing.variance_floor": around(routing.variance_floor, 10.0),
-            "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
-            "optimizer.schedule": with_own(recipe.optimizer.schedule, "cosine"),
-            "optimizer.ema": with_own(recipe.optimizer.ema, 0.98, 0.995),
-            "batch_size": with_own(recipe.batch_size, 8, 16, 32),
-            "augment.rotation": with_own(recipe.augment.rotation, 0.0, 180.0),
-            "augment.mixup": with_own(recipe.augment.mixup, 0.0, 0.2),
+            **_training(recipe),
             "loss.name": with_own(recipe.loss.name, "margin", "spread", "cross_entropy"),
         }
     )
+
+
+@register_space("he2016-cells")
+def residual_networks(recipe: Recipe) -> Space:
+    """The residual network, from 78 K parameters on: searched as EM networks are, a comparison of the two is fair."""
+    recipe = recipe.complete()
+    options = recipe.model.options
+    return Space(
+        {
+            "model.width": with_own(options["width"], 8, 10, 12, 16, 24),
+            "model.dropout": with_own(options["dropout"], 0.0, 0.2),
+            "model.norm": with_own(options["norm"], "batch", "group"),
+            **_training(recipe),
+        }
+    )
+
+
+def _training(recipe: Recipe) -> dict[str, Range | Choice]:
+    """What both kinds of networks may change alike. recipe: complete."""
+    return {
+        "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
+        "optimizer.schedule": with_own(recipe.optimizer.schedule, "exponential", "cosine"),
+        "optimizer.ema": with_own(recipe.optimizer.ema, 0.98, 0.995),
+        "batch_size": with_own(recipe.batch_size, 8, 16, 32),
+        "augment.rotation": with_own(recipe.augment.rotation, 0.0, 180.0),
+        "augment.mixup": with_own(recipe.augment.mixup, 0.0, 0.2),
+    }
