@@ -74,6 +74,7 @@ def joined(wanted: Place) -> Iterator[None]:
     try:
         ray.init(None if wanted.on == "ray" else wanted.on, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
+        ray.util.client.ray.disconnect()  # else every later call would ask a client that is none
         raise CapsellaError(f"{wanted.on}: the Ray cluster does not answer: {error}") from error
     token = _joined.set(wanted)
     try:

@@ -16,6 +16,7 @@ def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "120")  # 30 is short for two busy cores
         from ray.cluster_utils import Cluster
 
         soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # a dead node is known

@@ -11,7 +11,7 @@ from capsella.errors import counted
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
 from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
-from capsella.grid import Clock, Task, each, finish_run, trained_run
+from capsella.grid import Clock, Task, finish_run, finished_first, trained_run
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
 
 
@@ -56,18 +56,8 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
 def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> list[tuple[Evaluation, Splits]]:
     """Train and test each, those first that are trained already; nothing where another process tests."""
     RunFolder(folder).check_unused()
-    clock = Clock()
-    clock.plan(task.cost for task in tasks)
-    finished = {}
-    for task in tasks:
-        if RunFolder(task.folder).is_trained:
-            run = trained_run(task.recipe, task.folder, task.name, console, task.machine)
-            finished[task.what] = finish(run, console)
-            clock.finish(task.cost)
-            RunFolder(task.folder).checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
-    left = [task for task in tasks if task.what not in finished]
-    for task, _ in each(left, console, clock):
-        finished[task.what] = finish(load_run(task.folder), console)
+    runs = finished_first(tasks, lambda files: files.is_trained, console, Clock())
+    finished = {task.what: finish(load_run(task.folder), console) for task, _ in runs}
     return [one for task in tasks if (one := finished[task.what]) is not None]
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 
 from capsella.compare.sides import Side, Yardstick
 from capsella.evaluation import FoldInterval, Interval, McNemar, balanced_interval, difference_interval, mcnemar
-from capsella.evaluation.robustness.kept import Kept, kept
+from capsella.evaluation.robustness.kept import KeptAccuracy, kept
 
 Winner = Literal["capsules", "CNN"]
 Either = Interval | FoldInterval
@@ -32,7 +32,7 @@ class Verdict:
     shipped_pair: McNemar
     useful: tuple[str, ...]
     unfinished: tuple[str, ...]
-    kept: Mapping[str, Kept]
+    kept: Mapping[str, KeptAccuracy]
     headline: str
     sentences: dict[str, str]
 
@@ -215,7 +215,7 @@ def _speed(
     return ship.network, f"{facts}. Within {limit:g} ms, ship {ship.network}: {why}."
 
 
-def _changed(capsules: Side, cnn: Side, left: Mapping[str, Kept], by: Yardstick) -> str:
+def _changed(capsules: Side, cnn: Side, left: Mapping[str, KeptAccuracy], by: Yardstick) -> str:
     """A network holds better only where the interval of the difference of what is kept excludes 0."""
     if not left:
         measured = capsules.changed is not None and cnn.changed is not None

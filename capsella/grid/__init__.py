@@ -11,6 +11,7 @@ from capsella.grid.grid import (
     at_rate,
     check_seeds,
     check_sources,
+    finished_first,
     rate_at,
     tested_or_diverged,
 )

@@ -143,20 +143,30 @@ class Grid:
         self, todo: Sequence[tuple[Row, int]], compute: Callable[..., T], is_finished: Callable[[RunFolder], bool]
     ) -> list[T]:
         """What comes of every run: those that are finished are read first, then the others are computed."""
-        self.clock.plan([_cost(row) for row, _ in todo])
         tasks = [row.task(compute, self.folder, seed, self.machine) for row, seed in todo]
-        finished = [task for task in tasks if is_finished(RunFolder(task.folder))]
-        for task in finished:
-            if (files := RunFolder(task.folder)).is_trained:
-                self.clock.remember(task.cost, files.read("summary")["seconds"])
-        found = {}
-        for task in finished:
-            found[task.folder] = task.run(self.console)
-            self.clock.finish(task.cost)
-            RunFolder(task.folder).checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
-        left = {task.folder: task for task in tasks if task.folder not in found}
-        found |= {task.folder: outcome for task, outcome in each(left.values(), self.console, self.clock)}
+        found = {task.folder: one for task, one in finished_first(tasks, is_finished, self.console, self.clock)}
         return [found[task.folder] for task in tasks]
+
+
+def finished_first(
+    tasks: Sequence[Task[T]], is_finished: Callable[[RunFolder], bool], console: Console, clock: Clock
+) -> Iterator[tuple[Task[T], T]]:
+    """Each task with what comes of it: those whose folders are finished are read first, then the others are computed.
+
+    The time left is known from what the finished ones took.
+    """
+    clock.plan(task.cost for task in tasks)
+    finished = [task for task in tasks if is_finished(RunFolder(task.folder))]
+    for task in finished:
+        if (files := RunFolder(task.folder)).is_trained:
+            clock.remember(task.cost, files.read("summary")["seconds"])
+    for task in finished:
+        outcome = task.run(console)
+        clock.finish(task.cost)
+        RunFolder(task.folder).checkpoint.unlink(missing_ok=True)  # of a call that ended just before it did so
+        yield task, outcome
+    done = {task.folder for task in finished}
+    yield from each([task for task in tasks if task.folder not in done], console, clock)
 
 
 def tested_or_diverged(

@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptAccuracy:
     """What two networks keep under a change, and by how much the first keeps more."""
 
     first: Share
@@ -51,7 +51,7 @@ class Kept:
         return {name: value._asdict() for name, value in vars(self).items()}
 
 
-def kept(first: Changed, second: Changed, chance: float) -> dict[str, Kept]:
+def kept(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccuracy]:
     """By change, what two networks keep of their accuracy above `chance` on the same images.
 
     Raises:
@@ -74,7 +74,7 @@ def kept(first: Changed, second: Changed, chance: float) -> dict[str, Kept]:
             _ratio((weights @ clean * drawn).sum(1), (weights @ changed * drawn).sum(1), chance, images)
             for weights, (clean, changed) in zip(seeds, pairs, strict=True)
         ]
-        found[change] = Kept(
+        found[change] = KeptAccuracy(
             _share(plain[0], draws[0]), _share(plain[1], draws[1]), _share(plain[0] - plain[1], draws[0] - draws[1])
         )
     return found

@@ -63,7 +63,7 @@ class TrendFigure(FigureFromRuns):
             measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {seeds_phrase(results)}; "
             f"{hardware_of(results)}.",
             command=command,
-            runs=results,
+            more={"runs": results},
         )
 
     def _panel(self, kind: str, points: Mapping[str, int], results: Results) -> Panel:

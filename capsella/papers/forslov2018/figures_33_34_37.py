@@ -1,7 +1,7 @@
 """Figures 33, 34 and 37: accuracy on the validation images during training."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ class CurveFigure(FigureFromRuns):
         results: Results,
         note: str,
         command: str,
-        **more: Any,
+        spikes: Sequence[Mapping[str, Any]] | None = None,
     ) -> dict[str, Any]:
         first = next(run for runs in results.values() for run in runs)
         measured = f"Validation accuracy on {first['data']}; {seeds_phrase(results)}; {hardware_of(results)}."
@@ -46,8 +46,7 @@ class CurveFigure(FigureFromRuns):
             note=note,
             measured=measured,
             command=command,
-            runs=results,
-            **more,
+            more={"runs": results} | ({} if spikes is None else {"spikes": spikes}),
         )
 
 

@@ -1,6 +1,6 @@
 """A figure's numbers as JSON, and the picture drawn from them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,14 @@ from capsella.files import write_json
 
 
 def write_panels(
-    path: Path, panels: Sequence[Panel], *, title: str, note: str, measured: str, command: str, **more: Any
+    path: Path,
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    note: str,
+    measured: str,
+    command: str,
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Draw panels as a picture at `path` and write what is drawn as JSON beside it.
 
