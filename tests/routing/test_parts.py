@@ -138,4 +138,4 @@ def test_a_traced_layer_takes_any_number_of_images(name, monkeypatch):
 
     batch = {0: torch.export.Dim("batch")}
     graph = torch.export.export(Traced(), (poses[:2], activations[:2]), dynamic_shapes=(batch, batch))
-    assert_near(name, [graph.module()(poses, activations)], [module(given).poses], rtol=1e-5, atol=1e-6)
+    assert_near(name, [graph.module()(poses, activations)], [module(given).poses], rtol=2e-6, atol=1e-5)
