@@ -1,8 +1,11 @@
 """A Ray cluster of two nodes on this machine, for tests."""
 
+import fcntl
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +19,9 @@ def two_nodes() -> Iterator[tuple[Any, list[Any]]]:
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "120")  # 30 is short for two busy cores
+        patch.setenv(
+            "GRPC_ENABLE_FORK_SUPPORT", "0"
+        )  # its handlers at times hang the server that Ray forks for a client
         from ray.cluster_utils import Cluster
 
         soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # a dead node is known
@@ -38,6 +43,12 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def from_outside(made: Any) -> str:
-    """The address by which a process that is no part of the cluster reaches it."""
-    return f"ray://127.0.0.1:{made.head_node._ray_params.ray_client_server_port}"
+@contextmanager
+def from_outside(made: Any) -> Iterator[str]:
+    """The address by which a process that is no part of the cluster reaches it; one test at a time.
+
+    Ray takes the first port from 23000 on that is free when it looks: two clusters that look at once take the same.
+    """
+    with open(Path(tempfile.gettempdir()) / "capsella-tests-ray-client.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield f"ray://127.0.0.1:{made.head_node._ray_params.ray_client_server_port}"

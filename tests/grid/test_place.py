@@ -48,7 +48,7 @@ def test_an_error_there_is_an_error_here():
 def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
     made, _ = nodes
     rows = [row(1)]
-    with cluster.joined(cluster.Place(on=from_outside(made))):
+    with from_outside(made) as address, cluster.joined(cluster.Place(on=address)):
         found = Grid(tmp_path / "there", QUIET).results(rows, [0])
     assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
 

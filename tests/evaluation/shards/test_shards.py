@@ -94,7 +94,7 @@ def test_folders_lists_urls_and_tables_with_bytes(pictures, tmp_path):
 def test_a_process_outside_the_cluster_gets_the_same(nodes, pictures, tmp_path):
     """Ray Data itself knows only processes of the cluster."""
     made, _ = nodes
-    with cluster.joined(cluster.Place(on=from_outside(made))):
+    with from_outside(made) as address, cluster.joined(cluster.Place(on=address)):
         found = predict_shards(network, [str(pictures / "images")], str(tmp_path / "out"), size=25)
     assert (found.rows, found.broken, found.shards) == (IMAGES, 1, 3)
     rows = table(tmp_path / "out")
