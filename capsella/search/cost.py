@@ -9,15 +9,16 @@ from capsella.models.base import shipped_parameters
 from capsella.search.candidate import Images
 from capsella.search.latency import Stopwatch
 from capsella.search.options import SearchOptions
+from capsella.search.schedule import BASE
 from capsella.training import Recipe
 
 
 class TooCostlyError(Exception):
-    """A candidate is over a limit. values: of the objectives, where all are known, with the worst error."""
+    """A candidate is over a limit. excess: by this part of it."""
 
-    def __init__(self, why: str, values: list[float] | None) -> None:
+    def __init__(self, why: str, excess: float) -> None:
         super().__init__(why)
-        self.values = values
+        self.excess = excess
 
 
 @dataclass
@@ -37,28 +38,26 @@ class Costs:
             ValueError: the network cannot take the images.
         """
         if candidate not in self.known:
-            self.known[candidate] = self._measure(recipe)
-        cost = self.known[candidate]
-        if candidate != 0:
-            self._check(cost)
-        return cost
+            self.known[candidate] = self._measure(recipe, is_free=candidate == BASE)
+        return self.known[candidate]
 
-    def _measure(self, recipe: Recipe) -> dict[str, float]:
+    def _measure(self, recipe: Recipe, is_free: bool) -> dict[str, float]:
+        """The parameters are cheap to find out, so their limit comes first. is_free: no limit holds."""
         splits = self.images.of(recipe.data)
         with torch.device("meta"):
             model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
         cost = {"parameters": float(shipped_parameters(model))}
-        too_large = self.options.limit_parameters is not None and cost["parameters"] > self.options.limit_parameters
-        if self.options.times and not too_large:
+        if not is_free:
+            _check("parameters", cost["parameters"], self.options.limit_parameters)
+        if self.options.times:
             torch.manual_seed(recipe.seed)
             model = recipe.model.create(splits.image_size, splits.channels, splits.classes).eval()
             cost["ms"] = self.stopwatch.milliseconds(model, single_images(splits.train, "times"))
+            if not is_free:
+                _check("ms", cost["ms"], self.options.limit_ms)
         return cost
 
-    def _check(self, cost: dict[str, float]) -> None:
-        limits = {"parameters": self.options.limit_parameters, "ms": self.options.limit_ms}
-        for name, limit in limits.items():
-            if limit is not None and name in cost and cost[name] > limit:
-                told = [100.0 if objective == "error" else cost.get(objective) for objective in self.options.objectives]
-                values = None if None in told else [float(value) for value in told if value is not None]
-                raise TooCostlyError(f"{cost[name]:,.4g} {name}, more than {limit:,.4g}", values)
+
+def _check(name: str, cost: float, limit: float | None) -> None:
+    if limit is not None and cost > limit:
+        raise TooCostlyError(f"{cost:,.4g} {name}, more than {limit:,.4g}", cost / limit - 1.0)

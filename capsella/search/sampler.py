@@ -74,7 +74,10 @@ class RungSampler(BaseSampler):
         return (self.seed * 100_003 + drawn) % 2**32
 
     def _shown(self, study: Study, space: dict[str, BaseDistribution], mine: FrozenTrial) -> list[FrozenTrial]:
-        """The rung's finished trials, what is still at work, and what limits refused, as if its error were 100 %."""
+        """The rung's finished trials, what is still at work, and what was refused, as beyond a constraint.
+
+        TPE would else return to the widths that limits refuse: it has seen few trials there, and likes what is new.
+        """
         trials = [one for one in study.get_trials(deepcopy=False) if one.number != mine.number]
         trials = [one for one in trials if one.params.keys() == space.keys()]
         by_number = {one.number: one for one in trials}
@@ -86,13 +89,19 @@ class RungSampler(BaseSampler):
             if len(finished) >= enough:
                 break
         shown = [_told(by_number[record.number], record.values) for record in finished]
-        shown += [_told(one, one.user_attrs["refused_values"]) for one in trials if "refused_values" in one.user_attrs]
+        shown += [_refused(one) for one in trials if "excess" in one.user_attrs]
         begun = [by_number[r.number] for r in records if r.state == "running" and r.job.rung == 0]
         return shown + [_running(one) for one in begun]
 
 
 def _told(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
     return optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, values=list(values))
+
+
+def _refused(trial: FrozenTrial) -> FrozenTrial:
+    shown = optuna.trial.create_trial(state=TrialState.PRUNED, params=trial.params, distributions=trial.distributions)
+    shown.set_constraint("excess", trial.user_attrs["excess"])
+    return shown
 
 
 def _running(trial: FrozenTrial) -> FrozenTrial:

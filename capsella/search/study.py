@@ -18,6 +18,8 @@ HEARTBEAT, GRACE = 5, 30
 """Seconds between a worker's signs of life, and without one until its trial is taken up by another."""
 WAIT_FOR_LOCK = 60
 """Seconds that a process waits while others write to the file."""
+FAR = 1.0
+"""The excess of a candidate that no limit refused: it could not be trained at all."""
 _ELSE = "call it as before, or choose another folder with --out"
 
 
@@ -181,9 +183,9 @@ class Claim:
         """The objectives are known; facts are kept beside them."""
         self._end("COMPLETE", list(values), facts)
 
-    def refuse(self, why: str, **facts: Any) -> None:
-        """The candidate goes no further."""
-        self._end("PRUNED", None, {"refused": why, **facts})
+    def refuse(self, why: str, excess: float) -> None:
+        """The candidate goes no further, and what is drawn later keeps away from it. excess: see `TooCostlyError`."""
+        self._end("PRUNED", None, {"refused": why, "excess": excess})
 
     def leave(self) -> None:
         """Another trial is for the same."""

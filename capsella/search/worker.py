@@ -23,7 +23,7 @@ from capsella.search.schedule import (
     next_job,
     ranked,
 )
-from capsella.search.study import Claim
+from capsella.search.study import FAR, Claim
 from capsella.search.tidy import tidy
 from capsella.training import TrainingDivergedError
 
@@ -117,9 +117,9 @@ class Worker:
             with claim.alive():
                 self._train(claim)
         except (TooCostlyError, TrainingDivergedError, ValueError, MemoryError, torch.OutOfMemoryError) as error:
-            values = getattr(error, "values", None)
-            claim.refuse(f"{error or type(error).__name__}", **({"refused_values": values} if values else {}))
-            self.say(f"candidate {claim.job.candidate} refused: {error or type(error).__name__}")
+            why = f"{error or type(error).__name__}"
+            claim.refuse(why, error.excess if isinstance(error, TooCostlyError) else FAR)
+            self.say(f"candidate {claim.job.candidate} refused: {why}")
         except BaseException:
             claim.lose()
             raise

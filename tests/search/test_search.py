@@ -123,6 +123,21 @@ def test_limits_refuse_before_training(tmp_path, monkeypatch):
     assert len({one.candidate for one in outcome.front}) <= 2
 
 
+def test_draws_lead_away_from_what_limits_refuse(tmp_path, monkeypatch):
+    """Over its parameters, a candidate's time is not measured; so it has no objectives, but it must count."""
+    from capsella.search import worker
+    from capsella.search.candidate import Trained
+    from capsella.search.latency import Stopwatch
+
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: 1.0)
+    options = {"limit_parameters": 50_000, "objectives": ("error", "ms", "parameters"), "trials": 30}
+    records = work(opened(tmp_path, **options)).records
+    refused = [record.number for record in records if record.state == "refused"]
+    assert 0 < len(refused) < 15
+    assert len([number for number in refused if number > max(records, key=lambda one: one.number).number // 2]) <= 3
+
+
 def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
     from capsella.search import worker
     from capsella.search.candidate import Trained
