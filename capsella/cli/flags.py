@@ -19,6 +19,7 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
 
     `--routing.iterations 1` and `--iterations 1` both become `--model.routing.iterations 1`; `--loss spread` becomes
     `--loss.name spread`. `--model NAME` and `--routing NAME` change which options there are, so they are taken first.
+    `--data NAME` of a source with a place of its own leaves the recipe's folder behind.
     """
     network, words = _take(words, "--model", "--model.name")
     routing, words = _take(words, "--routing", "--model.routing")
@@ -27,8 +28,16 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
     recipe = recipe.complete()
     if routing is not None:
         recipe = dataclasses.replace(recipe, model=recipe.model.with_routing(routing))
+    recipe, words = _with_source(recipe, words)
     fields, others = leaves(recipe), ("help", *(field.name for kind in options for field in dataclasses.fields(kind)))
     return _with_optional(recipe, [_full_name(word, fields, others) for word in words])
+
+
+def _with_source(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
+    source, others = _take(words, "--data", "--data.name")
+    if source is None or source in ("folder", "npz") or recipe.data.path is None:
+        return recipe, words
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name=source, path=None)), others
 
 
 def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:

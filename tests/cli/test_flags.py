@@ -73,6 +73,14 @@ def test_a_group_stands_for_its_name():
     assert parsed("--data mnist").data.name == "mnist"
 
 
+def test_another_source_leaves_the_recipes_folder_behind():
+    recipe = parsed("--data fashion-mnist --per-class 100", "images-efficient")
+    assert (recipe.data.name, recipe.data.path, recipe.data.per_class) == ("fashion-mnist", None, 100)
+    assert parsed("--data npz --path cells.npz", "images-efficient").data.path == Path("cells.npz")
+    with pytest.raises(SystemExit):
+        parsed("--data pbc --path cells", "images-efficient")
+
+
 def test_another_network_brings_its_options_and_its_loss():
     recipe = parsed("--model sabour2017_cnn --dropout 0.25")
     assert recipe.model == ModelOptions("sabour2017_cnn", {"dropout": 0.25})
