@@ -7,6 +7,7 @@ from typing import Any
 from capsella.cli.place import parse
 from capsella.cli.screen import by_paper, console, list_entries, note_one_seed
 from capsella.cluster import joined
+from capsella.data import source_names
 from capsella.errors import unknown_name
 from capsella.grid import BudgetName
 
@@ -45,6 +46,9 @@ def run_published(
     command = f"capsella {verb} {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
     parts = [published.family or name, options.budget]
     if options.data is not None:
+        for source in options.data.split(","):
+            if source not in source_names():
+                raise unknown_name("data", source, source_names())
         published = published.on(options.data)
         command += f" --data {options.data}"
         parts.append(options.data)

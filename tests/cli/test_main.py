@@ -146,6 +146,7 @@ def test_version(cli):
         (["data", "show", "digts"], "did you mean digits?"),
         (["data", "show", "digits", "--sze", "3"], "--size"),
         (["models", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
+        (["table", "hinton2018-1", "--data", "smallnorb-jpg"], "got 'smallnorb-jpg'; did you mean smallnorb-jpeg"),
     ],
 )
 def test_bad_input_ends_in_a_sentence_not_in_a_stack_trace(cli, words, text, tmp_path, monkeypatch):
