@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy.stats import linregress
 
 from capsella.training import RunFolder
 
@@ -35,6 +35,6 @@ def still_falls(seeds: Sequence[Float[np.ndarray, " epochs"]]) -> bool:
     last = max(3, len(curve) // 3)
     if len(curve) < last or not np.isfinite(curve).all() or np.ptp(curve[-last:]) == 0:
         return False
-    line = linregress(np.arange(last), curve[-last:], alternative="less")
+    line = scipy.stats.linregress(np.arange(last), curve[-last:], alternative="less")
     end = line.intercept + line.slope * (last - 1)
     return bool(line.pvalue < 0.05 and -line.slope * last > STILL * max(curve[0] - end, 0))
