@@ -6,7 +6,7 @@ nucleus lies within 1.3 radii, where a cell is no longer whole, are left out. La
 copied as they are.
 """
 
-import sys
+import argparse
 from io import BytesIO
 from pathlib import Path
 
@@ -32,6 +32,9 @@ def room(image: Image.Image) -> float:
 
 def main() -> None:
     """Write the file, and say how many cells it has."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bccd_cells", description=__doc__)
+    parser.add_argument("out", metavar="OUT.npz", type=Path)
+    out: Path = parser.parse_args().out
     arrays = np.load(data_root() / "wbc/bccd_augmented_128x96.npz")
     offsets, files = arrays["image_offset"], arrays["image"]
     contents = [files[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
@@ -44,13 +47,13 @@ def main() -> None:
             kept.append(copies[int(np.argmax(rooms))])
     lengths = [len(contents[one]) for one in kept]
     np.savez(
-        Path(sys.argv[1]),
+        out,
         image=np.concatenate([contents[one] for one in kept]),
         image_offset=np.cumsum([0, *lengths]),
         **{name: arrays[name][kept] for name in ("label", "name", "photo")},
         classes=arrays["classes"],
     )
-    print(f"{len(kept)} cells of {len(np.unique(photographs))} photographs: {sys.argv[1]}")
+    print(f"{len(kept)} cells of {len(np.unique(photographs))} photographs: {out}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Trains every row of the league once, for a few hundred steps on smallNORB, in the folder RUNS, or reads what is there.
 """
 
-import sys
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,4 +98,7 @@ def main(runs: Path, pictures: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(prog="python -m tools.routing_pictures", description=__doc__)
+    for name in ("runs", "pictures"):
+        parser.add_argument(name, metavar=name.upper(), type=Path)
+    main(**vars(parser.parse_args()))
