@@ -46,15 +46,19 @@ def run_published(
     command = f"capsella {verb} {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
     parts = [published.family or name, options.budget]
     if options.data is not None:
-        for source in options.data.split(","):
-            if source not in source_names():
-                raise unknown_name("data", source, source_names())
+        _check_sources(options.data)
         published = published.on(options.data)
         command += f" --data {options.data}"
         parts.append(options.data)
     folder = options.out or Path("runs", "-".join(parts))
     with joined(place):
         return published.run(folder, options.seeds, command, console()), published.path(folder)
+
+
+def _check_sources(names: str) -> None:
+    for name in names.split(","):
+        if name not in source_names():
+            raise unknown_name("data", name, source_names())
 
 
 def _list(verb: str, registered: Mapping[str, Callable[[BudgetName], Any]], describe: Callable[[Any], str]) -> None:
