@@ -44,13 +44,12 @@ def run_published(
     note_one_seed(options.seeds)
     published = registered[name](options.budget)
     command = f"capsella {verb} {name} --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
-    parts = [published.family or name, options.budget]
     if options.data is not None:
         _check_sources(options.data)
         published = published.on(options.data)
         command += f" --data {options.data}"
-        parts.append(options.data)
-    folder = options.out or Path("runs", "-".join(parts))
+    parts = (published.family or name, options.budget, options.data)
+    folder = options.out or Path("runs", "-".join(part for part in parts if part))
     with joined(place):
         return published.run(folder, options.seeds, command, console()), published.path(folder)
 
