@@ -48,16 +48,15 @@ class Costs:
             model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
         cost = {"parameters": float(shipped_parameters(model))}
         if not is_free:
-            _check("parameters", cost["parameters"], self.options.limit_parameters)
+            self._check(cost)
         if self.options.times:
             torch.manual_seed(recipe.seed)
             model = recipe.model.create(splits.image_size, splits.channels, splits.classes).eval()
             cost["ms"] = self.stopwatch.milliseconds(model, single_images(splits.train, "times"))
             if not is_free:
-                _check("ms", cost["ms"], self.options.limit_ms)
+                self._check(cost)
         return cost
 
-
-def _check(name: str, cost: float, limit: float | None) -> None:
-    if limit is not None and cost > limit:
-        raise TooCostlyError(f"{cost:,.4g} {name}, more than {limit:,.4g}", cost / limit - 1.0)
+    def _check(self, cost: dict[str, float]) -> None:
+        if (over := self.options.over(cost)) is not None:
+            raise TooCostlyError(*over)

@@ -6,7 +6,7 @@ from pathlib import Path
 from capsella.search.candidate import Images
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
-from capsella.search.schedule import Rules
+from capsella.search.schedule import BASE, Rules
 from capsella.search.space import Space
 from capsella.search.study import Study
 from capsella.training import Machine, Recipe
@@ -33,4 +33,6 @@ class Search:
     @property
     def outcome(self) -> Outcome:
         """What is found so far."""
-        return Outcome.of(self.options.objectives, self.rules, self.study.records(), self.study.points)
+        records, study = self.study.records(), self.study
+        over = self.options.over(study.costs.get(BASE, {}))
+        return Outcome.of(self.options.objectives, self.rules, records, study.points, over[0] if over else "")

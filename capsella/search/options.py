@@ -1,6 +1,7 @@
 """`SearchOptions`: how long, for what, within which limits; the fields are flags of `capsella search`."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -64,6 +65,14 @@ class SearchOptions:
     def all_trials(self) -> int | None:
         """The number of candidates; None where the time decides."""
         return TRIALS if self.trials is None and self.minutes is None else self.trials
+
+    def over(self, costs: Mapping[str, float]) -> tuple[str, float] | None:
+        """The first limit that these costs are over, in words, and by which part of it; None within all limits."""
+        limits = (("parameters", self.limit_parameters, ",.0f"), ("ms", self.limit_ms, ".3g"))
+        for name, limit, form in limits:
+            if limit is not None and costs.get(name, 0.0) > limit:
+                return f"{costs[name]:{form}} {name}, more than {limit:{form}}", costs[name] / limit - 1.0
+        return None
 
     @property
     def times(self) -> bool:

@@ -53,7 +53,7 @@ class Outcome:
     """What a study found.
 
     objectives, rules, records, points: of the study. finalists: the best first, with the errors of the seeds that two
-    of them at least have.
+    of them at least have. over: which limit the recipe is over, which is trained all the same, or nothing.
     """
 
     objectives: tuple[str, ...]
@@ -61,6 +61,7 @@ class Outcome:
     records: Sequence[Record]
     points: Mapping[int, Mapping[str, Label]]
     finalists: tuple[Finalist, ...]
+    over: str = ""
 
     @classmethod
     def of(
@@ -69,6 +70,7 @@ class Outcome:
         rules: Rules,
         records: Sequence[Record],
         points: Mapping[int, Mapping[str, Label]],
+        over: str = "",
     ) -> "Outcome":
         """From the trials of a study, finished or not."""
         found = [_finalist(number, objectives, rules, records, points) for number in finalists(records, rules)]
@@ -76,7 +78,12 @@ class Outcome:
         common = counts[min(1, len(counts) - 1)] if counts else 0  # seeds that two of them have, to be compared by
         found = [replace(one, errors=one.errors[:common]) for one in found]
         found.sort(key=lambda one: (len(one.errors) < common, one.error, *one.costs.values()))
-        return cls(tuple(objectives), rules, records, points, tuple(found))
+        return cls(tuple(objectives), rules, records, points, tuple(found), over)
+
+    @property
+    def allowed(self) -> tuple[Finalist, ...]:
+        """The finalists within the limits."""
+        return tuple(one for one in self.finalists if not (self.over and one.candidate == BASE))
 
     @property
     def whole(self) -> tuple[Finalist, ...]:
@@ -86,8 +93,8 @@ class Outcome:
 
     @property
     def winner(self) -> Finalist | None:
-        """The lowest error among those with all seeds; None where no candidate was trained to the end."""
-        return self.finalists[0] if self.finalists else None
+        """The lowest error among those with all seeds, within the limits; None where none was trained to the end."""
+        return self.allowed[0] if self.allowed else None
 
     @property
     def base(self) -> Finalist | None:
@@ -96,13 +103,18 @@ class Outcome:
 
     @property
     def front(self) -> tuple[Finalist, ...]:
-        """The finalists that no other one is better than in all objectives."""
-        whole = self.whole
+        """The finalists within the limits that no other one is better than in all objectives."""
+        whole = [one for one in self.whole if one in self.allowed]
         return tuple(whole[n] for n in front([(one.error, *one.costs.values()) for one in whole]))
 
     @property
     def verdict(self) -> str:
-        """Whether the recipe was beaten, by validation images, in a sentence."""
+        """Whether the recipe was beaten, by validation images, in a sentence; and whether it is over a limit."""
+        over = f" The recipe is over a limit: {self.over}." if self.over else ""
+        return f"{self._against_the_recipe}{over}"
+
+    @property
+    def _against_the_recipe(self) -> str:
         best, base = self.winner, self.base
         if best is None or base is None:
             return "No candidate was trained to the end yet."
@@ -111,11 +123,12 @@ class Outcome:
         gain = base.error - best.error
         numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
         if len(best.errors) < 2 or len(base.errors) < 2:
-            return f"{best.name.capitalize()} is ahead of the recipe with one seed, which may be luck: {numbers}."
+            where = "ahead of" if gain >= 0 else "behind"
+            return f"{best.name.capitalize()} is {where} the recipe with one seed, which may be luck: {numbers}."
         error = math.hypot(best.spread, base.spread) / math.sqrt(min(len(best.errors), len(base.errors)))
-        if gain <= 2 * error:
+        if abs(gain) <= 2 * error:
             return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
-        return f"{best.name.capitalize()} beats the recipe: {numbers}."
+        return f"{best.name.capitalize()} {'beats' if gain > 0 else 'is worse than'} the recipe: {numbers}."
 
     @property
     def front_verdict(self) -> str:

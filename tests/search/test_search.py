@@ -117,10 +117,12 @@ def test_limits_refuse_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "train_to", fake)
     outcome = work(opened(tmp_path, limit_parameters=50_000, objectives=("error", "parameters")))
     sizes = {pose for pose, folder in trained if not folder.startswith("0000")}
-    assert sizes == {9}  # with 16 there are 67,154
+    assert sizes == {9}  # with 16 there are 68,444
     assert any(record.state == "refused" for record in outcome.records)
     assert len({record.job.candidate for record in outcome.records if record.state == "done"}) == 6
     assert len({one.candidate for one in outcome.front}) <= 2
+    assert outcome.winner.candidate != BASE  # which is over the limit, however good it is
+    assert outcome.verdict.endswith("The recipe is over a limit: 68,444 parameters, more than 50,000.")
 
 
 def test_draws_lead_away_from_what_limits_refuse(tmp_path, monkeypatch):
@@ -191,6 +193,21 @@ def test_whether_the_front_beats_the_recipe_is_said(other, text):
     assert Outcome.of(("error", "parameters"), rules, records, points).front_verdict == text
     one = [Record(r.number, r.job, "done", r.values[:1]) for r in records]
     assert Outcome.of(("error",), rules, one, points).front_verdict == ""
+
+
+def test_a_recipe_over_the_limits_does_not_win():
+    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
+    records = [Record(0, Job(0, 0), "done", (2.0, 90.0)), Record(1, Job(1, 0), "done", (4.0, 10.0))]
+    free, within = (Outcome.of(("error", "ms"), rules, records, points, over) for over in ("", "90 ms, more than 50"))
+    assert (free.winner.candidate, within.winner.candidate) == (0, 1)
+    assert [one.candidate for one in within.front] == [1]
+    assert within.verdict == (
+        "Candidate 1 is behind the recipe with one seed, which may be luck: validation error 4.00 %, the recipe's "
+        "2.00 %. The recipe is over a limit: 90 ms, more than 50."
+    )
+    alone = Outcome.of(("error", "ms"), rules, records[:1], points, "90 ms, more than 50")
+    assert alone.winner is None
+    assert alone.verdict.startswith("No candidate was trained to the end yet. The recipe is over a limit")
 
 
 def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
