@@ -36,7 +36,7 @@ Every candidate learns from the same images and is judged by the same
 validation images. The test images are not looked at. One candidate in three
 goes on to the next, three times as long part of the training. At the end, the
 best five and the recipe are trained with three seeds. Then the winner is
-trained on all images but the test's, and tested once.
+trained on nearly all images but the test's, and tested once.
 
 To use more cores or machines, call the same command again at the same time,
 with the same --out (and --storage). Interrupted, it goes on when called again.
@@ -175,9 +175,10 @@ def _finish(search: Search, outcome: Outcome, console: Console, place: Place) ->
         save_recipe(winning_recipe(search, winner), one)
         print(f"recipe  {one}")
     if options.final:
+        images = counted(len(search.images.train(winning_recipe(search, winner))), "image")
         seeds, time = counted(options.seeds, "seed"), duration(final_seconds(search, outcome))
         console.print(
-            f"Training {winner.name} with {seeds} on all images but the test's: about {time}. Ctrl-C leaves that out.",
+            f"Training {winner.name} with {seeds} on {images}: about {time}. Ctrl-C leaves that out.",
             soft_wrap=True,
         )
         with joined(place):

@@ -1,4 +1,4 @@
-"""The end of a search: the winner as a recipe, trained with every seed on all images but the test's, tested once."""
+"""The end of a search: the winner as a recipe, trained with every seed and tested once."""
 
 import statistics
 from dataclasses import dataclass, replace
@@ -19,9 +19,10 @@ VALIDATION = 0.05
 
 @dataclass(frozen=True)
 class FinalTest:
-    """The winner's test. errors: in per cent, of each seed; images: tested."""
+    """The winner's test. errors: in per cent, of each seed; trained: images that it learned from; images: tested."""
 
     errors: tuple[float, ...]
+    trained: int
     images: int
     folder: str
 
@@ -33,9 +34,10 @@ class FinalTest:
 
 
 def winning_recipe(search: Search, winner: Finalist) -> Recipe:
-    """As long as the recipe that was to be bettered, on nearly all images but the test's; nothing is chosen any more.
+    """As long as the recipe that was to be bettered; nothing is chosen any more.
 
-    Where validation images are drawn from the others, a twentieth is left to them, and the last epoch is kept.
+    Where validation images are drawn from the others, a twentieth is left to them, and the last epoch is kept. A source
+    that sets validation images apart keeps them.
     """
     recipe = search.space.recipe_at(search.recipe, winner.point)
     if recipe.data.validation <= VALIDATION or recipe.data.split_file is not None:
@@ -68,9 +70,8 @@ def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTes
     except BusyError:
         console.print("another process trains the winner", soft_wrap=True)
         return None
-    tested = FinalTest(
-        tuple(one["test"]["error_percent"] for one in results), results[0]["test"]["images"], str(folder)
-    )
+    errors = tuple(one["test"]["error_percent"] for one in results)
+    tested = FinalTest(errors, len(search.images.train(recipe)), results[0]["test"]["images"], str(folder))
     values: dict[str, Any] = {"candidate": winner.candidate, "test_error_percent": list(tested.errors)}
-    write_json(search.folder / "test.json", {**values, "images": tested.images})
+    write_json(search.folder / "test.json", {**values, "trained": tested.trained, "images": tested.images})
     return tested

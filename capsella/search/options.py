@@ -49,7 +49,7 @@ class SearchOptions:
     save_recipe: Path | None = None
     """Write the winner as a recipe to this JSON file, which `capsella train` takes."""
     final: bool = True
-    """At the end, train the winner with every seed on all images but the test's, and test it once."""
+    """At the end, train the winner with every seed on nearly all images but the test's, and test it once."""
 
     def __post_init__(self) -> None:
         at_least(1, trials=self.trials, limit_parameters=self.limit_parameters, finalists=self.finalists)

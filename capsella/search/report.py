@@ -67,9 +67,9 @@ def _front_text(outcome: Outcome) -> str:
 def _test_text(outcome: Outcome, tested: FinalTest | None) -> str:
     if tested is None or outcome.winner is None:
         return "The winner is not tested."
-    name = outcome.winner.name.capitalize()
+    name, seeds = outcome.winner.name.capitalize(), counted(len(tested.errors), "seed")
     return (
-        f"{name}, trained on all images but the test's with {counted(len(tested.errors), 'seed')} and tested once: "
+        f"{name}, trained on {counted(tested.trained, 'image')} with {seeds} and tested once: "
         f"test error {tested.text} on {counted(tested.images, 'image')}."
     )
 

@@ -152,12 +152,12 @@ def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
 
 def test_the_page_holds_what_it_promises(searched):
     search, outcome = searched
-    page = write_report(search, outcome, FinalTest((4.0, 6.0), 100, "final")).read_text()
+    page = write_report(search, outcome, FinalTest((4.0, 6.0), 900, 100, "final")).read_text()
     assert outcome.verdict in html.unescape(page)
     for name in ("finalists", "rungs", "importance", "protocol", "cost"):
         assert f'<h2 id="{name}">' in page
     assert page.count("data:image/png;base64,") == 2
-    assert "test error 5.00 ± 1.41 % on 100 images" in page
+    assert "trained on 900 images with 2 seeds and tested once: test error 5.00 ± 1.41 % on 100 images" in page
     assert "fANOVA over 6 candidates at epoch 1" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert all(path in page for path in SPACE.of)
