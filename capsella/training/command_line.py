@@ -13,10 +13,10 @@ from capsella.training.registry import RECIPES, get_recipe
 def command(name: str, recipe: Recipe) -> str:
     """The command that trains `recipe`: its registered name, and a flag for each field that differs from it.
 
-    For a recipe made in Python, whose `name` is not registered, the call of `train`.
+    A recipe that was made in Python, or read from a file, is in the run's config.json, which is such a file.
     """
     if name not in RECIPES:
-        return f"capsella.training.train(recipe, folder, name={name!r})"
+        return "capsella train config.json"
     usual, recipe = get_recipe(name), recipe.complete()
     words = [f"capsella train {name}"]
     # A routing, and a network of other options, bring defaults of their own, against which the other flags are told.

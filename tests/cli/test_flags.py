@@ -116,7 +116,7 @@ def test_the_command_tells_what_differs():
     assert command("demo", recipe) == "capsella train demo --model.no-reconstruction --epochs 3"
     recipe = dataclasses.replace(recipe, model=recipe.complete().model.with_routing("uniform"))
     assert command("demo", recipe).startswith("capsella train demo --routing uniform --model.no-reconstruction")
-    assert command("mine", recipe) == "capsella.training.train(recipe, folder, name='mine')"
+    assert command("mine", recipe) == "capsella train config.json"
 
 
 def test_a_network_whose_default_differs_from_the_recipes_value():

@@ -143,12 +143,12 @@ def test_a_run_is_trained_once_and_then_read(recipe, tmp_path, monkeypatch):
     assert values["data"] == "noise"
     assert values["test"]["images"] == 2
     assert values["test"]["error_percent"] == 50 * values["test"]["errors"]
-    assert values["command"] == "capsella.training.train(recipe, folder, name='mine')"
+    assert values["command"] == "capsella train config.json"
     assert Recipe.from_dict(values["recipe"]) == recipe
     assert values["training"]["epochs"] == 1
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mine.json").write_bytes((folder / "result.json").read_bytes())
-    assert markdown(tmp_path / "results").splitlines()[-1].startswith("| mine | `capsella.training.train(")
+    assert markdown(tmp_path / "results").splitlines()[-1].startswith("| mine | `capsella train config.json`")
 
     monkeypatch.setattr(runs, "train", None)  # neither is called again
     monkeypatch.setattr(runs, "resume", None)
