@@ -132,8 +132,9 @@ def _print_plan(search: Search, console: Console) -> None:
     if short:
         images = search.trained.epoch_images
         which = "" if images is None else f" of {images:,} images"
+        minutes = search.study.settings["length"]["minutes"]  # of the call that began the study
         console.print(
-            f"note: to fit into {options.minutes:g} minutes, each trains for {rungs[-1]} epochs{which}; the recipe has "
+            f"note: to fit into {minutes:g} minutes, each trains for {rungs[-1]} epochs{which}; the recipe has "
             f"{search.recipe.epochs}. What is best after a short training may not be after a long one.",
             soft_wrap=True,
         )

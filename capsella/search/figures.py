@@ -28,8 +28,10 @@ def front_figure(outcome: Outcome, objective: str) -> Figure:
     early = [values for candidate, values in last.items() if candidate not in ends]
     axes.plot([v[column] for v in early], [v[error] for v in early], "o", color=GREY, markersize=4, label="dropped")
     points = [(one.costs[objective], one.error) for one in outcome.whole]
-    joined = sorted(points[n] for n in front(points))
-    axes.step(*zip(*joined, strict=True), where="post", color=BLUE, alpha=0.6, label="front of these two")
+    within = [(one.costs[objective], one.error) for one in outcome.whole if one in outcome.allowed]
+    joined = sorted(within[n] for n in front(within))
+    if joined:
+        axes.step(*zip(*joined, strict=True), where="post", color=BLUE, alpha=0.6, label="front of these two")
     for one in outcome.finalists:
         colour = ORANGE if one.candidate == BASE else BLUE
         at = one.costs[objective]

@@ -116,8 +116,15 @@ class Outcome:
     @property
     def _against_the_recipe(self) -> str:
         best, base = self.winner, self.base
-        if best is None or base is None:
+        if best is None:
             return "No candidate was trained to the end yet."
+        if base is None:
+            return (
+                f"The recipe was not trained to the end, so nothing is compared with it. The best is {best.name}: "
+                f"validation error {best.error_text} %."
+            )
+        if len(self.finalists) == 1 and best is base:
+            return f"No candidate but the recipe was trained to the end: validation error {base.error_text} %."
         if best is base:
             return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
         gain = base.error - best.error
@@ -156,7 +163,7 @@ class Outcome:
                     "validation_errors_percent": list(one.errors),
                     **one.costs,
                     "on_the_front": one.candidate in on_front,
-                    "changes": dict(one.point),
+                    "point": dict(one.point),
                 }
                 for one in self.finalists
             ],

@@ -33,7 +33,8 @@ class Record:
 
     number: in the study. state: waiting for a worker; running; done; refused by a limit or diverged; lost with its
     worker; or surplus, where a trial of a lower number is for the same. values: of the objectives. loss: of the
-    validation images, where errors are equal. epochs, seconds: that were trained for it.
+    validation images, where errors are equal. epochs, seconds: that were trained for it. is_interrupted: lost by
+    Ctrl-C, which is no fault of the job.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Record:
     loss: float = 0.0
     epochs: int = 0
     seconds: float = 0.0
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def taken(records: Iterable[Record]) -> set[Job]:
     found, died = set(), dict[Job, int]()
     for record in records:
         if record.state == "lost":
-            died[record.job] = died.get(record.job, 0) + 1
+            died[record.job] = died.get(record.job, 0) + (not record.is_interrupted)
         elif record.state != "surplus":
             found.add(record.job)
     return found | {job for job, times in died.items() if times >= ATTEMPTS}
@@ -122,8 +124,7 @@ def next_job(records: Sequence[Record], rules: Rules, is_closing: bool) -> Job |
 
 def _closing_job(records: Sequence[Record], rules: Rules, gone: set[Job]) -> Job | None:
     """Fill the last rung, then repeat its best."""
-    missing = rules.finalists - len({job.candidate for job in gone if job.rung == rules.top and job.candidate != BASE})
-    if missing > 0:
+    if len(at_the_end(records, rules)) < rules.finalists:
         for rung in reversed(range(rules.top)):
             for record in ranked(done(records, rung), rules):
                 job = Job(record.job.candidate, rung + 1)
@@ -135,6 +136,12 @@ def _closing_job(records: Sequence[Record], rules: Rules, gone: set[Job]) -> Job
             if job not in gone:
                 return job
     return None
+
+
+def at_the_end(records: Sequence[Record], rules: Rules) -> set[int]:
+    """The candidates, the recipe but for, that were trained to the end or are on their way; none that was given up."""
+    ends = [one for one in records if one.job.rung == rules.top and one.state in ("done", "running", "waiting")]
+    return {one.job.candidate for one in ends} - {BASE}
 
 
 def finalists(records: Sequence[Record], rules: Rules) -> list[int]:
@@ -165,9 +172,10 @@ def candidates(records: Iterable[Record]) -> set[int]:
 
 def epochs_to_close(records: Sequence[Record], rules: Rules) -> int:
     """How many epochs the end of the search takes: the last rung's finalists with all their seeds, at most."""
-    top, gone = rules.rungs[-1], taken(records)
-    there = sum(job.rung == rules.top for job in gone)
-    return max(0, (rules.finalists + 1) * rules.seeds - there) * top
+    best, gone = finalists(records, rules), taken(records)
+    repeats = sum(Job(one, rules.top, seed) not in gone for one in best for seed in range(1, rules.seeds))
+    missing = max(0, rules.finalists + 1 - len(best))
+    return (repeats + missing * rules.seeds) * rules.rungs[-1]
 
 
 def expected_epochs(rules: Rules, trials: int) -> int:

@@ -76,6 +76,7 @@ def _agreed(
     if length is None:
         trained = shorten()
         length = {name: getattr(trained, name) for name in ("epochs", "epoch_images")}
+        length["minutes"] = options.minutes
         length["optimizer"] = {name: getattr(trained.optimizer, name) for name in ("warmup_steps", "decay_steps")}
     trained = replace(
         recipe,

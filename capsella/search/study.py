@@ -137,10 +137,12 @@ class Study:
         trial = self.trials.ask(distributions(self.space))
         found = trial.user_attrs
         mine = Job(found.get("candidate", trial.number), found.get("rung", 0), found.get("seed", 0))
+        claim = Claim(self, trial, mine, dict(trial.params))
+        claim.beat()  # a worker that dies before its first sign of life would never count as dead
         for name, value in mine._asdict().items():
             if name not in found:
                 trial.set_user_attr(name, value)
-        return Claim(self, trial, mine, dict(trial.params))
+        return claim
 
 
 @dataclass
@@ -157,20 +159,23 @@ class Claim:
         """Of the trial."""
         return int(self.trial.number)
 
+    def beat(self) -> None:
+        """One sign of life."""
+        import optuna
+
+        with contextlib.suppress(optuna.exceptions.StorageInternalError):  # busy: the next one will do
+            self.study.storage.record_heartbeat(self.trial._trial_id)
+
     @contextmanager
     def alive(self) -> Iterator[None]:
         """Signs of life while the trial is worked at."""
-        import optuna
-
-        over, storage, trial = threading.Event(), self.study.storage, self.trial._trial_id
+        over = threading.Event()
 
         def beat() -> None:
-            while True:
-                with contextlib.suppress(optuna.exceptions.StorageInternalError):  # busy: the next one will do
-                    storage.record_heartbeat(trial)
-                if over.wait(storage.heartbeat_interval):
-                    return
+            while not over.wait(self.study.storage.heartbeat_interval):
+                self.beat()
 
+        self.beat()
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
@@ -191,9 +196,9 @@ class Claim:
         """Another trial is for the same."""
         self._end("PRUNED", None, {"surplus": True})
 
-    def lose(self) -> None:
-        """The worker stops before the end: another may take it up."""
-        self._end("FAIL", None, {})
+    def lose(self, is_interrupted: bool) -> None:
+        """The worker stops before the end: another may take it up. is_interrupted: by Ctrl-C."""
+        self._end("FAIL", None, {"interrupted": is_interrupted})
 
     def _end(self, state: str, values: list[float] | None, facts: Mapping[str, Any]) -> None:
         """A trial that was taken for dead meanwhile stays so; whoever takes it up finds the work done."""
@@ -256,6 +261,7 @@ def _record(trial: Any) -> Record:
         loss=facts.get("loss", 0.0),
         epochs=facts.get("epochs", 0),
         seconds=facts.get("seconds", 0.0),
+        is_interrupted=facts.get("interrupted", False),
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from capsella.errors import CapsellaError
 from capsella.files import alone_in
-from capsella.search.schedule import BASE, FACTOR, Job, Record, Rules, done, finalists, ranked, taken
+from capsella.search.schedule import BASE, FACTOR, Job, Record, Rules, at_the_end, done, finalists, ranked, taken
 from capsella.training import RunFolder
 
 WEIGHTS = ("model.safetensors", "novelty.safetensors")
@@ -72,8 +72,7 @@ def waiting(records: Sequence[Record], rules: Rules, trials: int | None) -> set[
     seldom; that one is trained anew.
     """
     gone = taken(records)
-    at_the_end = {job.candidate for job in gone if job.rung == rules.top and job.candidate != BASE}
-    missing, busy, found = rules.finalists - len(at_the_end), len(at_work(records)), set[int]()
+    missing, busy, found = rules.finalists - len(at_the_end(records, rules)), len(at_work(records)), set[int]()
     for rung in reversed(range(rules.top)):
         there = [record.job.candidate for record in ranked(done(records, rung), rules)]
         left = [candidate for candidate in there if Job(candidate, rung + 1) not in gone]

@@ -120,8 +120,8 @@ class Worker:
             why = f"{error or type(error).__name__}"
             claim.refuse(why, error.excess if isinstance(error, TooCostlyError) else FAR)
             self.say(f"candidate {claim.job.candidate} refused: {why}")
-        except BaseException:
-            claim.lose()
+        except BaseException as error:
+            claim.lose(is_interrupted=isinstance(error, KeyboardInterrupt))
             raise
         self.jobs += 1
 
@@ -163,7 +163,7 @@ class Worker:
         if trials is None:
             return deadline
         spent = sum(record.epochs for record in records)
-        workers = max(1, sum(record.state == "running" for record in records))
+        workers = 1 + sum(record.state == "running" for record in records)  # this one's trial has just ended
         left = max(0, expected_epochs(self.search.rules, trials) - spent) * seconds_an_epoch(records) / workers
         return left if deadline is None else min(left, deadline)
 

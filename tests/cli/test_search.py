@@ -26,7 +26,7 @@ def test_from_a_recipe_to_a_page_and_a_better_recipe(cli, tmp_path, quick):
     assert (out / "report.html").exists()
     winner = json.loads((out / "outcome.json").read_text())["finalists"][0]
     rate = json.loads(mine.read_text())["recipe"]["optimizer"]["learning_rate"]
-    assert rate == winner["changes"]["optimizer.learning_rate"]
+    assert rate == winner["point"]["optimizer.learning_rate"]
     trained = cli("train", mine, "--epochs", 1, "--out", tmp_path / "run")
     assert trained.code == 0, trained.err
     config = json.loads((tmp_path / "run" / "config.json").read_text())

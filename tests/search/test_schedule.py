@@ -12,6 +12,7 @@ from capsella.search.schedule import (
     Rules,
     candidates,
     done,
+    epochs_to_close,
     finalists,
     is_surplus,
     next_job,
@@ -48,6 +49,33 @@ def test_what_is_lost_is_taken_up_and_given_up_at_last():
     assert next_job([*lost[:-1], record(9, 1, state="running")], RULES, False) is None
     assert next_job(lost, RULES, False) is None
     assert taken(lost) == {Job(1, 0)}
+
+
+def test_ctrl_c_does_not_count_against_a_job():
+    stopped = [record(number, 1, 2, state="lost", is_interrupted=True) for number in range(1, ATTEMPTS + 5)]
+    assert next_job(stopped, RULES, False) == Job(1, 2)
+    assert taken(stopped) == set()
+
+
+def test_who_fails_at_the_end_is_replaced():
+    whole = [record(n, n, rung, error=10.0 + n) for n in range(3) for rung in (0, 1)]
+    ends = [record(10, 0, 2, error=10.0), record(11, 1, 2, state="refused")]
+    one = Rules(rungs=(1, 3, 9), finalists=1, seeds=1)
+    assert next_job([*whole, *ends], one, True) == Job(2, 2)
+    lost = [record(11 + n, 1, 2, state="lost") for n in range(ATTEMPTS)]
+    assert next_job([*whole, ends[0], *lost], one, True) == Job(2, 2)
+    assert next_job([*whole, ends[0], record(11, 1, 2, error=9.0)], one, True) is None
+
+
+def test_what_the_end_still_takes_is_that_of_the_finalists():
+    """Many candidates may reach the last rung; the seeds of the best are still to come."""
+    rules = Rules(rungs=(1, 3, 9), finalists=5, seeds=3)
+    assert epochs_to_close([], rules) == 6 * 3 * 9
+    there = [record(n, n, 2, error=float(n)) for n in range(18)]
+    assert epochs_to_close(there, rules) == 6 * 2 * 9
+    again = [record(100 + 10 * n + seed, n, 2, seed, error=float(n)) for n in range(6) for seed in (1, 2)]
+    assert epochs_to_close([*there, *again], rules) == 0
+    assert epochs_to_close([*there, *again[1:]], rules) == 9
 
 
 def test_what_is_refused_goes_no_further():

@@ -207,6 +207,13 @@ def test_a_recipe_over_the_limits_does_not_win():
     )
     alone = Outcome.of(("error", "ms"), rules, records[:1], points, "90 ms, more than 50")
     assert alone.winner is None
+    assert Outcome.of(("error", "ms"), rules, records[:1], points).verdict == (
+        "No candidate but the recipe was trained to the end: validation error 2.00 %."
+    )
+    assert Outcome.of(("error", "ms"), rules, records[1:], points).verdict == (
+        "The recipe was not trained to the end, so nothing is compared with it. The best is candidate 1: validation "
+        "error 4.00 %."
+    )
     assert alone.verdict.startswith("No candidate was trained to the end yet. The recipe is over a limit")
 
 
