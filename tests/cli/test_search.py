@@ -1,11 +1,15 @@
 """`capsella search` as one calls it."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from capsella.cli.search import _print_plan
 from capsella.search import worker
 from capsella.search.candidate import Trained
+from tests.search.made import RECIPE, opened
 
 TINY = ["--per-class", 2, "--data.validation", 0.02, "--test-per-class", 1, "--size", 17, "--batch-size", 20]
 QUICK = ["--model", "hinton2018_matrix_capsnet_small", "--trials", 4, "--finalists", 1, "--seeds", 1, "--epochs", 9]
@@ -31,6 +35,18 @@ def test_from_a_recipe_to_a_page_and_a_better_recipe(cli, tmp_path, quick):
     assert trained.code == 0, trained.err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["name"], config["recipe"]["optimizer"]["learning_rate"]) == ("mine", rate)
+
+
+def test_a_shortened_study_goes_on_without_the_minutes(tmp_path, monkeypatch, capsys):
+    for module in ("search.length", "cli.search"):
+        monkeypatch.setattr(f"capsella.{module}.seconds_an_epoch", lambda *_: 1.0)
+    long = replace(RECIPE, epochs=90)
+    begun = opened(tmp_path, long, minutes=2.0)
+    assert begun.trained.epochs < 90
+    gone_on = opened(tmp_path, long, trials=7)
+    assert gone_on.trained == begun.trained
+    _print_plan(gone_on, Console())
+    assert f"to fit into 2 minutes, each trains for {begun.trained.epochs} epochs" in capsys.readouterr().out
 
 
 def test_the_plan_alone(cli, tmp_path, monkeypatch):
