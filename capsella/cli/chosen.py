@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from capsella.cli.flags import take
 from capsella.data.outline import outline
 from capsella.errors import require
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group
@@ -26,6 +27,9 @@ def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, 
             recipe = replace(recipe, data=replace(recipe.data, path=images))
         return Path(file).stem, recipe, images, words
     name, images, words = _named(arguments)
+    if images is not None:
+        source, _ = take(words, "--data", "--data.name")
+        require(source in (None, "folder", "multi"), f"be left out: the images are those of {images}", data=source)
     return name, get_recipe(name) if images is None else _fit(name, images, words, console), images, words
 
 

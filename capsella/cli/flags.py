@@ -21,8 +21,8 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
     `--loss.name spread`. `--model NAME` and `--routing NAME` change which options there are, so they are taken first.
     `--data NAME` of a source with a place of its own leaves the recipe's folder behind.
     """
-    network, words = _take(words, "--model", "--model.name")
-    routing, words = _take(words, "--routing", "--model.routing")
+    network, words = take(words, "--model", "--model.name")
+    routing, words = take(words, "--routing", "--model.routing")
     if network is not None:
         recipe = recipe.with_network(network)
     recipe = recipe.complete()
@@ -34,8 +34,8 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
 
 
 def _with_source(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
-    source, others = _take(words, "--data", "--data.name")
-    if source is None or source in ("folder", "npz") or recipe.data.path is None:
+    source, others = take(words, "--data", "--data.name")
+    if source is None or source in ("folder", "npz", "multi") or recipe.data.path is None:
         return recipe, words
     return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name=source, path=None)), others
 
@@ -49,13 +49,13 @@ def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]
     for name, parameter in inspect.signature(model_function(recipe.model.name)).parameters.items():
         if name in options and type(None) in get_args(parameter.annotation):
             flag = f"--model.{name.replace('_', '-')}"
-            value, words = _take(words, flag, f"--model.{name}")
+            value, words = take(words, flag, f"--model.{name}")
             if value is not None:
                 options[name] = tyro.cli(parameter.annotation, args=[value], prog=f"capsella train {flag}")
     return recipe.with_model(**options), words
 
 
-def _take(words: list[str], *names: str) -> tuple[str | None, list[str]]:
+def take(words: list[str], *names: str) -> tuple[str | None, list[str]]:
     """The value of a flag, also as --flag=value, and the words without it."""
     rest, value = [], None
     waiting = iter(words)

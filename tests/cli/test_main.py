@@ -146,6 +146,7 @@ def test_version(cli):
         (["data", "show", "digts"], "did you mean digits?"),
         (["data", "show", "digits", "--sze", "3"], "--size"),
         (["models", "sabour2017_capsnt"], "did you mean sabour2017_capsnet"),
+        (["train", "images-efficient", ".", "--data", "digits"], "data: must be left out: the images are those of ."),
         (["table", "hinton2018-1", "--data", "smallnorb-jpg"], "got 'smallnorb-jpg'; did you mean smallnorb-jpeg"),
     ],
 )
