@@ -15,14 +15,15 @@ from capsella.cli import screen
 from capsella.cli.chosen import chosen_recipe
 from capsella.cli.flags import prepare
 from capsella.cluster import Place, joined
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, counted, near_names
 from capsella.grid import duration
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
-from capsella.search.final import final_seconds, train_winner, winning_recipe
+from capsella.search.final import final_seconds, save_finalists, train_winner, winning_recipe
 from capsella.search.length import seconds_an_epoch
 from capsella.search.options import TRIALS
 from capsella.search.report import write_report
 from capsella.search.schedule import expected_epochs
+from capsella.search.space import registered_space, registered_spaces
 from capsella.training import Machine, Recipe, save_recipe
 
 USAGE = """usage: capsella search RECIPE [IMAGES] [--minutes M] [--trials N] [--FLAG …]
@@ -61,8 +62,9 @@ class SearchCommand:
     """
 
     search: Annotated[SearchOptions, tyro.conf.arg(name="")] = SearchOptions()  # noqa: RUF009  frozen
-    space: Path | None = None
-    """A Python file that sets `space` to a capsella.search.Space; default: the recipe's own space."""
+    space: str | None = None
+    """A Python file that sets `space` to a capsella.search.Space, or a recipe whose space to take; default: the
+    recipe's own space."""
     machine: Annotated[Machine, tyro.conf.arg(name="")] = Machine()
     place: Annotated[Place, tyro.conf.arg(name="")] = Place()
     dry_run: bool = False
@@ -79,7 +81,7 @@ def run(arguments: list[str]) -> None:
     name, recipe, _, words = chosen_recipe(arguments, console)
     recipe, words = prepare(recipe, words, SearchCommand, SearchOptions, Machine, Place)
     command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
-    space = None if command.space is None else read_space(command.space)
+    space = None if command.space is None else space_of(command.space, command.recipe)
     if command.dry_run:
         with tempfile.TemporaryDirectory() as folder:
             options = replace(command.search, out=Path(folder, name), storage=None)
@@ -98,6 +100,21 @@ def run(arguments: list[str]) -> None:
     except KeyboardInterrupt:
         print("The study is kept. The same command goes on.")
         raise
+
+
+def space_of(word: str, recipe: Recipe) -> Space:
+    """The space that a word stands for: a Python file, or a recipe that has one of its own.
+
+    Raises:
+        CapsellaError: neither.
+    """
+    if word.endswith(".py"):
+        return read_space(Path(word))
+    registered = registered_space(word)
+    if registered is None:
+        hint = near_names(word, registered_spaces())
+        raise CapsellaError(f"space: must be a Python file or a recipe with a space of its own, got {word!r}; {hint}")
+    return registered(recipe)
 
 
 def read_space(path: Path) -> Space:
@@ -175,6 +192,8 @@ def _finish(search: Search, outcome: Outcome, console: Console, place: Place) ->
     for one in (path, *([] if options.save_recipe is None else [options.save_recipe])):
         save_recipe(winning_recipe(search, winner), one)
         print(f"recipe  {one}")
+    if len(outcome.finalists) > 1:
+        print(f"others  {save_finalists(search, outcome)}")
     if options.final:
         images = counted(len(search.images.train(winning_recipe(search, winner))), "image")
         seeds, time = counted(options.seeds, "seed"), duration(final_seconds(search, outcome))

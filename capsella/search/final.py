@@ -2,6 +2,7 @@
 
 import statistics
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from capsella.files import alone_in, write_json
 from capsella.grid import Grid, Row
 from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
-from capsella.training import Recipe
+from capsella.training import Recipe, save_recipe
 
 VALIDATION = 0.05
 """The share of the images that still watches over the final training, and by which its probabilities are calibrated."""
@@ -44,6 +45,15 @@ def winning_recipe(search: Search, winner: Finalist) -> Recipe:
         return recipe
     data = replace(recipe.data, validation=VALIDATION)
     return replace(recipe, data=data, keep="last", patience=None)
+
+
+def save_finalists(search: Search, outcome: Outcome) -> Path:
+    """A recipe of each finalist, in the folder that is returned: the winner has the least error alone."""
+    folder = search.folder / "finalists"
+    folder.mkdir(exist_ok=True)
+    for one in outcome.finalists:
+        save_recipe(winning_recipe(search, one), folder / f"candidate-{one.candidate}.json")
+    return folder
 
 
 def final_seconds(search: Search, outcome: Outcome) -> float:

@@ -24,8 +24,8 @@ class SearchOptions:
     """
 
     minutes: float | None = None
-    """Search for so long, the last repetitions included; the final training comes on top. Where it is too little for
-    30 candidates, all of them train for fewer epochs."""
+    """Search for so long, over all calls, the last repetitions included; the final training comes on top. Where it is
+    too little for 30 candidates, all of them train for fewer epochs."""
     trials: int | None = None
     """Candidates in all, over all processes; default: 30, or with --minutes as many as there is time for."""
     objectives: tuple[Objective, ...] = ("error",)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import scipy
+
 from capsella.search.front import front, is_better
 from capsella.search.schedule import BASE, Record, Rules, finalists
 from capsella.search.space import Label
@@ -132,8 +134,7 @@ class Outcome:
         if len(best.errors) < 2 or len(base.errors) < 2:
             where = "ahead of" if gain >= 0 else "behind"
             return f"{best.name.capitalize()} is {where} the recipe with one seed, which may be luck: {numbers}."
-        error = math.hypot(best.spread, base.spread) / math.sqrt(min(len(best.errors), len(base.errors)))
-        if abs(gain) <= 2 * error:
+        if abs(gain) <= half_interval(best.errors, base.errors):
             return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
         return f"{best.name.capitalize()} {'beats' if gain > 0 else 'is worse than'} the recipe: {numbers}."
 
@@ -168,6 +169,20 @@ class Outcome:
                 for one in self.finalists
             ],
         }
+
+
+def half_interval(one: Sequence[float], other: Sequence[float]) -> float:
+    """Half the 95 % interval of the difference of two means over seeds, at least two each (Welch 1947).
+
+    >>> round(half_interval([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]), 2)
+    2.27
+    """
+    parts = [(statistics.variance(errors) / len(errors), len(errors)) for errors in (one, other)]
+    variance = sum(part for part, _ in parts)
+    if not variance:
+        return 0.0
+    degrees = variance**2 / sum(part**2 / (count - 1) for part, count in parts)
+    return float(scipy.stats.t.ppf(0.975, degrees)) * math.sqrt(variance)
 
 
 def _finalist(

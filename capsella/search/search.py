@@ -19,7 +19,8 @@ from capsella.search.opened import Search
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
 from capsella.search.space import Space
-from capsella.search.study import Study, check_optuna, storage_url
+from capsella.search.storage import storage_url
+from capsella.search.study import Study, check_optuna
 from capsella.search.worker import Worker
 from capsella.training import Machine, Recipe
 
@@ -109,7 +110,8 @@ def work(search: Search, console: Console | None = None) -> Outcome:
     console = console or Console(quiet=True)
     began, options = time.monotonic(), search.options
     with console.status("beginning") as status:
-        deadline = None if options.minutes is None else began + 60 * options.minutes
+        spent = search.study.seconds_spent()  # by all workers, also those of calls before this one
+        deadline = None if options.minutes is None else began + 60 * options.minutes - spent
         worker = Worker(search, Costs(options, search.images), _sayer(console), status.update, deadline)
         worker.run()
     outcome = search.outcome

@@ -219,5 +219,10 @@ def registered_space(name: str) -> SpaceFunction | None:
     return _SPACES.get(name)
 
 
+def registered_spaces() -> list[str]:
+    """The recipes that have a space of their own."""
+    return sorted(_SPACES)
+
+
 def _is_shared(path: str) -> bool:
     return path in SAME_FOR_ALL or path.startswith("data.")

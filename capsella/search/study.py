@@ -6,18 +6,15 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from capsella.errors import CapsellaError
 from capsella.search.schedule import BASE, Job, Record, State
 from capsella.search.space import Label, Space
+from capsella.search.storage import GRACE, open_storage
 
-HEARTBEAT, GRACE = 5, 30
-"""Seconds between a worker's signs of life, and without one until its trial is taken up by another."""
-WAIT_FOR_LOCK = 60
-"""Seconds that a process waits while others write to the file."""
 FAR = 1.0
 """The excess of a candidate that no limit refused: it could not be trained at all."""
 _ELSE = "call it as before, or choose another folder with --out"
@@ -70,7 +67,7 @@ class Study:
         hush()
         sampler = RungSampler(space, seed, records_of)
         try:
-            storage = _storage(url, grace)
+            storage = open_storage(url, grace)
             study = optuna.create_study(
                 storage=storage,
                 study_name=name,
@@ -126,6 +123,30 @@ class Study:
                 found = {name: trial.user_attrs[name] for name in names if name in trial.user_attrs}
                 self.costs.setdefault(candidate, found)
         return records_of(trials)
+
+    def cost_of(self, point: Mapping[str, Label]) -> dict[str, float]:
+        """What is known of the network at a point, from any candidate that has the same one; empty of a new network."""
+        mine, found = _network(point), dict[str, float]()
+        for candidate, cost in self.costs.items():
+            if _network(self.points[candidate]) == mine:
+                found = {**cost, **found}
+        return found
+
+    def is_repeated(self, claim: "Claim") -> bool:
+        """Whether an earlier candidate has the same point."""
+        return any(other < claim.job.candidate and point == claim.point for other, point in self.points.items())
+
+    def seconds_spent(self) -> float:
+        """How long at least one worker was at work, in all; trials that a killed worker left behind do not count."""
+        self.records()  # which counts the killed ones as lost
+        now, end, spent = datetime.now(), datetime.min, 0.0  # as Optuna, which knows no zones
+        trials = self.trials.get_trials(deepcopy=False)
+        known = [one for one in trials if one.state.name != "FAIL" or "interrupted" in one.user_attrs]
+        spans = [(one.datetime_start, one.datetime_complete or now) for one in known if one.datetime_start is not None]
+        for begun, over in sorted(spans):
+            spent += max(0.0, (over - max(begun, end)).total_seconds())
+            end = max(end, over)
+        return spent
 
     def ask(self, job: Job | None) -> "Claim":
         """A trial for this worker: a waiting one where there is one, else for this job, or for a new candidate."""
@@ -188,9 +209,12 @@ class Claim:
         """The objectives are known; facts are kept beside them."""
         self._end("COMPLETE", list(values), facts)
 
-    def refuse(self, why: str, excess: float) -> None:
-        """The candidate goes no further, and what is drawn later keeps away from it. excess: see `TooCostlyError`."""
-        self._end("PRUNED", None, {"refused": why, "excess": excess})
+    def refuse(self, why: str, excess: float, cost: Mapping[str, float]) -> None:
+        """The candidate goes no further, and what is drawn later keeps away from it.
+
+        excess, cost: see `TooCostlyError`.
+        """
+        self._end("PRUNED", None, {"refused": why, "excess": excess, **cost})
 
     def leave(self) -> None:
         """Another trial is for the same."""
@@ -212,35 +236,9 @@ class Claim:
         self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
 
 
-def _storage(url: str, grace: int) -> Any:
-    """Optuna's storage in a database; a file waits for its lock, and has one writer at a time."""
-    import optuna
-
-    is_file, heartbeat = url.startswith("sqlite"), max(1, min(HEARTBEAT, grace // 3))
-    connect = {"connect_args": {"timeout": WAIT_FOR_LOCK}} if is_file else {}
-    storage = optuna.storages.RDBStorage(url, connect, heartbeat_interval=heartbeat, grace_period=grace)
-    if is_file:
-        _one_at_a_time(storage.engine)
-    return storage
-
-
-def _one_at_a_time(engine: Any) -> None:
-    """Let SQLite lock the file at the begin of a transaction.
-
-    Python begins one at the first write. Optuna's `SELECT … FOR UPDATE`, which SQLite lacks, then guards nothing: two
-    workers that ask at once are given the same waiting trial.
-    """
-    from sqlalchemy import event
-
-    @event.listens_for(engine, "connect")
-    def by_hand(connection: Any, _: object) -> None:
-        connection.isolation_level = None
-
-    @event.listens_for(engine, "begin")
-    def lock(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    engine.dispose()  # connections that were made before
+def _network(point: Mapping[str, Label]) -> dict[str, Label]:
+    """What of a point decides on its network: what it costs depends on nothing else."""
+    return {path: value for path, value in point.items() if path.startswith("model.")}
 
 
 def records_of(trials: Sequence[Any]) -> list[Record]:
@@ -263,8 +261,3 @@ def _record(trial: Any) -> Record:
         seconds=facts.get("seconds", 0.0),
         is_interrupted=facts.get("interrupted", False),
     )
-
-
-def storage_url(storage: str | None, folder: Path) -> str:
-    """Of the study's database: the one that is named, or study.db in its folder."""
-    return storage or f"sqlite:///{folder / 'study.db'}"

@@ -13,6 +13,7 @@ from capsella.search.candidate import Trained, candidate_folder, train_to, with_
 from capsella.search.cost import Costs, TooCostlyError
 from capsella.search.opened import Search
 from capsella.search.schedule import (
+    BASE,
     Job,
     Record,
     candidates,
@@ -33,6 +34,8 @@ MOST_FOR_THE_END = 0.5
 """Of the time: the rest is for new candidates and their promotions, however slow the machine turns out to be."""
 MOST_REFUSED = 50
 """So many candidates refused for each that may be trained: then nothing will keep within the limits."""
+MOST_REPEATED = 20
+"""So many draws in turn that were drawn before: then the space has no more."""
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Worker:
     deadline: float | None = None
     jobs: int = field(default=0, init=False)
     _has_told: bool = field(default=False, init=False)
+    _repeated: int = field(default=0, init=False)
 
     def run(self) -> list[Record]:
         """Work until nothing is left, or the time is up; returns the study's trials.
@@ -60,8 +64,9 @@ class Worker:
             records = self.search.study.records()
             job, is_new = self._choose(records)
             if job is None and not is_new:
-                busy = sum(record.state in ("waiting", "running") for record in records)
-                if self._out_of_time() or not busy:
+                at_work = ("running",) if self._out_of_time() else ("waiting", "running")
+                busy = sum(record.state in at_work for record in records)
+                if not busy:
                     self._tidy(is_over=not busy and next_job(records, self.search.rules, is_closing=True) is None)
                     return records
                 self.begin(f"waiting for {counted(busy, 'training')} of other processes")
@@ -90,7 +95,8 @@ class Worker:
     def _has_room(self, records: Sequence[Record]) -> bool:
         """Whether there are to be new candidates: by their number, and by the time that the end of the search takes."""
         trials = self.search.options.all_trials
-        if trials is not None and len(candidates(records)) >= trials:
+        is_full = trials is not None and len(candidates(records)) >= trials
+        if is_full or self._repeated >= MOST_REPEATED:
             return False
         left = self._seconds_left()
         if left is None or self.search.options.minutes is None:
@@ -110,6 +116,13 @@ class Worker:
         if is_surplus(self.search.study.records(), mine, self.search.options.all_trials):
             claim.leave()
             return
+        if claim.job.rung == 0 and claim.job.seed == 0 and self.search.study.is_repeated(claim):
+            claim.leave()
+            self._repeated += 1
+            if self._repeated == MOST_REPEATED:
+                self.say("the space has no more points: the last draws were all drawn before")
+            return
+        self._repeated = 0
         rung = self.search.rules.rungs[claim.job.rung]
         seed = f", seed {claim.job.seed}" if claim.job.seed else ""
         self.begin(f"candidate {claim.job.candidate}{seed}: to epoch {rung}")
@@ -118,7 +131,7 @@ class Worker:
                 self._train(claim)
         except (TooCostlyError, TrainingDivergedError, ValueError, MemoryError, torch.OutOfMemoryError) as error:
             why = f"{error or type(error).__name__}"
-            claim.refuse(why, error.excess if isinstance(error, TooCostlyError) else FAR)
+            claim.refuse(why, *((error.excess, error.cost) if isinstance(error, TooCostlyError) else (FAR, {})))
             self.say(f"candidate {claim.job.candidate} refused: {why}")
         except BaseException as error:
             claim.lose(is_interrupted=isinstance(error, KeyboardInterrupt))
@@ -128,7 +141,7 @@ class Worker:
     def _train(self, claim: Claim) -> None:
         search, job = self.search, claim.job
         recipe = with_seed(search.space.recipe_at(search.trained, claim.point), job.seed)
-        cost = search.study.costs.get(job.candidate) or self.costs.of(recipe, job.candidate)
+        cost = self.costs.of(recipe, search.study.cost_of(claim.point), is_free=job.candidate == BASE)
         folder, epochs = candidate_folder(search.folder, job), search.rules.rungs[job.rung]
         trained = train_to(recipe, folder, epochs, search.images, search.machine, f"{search.name}-{job.candidate}")
         numbers = {"error": trained.error, **cost}

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from capsella.cli.search import _print_plan
+from capsella.cli.search import _print_plan, space_of
 from capsella.search import worker
 from capsella.search.candidate import Trained
+from capsella.search.defaults import default_space
+from capsella.training.registry import get_recipe
 from tests.search.made import RECIPE, opened
 
 TINY = ["--per-class", 2, "--data.validation", 0.02, "--test-per-class", 1, "--size", 17, "--batch-size", 20]
@@ -85,6 +87,11 @@ def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
     assert "minutes: must be at least" in cli(*words).err
 
 
+def test_a_recipe_file_takes_the_space_of_a_recipe():
+    recipe = get_recipe("he2016-cells")
+    assert space_of("he2016-cells", recipe) == default_space(recipe, "he2016-cells") != default_space(recipe)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -93,6 +100,7 @@ def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
         (["demo", "--objectives", "ms"], "objectives: must have error among them"),
         (["demo", "--tune", "colour"], "'colour' must name one field of the space"),
         (["demo", "--space", "gone.py"], "gone.py: no such file"),
+        (["demo", "--space", "images-emnt"], "space: must be a Python file or a recipe with a space of its own"),
         (["gone.json"], "gone.json: must be a recipe's JSON file"),
     ],
 )

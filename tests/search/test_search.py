@@ -2,21 +2,27 @@
 
 import dataclasses
 import html
+import io
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from rich.console import Console
 
 from capsella.errors import CapsellaError
-from capsella.search import work
-from capsella.search.candidate import Images, SealedError, candidate_folder, sealed
-from capsella.search.final import FinalTest, train_winner, winning_recipe
+from capsella.search import Choice, Range, Space, open_search, work, worker
+from capsella.search.candidate import Images, SealedError, Trained, candidate_folder, sealed
+from capsella.search.cost import Costs
+from capsella.search.final import FinalTest, save_finalists, train_winner, winning_recipe
+from capsella.search.latency import Stopwatch
 from capsella.search.outcome import Outcome
 from capsella.search.report import write_report
-from capsella.search.schedule import BASE, Job, Record, Rules, done
+from capsella.search.schedule import BASE, Job, Record, Rules, candidates, done
 from capsella.training import RunFolder, read_recipe, save_recipe, train
 from tests.papers.tiny import QUIET
-from tests.search.made import RECIPE, SPACE, opened, read
+from tests.search.made import OPTIONS, RECIPE, SPACE, opened, read
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +117,6 @@ def test_limits_refuse_before_training(tmp_path, monkeypatch):
         trained.append((recipe.model.options["pose_elements"], folder.name))
         return Trained(50.0 - 1000 * recipe.optimizer.learning_rate, 1.0, 1, 0.01)
 
-    from capsella.search import worker
-    from capsella.search.candidate import Trained
-
     monkeypatch.setattr(worker, "train_to", fake)
     outcome = work(opened(tmp_path, limit_parameters=50_000, objectives=("error", "parameters")))
     sizes = {pose for pose, folder in trained if not folder.startswith("0000")}
@@ -127,10 +130,6 @@ def test_limits_refuse_before_training(tmp_path, monkeypatch):
 
 def test_draws_lead_away_from_what_limits_refuse(tmp_path, monkeypatch):
     """Over its parameters, a candidate's time is not measured; so it has no objectives, but it must count."""
-    from capsella.search import worker
-    from capsella.search.candidate import Trained
-    from capsella.search.latency import Stopwatch
-
     monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
     monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: 1.0)
     options = {"limit_parameters": 50_000, "objectives": ("error", "ms", "parameters"), "trials": 30}
@@ -140,10 +139,69 @@ def test_draws_lead_away_from_what_limits_refuse(tmp_path, monkeypatch):
     assert len([number for number in refused if number > max(records, key=lambda one: one.number).number // 2]) <= 3
 
 
-def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
-    from capsella.search import worker
-    from capsella.search.candidate import Trained
+def test_a_network_is_timed_once(tmp_path, monkeypatch):
+    """Candidates that differ in training alone have the same milliseconds, whatever noise a second look would see."""
+    timed = []
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: timed.append(1) or float(len(timed)))
+    search = opened(tmp_path, objectives=("error", "ms"), trials=12)
+    records = work(search).records
+    assert len(timed) == 2  # of two poses
+    sizes = {search.study.points[record.job.candidate]["model.pose_elements"] for record in records}
+    assert sizes == {9, 16}
+    assert len({record.values[1] for record in records}) == 2
 
+
+def test_a_refused_network_is_timed_once_and_refused_again(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: timed.append(1) or [9.0, 1.0][len(timed) - 1])
+    records = work(opened(tmp_path, objectives=("error", "ms"), limit_ms=5.0)).records  # the recipe's own is over it
+    refused = [record for record in records if record.state == "refused"]
+    assert refused
+    assert len(timed) == 2
+
+
+def test_no_point_is_trained_twice(tmp_path, monkeypatch):
+    """Of four points there are four candidates, and the search ends."""
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(float(recipe.augment.shift), 1, 1, 1))
+    space = Space({"augment.shift": Range(0, 1), "model.pose_elements": Choice(9, 16)})
+    options = dataclasses.replace(OPTIONS, out=tmp_path, trials=30)
+    search, lines = open_search(RECIPE, "tiny", options, space, images=Images(read)), io.StringIO()
+    records = work(search, Console(file=lines, width=200)).records
+    assert candidates(records) == {record.job.candidate for record in records if record.state == "done"}
+    assert len(candidates(records)) == 4
+    assert "the space has no more points" in lines.getvalue()
+
+
+def test_minutes_count_for_all_calls_together(tmp_path, monkeypatch):
+    def slow(*_):
+        time.sleep(0.3)
+        return Trained(50.0, 1.0, 1, 0.3)
+
+    monkeypatch.setattr(worker, "train_to", slow)
+    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1e-6)
+    first = work(opened(tmp_path, trials=None, minutes=0.05)).records
+    assert len(first) > 3
+    assert len(work(opened(tmp_path, trials=None, minutes=0.05)).records) == len(first)
+    assert len(work(opened(tmp_path, trials=None, minutes=0.1)).records) > len(first)
+
+
+def test_at_the_end_of_its_time_a_worker_waits_for_what_others_still_train(tmp_path, monkeypatch):
+    """All of them then name the same winner."""
+    monkeypatch.setattr(worker, "POLL", 0.05)
+    ours, theirs = opened(tmp_path, trials=None), opened(tmp_path, trials=None)
+    claim = theirs.study.ask(None)
+    late = worker.Worker(ours, Costs(ours.options, ours.images), print, print, deadline=time.monotonic())
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(late.run)
+        time.sleep(0.5)
+        assert not found.done()
+        claim.finish([40.0], loss=1.0, epochs=1, seconds=1.0, parameters=9.0)
+        assert [record.state for record in found.result(30)] == ["done"]
+
+
+def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "train_to", lambda *_: Trained(50.0, 1.0, 1, 0.01))
     monkeypatch.setattr(worker, "MOST_REFUSED", 3)
     with pytest.raises(CapsellaError, match="too little of the space keeps within the limits"):
@@ -164,9 +222,6 @@ def test_the_page_holds_what_it_promises(searched):
 
 
 def test_the_front_is_drawn(tmp_path, monkeypatch):
-    from capsella.search import worker
-    from capsella.search.candidate import Trained
-
     monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
     search = opened(tmp_path, objectives=("error", "parameters"))
     outcome = work(search)
@@ -195,6 +250,24 @@ def test_whether_the_front_beats_the_recipe_is_said(other, text):
     assert Outcome.of(("error",), rules, one, points).front_verdict == ""
 
 
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe"),
+        ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 2.27 is half the interval
+        ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 beats the recipe"),
+    ],
+)
+def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):
+    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
+    records = [
+        Record(3 * candidate + seed, Job(candidate, 0, seed), "done", (error,))
+        for candidate, of in enumerate(errors)
+        for seed, error in enumerate(of)
+    ]
+    assert Outcome.of(("error",), rules, records, points).verdict.startswith(text)
+
+
 def test_a_recipe_over_the_limits_does_not_win():
     rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
     records = [Record(0, Job(0, 0), "done", (2.0, 90.0)), Record(1, Job(1, 0), "done", (4.0, 10.0))]
@@ -218,15 +291,15 @@ def test_a_recipe_over_the_limits_does_not_win():
 
 
 def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
-    from capsella.search import worker
-    from capsella.search.candidate import Trained
-
     monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
     search = opened(tmp_path, trials=2, finalists=1)
     outcome = work(search)
     recipe = winning_recipe(search, outcome.winner)
     save_recipe(recipe, tmp_path / "mine.json")
     assert read_recipe(tmp_path / "mine.json") == recipe.complete()
+    for one in outcome.finalists:
+        saved = read_recipe(save_finalists(search, outcome) / f"candidate-{one.candidate}.json")
+        assert saved == winning_recipe(search, one).complete()
     tested = train_winner(search, outcome.winner, QUIET)
     assert len(tested.errors) == 2
     assert json.loads((tmp_path / "test.json").read_text())["test_error_percent"] == list(tested.errors)
@@ -243,9 +316,6 @@ def test_a_file_that_is_no_recipe(tmp_path):
 
 
 def test_time_is_measured_and_limits_refuse_by_it(tmp_path, monkeypatch):
-    from capsella.search import worker
-    from capsella.search.candidate import Trained
-
     monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
     monkeypatch.setattr("capsella.search.latency.BACKENDS", ("packed",))
     outcome = work(opened(tmp_path, trials=2, finalists=1, seeds=1, objectives=("error", "ms")))
