@@ -214,6 +214,19 @@ def test_layers() -> None:
     assert len(CapsuleConv2d(2, 4, 3, 4, 1, routing=VariationalRouting(bias=False)).routing_parameters) == 0
 
 
+def test_a_wide_prior_leaves_couplings_soft() -> None:
+    """Of votes with a variance of 1, where the paper's prior expects 1/17, a child goes to one parent alone."""
+    torch.manual_seed(0)
+    votes, activations = torch.randn(2, 72, 16, 16), torch.rand(2, 72)
+
+    def entropy(precision: float) -> float:
+        couplings = variational_routing(votes, activations, precision=precision).couplings
+        return float(-(couplings * couplings.clamp(min=1e-30).log()).sum(2).mean()) / math.log(16)
+
+    paper, middle, wide = entropy(1.0), entropy(0.1), entropy(0.01)
+    assert paper < 0.2 < middle < 0.9 < wide
+
+
 def test_options_survive_json() -> None:
     routing = VariationalRouting(2, proportions=False, mean_weight=0.5, bias=False)
     assert routing_from_dict(routing.to_dict()) == routing
