@@ -199,6 +199,8 @@ class Fitted(NamedTuple):
 def fitted(recipe: Recipe, images: Outline) -> Fitted:
     """A recipe of this module with its size, colours, batch and epochs for the images of a folder.
 
+    Smaller images are shifted by fewer pixels: by the same share of their side.
+
     Raises:
         ValueError: the recipe is not for a folder.
     """
@@ -211,13 +213,14 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
     batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(recipe.epochs * CHOSEN_ON / train)))
     data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
+    augment = replace(recipe.augment, shift=round(recipe.augment.shift * size / most))
     reasons = {
         f"--size {size}": _why_size(size, side, most),
         f"--channels {data.channels}": "the images are in colour" if data.channels == 3 else "the images are grey",
         f"--batch-size {batch}": f"there are about {train:,} training images",
         f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
     }
-    return Fitted(replace(recipe, data=data, batch_size=batch, epochs=epochs), reasons)
+    return Fitted(replace(recipe, data=data, augment=augment, batch_size=batch, epochs=epochs), reasons)
 
 
 def _why_size(size: int, side: int, most: int) -> str:

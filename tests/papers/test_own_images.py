@@ -60,6 +60,11 @@ def test_the_reasons_are_flags_that_give_the_same_recipe():
     ]
 
 
+def test_small_images_are_shifted_by_the_same_share_of_their_side():
+    assert [of("images-efficient", side=side).augment.shift for side in (28, 48, 64, 500)] == [2, 3, 4, 4]
+    assert of("images-matrix-capsnet", side=500).augment.shift == get_recipe("images-matrix-capsnet").augment.shift
+
+
 def test_a_recipe_of_a_papers_images_is_refused():
     with pytest.raises(ValueError, match="only for a recipe that trains on one, got one for 'mnist'"):
         of("sabour2017-mnist")
