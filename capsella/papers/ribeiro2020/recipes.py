@@ -45,7 +45,7 @@ def ribeiro2020_smallnorb_best() -> Recipe:
         authors.with_model(routing=VariationalRouting(proportions=False, bias=False, precision=WIDE)),
         data=replace(authors.data, group=None, validation=0.02),
         augment=MOVED_AND_MIXED,
-        optimizer=OptimizerOptions(learning_rate=3e-3, schedule="cosine", ema=0.999),
+        optimizer=replace(authors.optimizer, learning_rate=3e-3, schedule="cosine", ema=0.999),
         epochs=12,
         batch_size=32,
         keep="last",
