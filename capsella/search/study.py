@@ -144,7 +144,8 @@ class Study:
         known = [one for one in trials if one.state.name != "FAIL" or "interrupted" in one.user_attrs]
         spans = [(one.datetime_start, one.datetime_complete or now) for one in known if one.datetime_start is not None]
         for begun, over in sorted(spans):
-            spent += max(0.0, (over - max(begun, end)).total_seconds())
+            is_pause = (begun - end).total_seconds() > GRACE  # shorter: a worker between two trials
+            spent += max(0.0, (over - (begun if is_pause else end)).total_seconds())
             end = max(end, over)
         return spent
 
