@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import tyro
 from rich.console import Console
 
 from capsella.cli.flags import take
@@ -48,7 +49,7 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
 def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
     """The recipe for this folder; says what was chosen and why, but for what the flags set."""
     found = outline(images)
-    recipe, reasons = fitted(get_recipe(name), found)
+    recipe, reasons = fitted(_divided(get_recipe(name), words), found)
     if not set(words) & {"-h", "--help"}:
         console.print(f"{images}: {found}\nrecipe {name}; chosen for these images:", markup=False, soft_wrap=True)
         given = {word.partition("=")[0].rpartition(".")[2].lstrip("-").replace("_", "-") for word in words}
@@ -60,6 +61,18 @@ def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
             changes = "turned, mirrored, shifted, and changed as other microscopes, stains and cameras would"
         console.print(f"  training images are {changes} (--no-flip, --shift 0)", markup=False, soft_wrap=True)
     return recipe
+
+
+def _divided(recipe: Recipe, words: list[str]) -> Recipe:
+    """The recipe with the shares of the images that the flags hold back: they tell how many train."""
+    data = recipe.data
+    validation, test = _share(words, "validation", data.validation), _share(words, "test", data.test)
+    return replace(recipe, data=replace(data, validation=validation, test=test))
+
+
+def _share(words: list[str], part: str, default: float) -> float:
+    given, _ = take(words, f"--{part}", f"--data.{part}")
+    return default if given is None else tyro.cli(float, args=[given], prog=f"capsella --data.{part}")
 
 
 def recipe_groups(pattern: str = "*") -> dict[str, list[str]]:

@@ -242,8 +242,11 @@ def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path
 
 
 def test_a_recipe_before_the_folder_is_fitted_to_it(cli, images, tmp_path):
-    answer = cli("train", "images-resnet", images, "--epochs", 1, "--accelerator", "cpu", "--out", tmp_path / "run")
+    answer = cli(
+        "train", "images-resnet", images, "--epochs", 1, "--validation", 0.4, "--test=0.4", "--out", tmp_path / "run"
+    )
     assert answer.code == 0
+    assert "there are about 12 training images" in answer.out  # 33 · 0.6 · 0.6
     assert RunFolder(tmp_path / "run").read_config()[1].model.name == "he2016_resnet10"
 
 
