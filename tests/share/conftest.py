@@ -12,6 +12,7 @@ from capsella.models import create_model
 from capsella.papers import get_recipe
 from capsella.share import share_runs
 from capsella.training import Run
+from tests.browser import DIAL, launched, opener
 
 SIZE = 17  # the least that CapsNet's kernels allow
 
@@ -74,3 +75,22 @@ def shared_convolved(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(config, "jaxtyping_disable", True)  # torch.export's sizes are no int to the annotations' checks
         return share_runs([made("convolutions", 32, convolutions=True)], page, images=3, megabytes=20)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(shared, chromium):
+    """A function that opens the page from the disk; at the end nothing else may have been asked for."""
+    with opener(chromium, ("file:",)) as open_tab:
+
+        def open_file(hash_="", path=shared.path, **options):
+            page = open_tab(f"{path.as_uri()}{hash_}", **options)
+            page.wait_for_selector(DIAL, state="attached") if path == shared.path else None
+            return page
+
+        yield open_file

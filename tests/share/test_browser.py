@@ -8,99 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsella.explorer.uploads import read_upload
-from capsella.share.pool import seen
-from tests.browser import CHROMIUM, DIAL, SIZES, launched, opener, pixels, until, violations
+from tests.browser import CHROMIUM, DIAL, SIZES, pixels, until, violations
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
 
 MOST_LATENCY = 16  # milliseconds from a dial's turn to the picture, median: the bar
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with launched() as browser:
-        yield browser
-
-
-@pytest.fixture
-def tab(shared, chromium):
-    """A function that opens the page from the disk; at the end nothing else may have been asked for."""
-    with opener(chromium, ("file:",)) as open_tab:
-
-        def open_file(hash_="", path=shared.path, **options):
-            page = open_tab(f"{path.as_uri()}{hash_}", **options)
-            page.wait_for_selector(DIAL, state="attached") if path == shared.path else None
-            return page
-
-        yield open_file
-
-
-def test_a_decoder_of_convolutions_is_estimated_and_then_drawn(tab, shared_convolved):
-    page = tab(path=shared_convolved.path)
-    until(page, "document.querySelector('.progress').innerText === ''")  # the ends of all dials are drawn
-    start = pixels(page)
-    said, estimated = page.evaluate(
-        """css => {
-          const key = new KeyboardEvent('keydown', {key: 'PageUp', bubbles: true, cancelable: true});
-          document.querySelector(css).dispatchEvent(key);
-          const canvas = document.querySelector('.drawing canvas');
-          const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-          return [document.querySelector('.drawing figcaption').innerText, [...data]];
-        }""",
-        DIAL,
-    )
-    assert "estimated" in said
-    until(page, "document.querySelector('.drawing figcaption').innerText === 'drawing'")
-    exact = pixels(page)
-    assert np.abs(exact - start).max() > 0
-    assert np.abs(estimated - start).max() > 0
-    page.get_by_role("button", name="All dials back").click()
-    np.testing.assert_array_equal(pixels(page), start)
-
-
-def test_the_network_looks_at_a_file_as_pytorch_does_and_at_a_drawing(tab, shared_network, small_run, tmp_path):
-    page = tab(path=shared_network.path)
-    page.locator(".more summary").click()
-    image = np.random.default_rng(0).integers(0, 256, (40, 51, 3), dtype=np.uint8)
-    Image.fromarray(image).save(tmp_path / "cell.png")
-    page.set_input_files("input[type=file]", tmp_path / "cell.png")
-    until(page, "document.querySelector('.about').innerText.startsWith('Cell.png.')")
-    assert "cell.png has 51×40 pixels: the middle was cut out and resized" in page.locator(".news").inner_text()
-    pixels_, _ = read_upload((tmp_path / "cell.png").read_bytes(), "cell.png", small_run.model)
-    activations, _ = seen(small_run.model, pixels_.unsqueeze(0).float() / 255)
-    found = [float(text) for text in texts(page, ".bars .number")]
-    np.testing.assert_allclose(found, activations[0].numpy(), atol=0.02)  # they are said to 0.01
-    page.locator(".changed").scroll_into_view_if_needed()
-    until(page, "document.querySelector('.said').innerText.includes('the input unchanged: how sure')")
-    assert "this page holds no routing" in page.locator(".routing .lead").inner_text()
-    assert not page.locator(".routing canvas").first.is_visible()
-    page.locator("canvas.sketch").click()
-    until(page, "document.querySelector('.about').innerText.startsWith('Your drawing.')")
-    (tmp_path / "bad.png").write_bytes(b"no image")
-    page.set_input_files("input[type=file]", tmp_path / "bad.png")
-    until(page, "document.querySelector('.news').innerText.startsWith('bad.png: is damaged, or no image')")
-    assert violations(page) == []
-    page.locator(".strip button").first.click()
-    assert page.locator(".routing canvas").first.is_visible()
-
-
-def test_a_file_that_is_dropped_is_looked_at(tab, shared_network, tmp_path):
-    page = tab(path=shared_network.path)
-    Image.new("L", (28, 28), 200).save(tmp_path / "flat.png")
-    page.evaluate(
-        """bytes => {
-          const data = new DataTransfer();
-          data.items.add(new File([Uint8Array.from(bytes)], 'flat.png', {type: 'image/png'}));
-          document.querySelector('.pane').dispatchEvent(new DragEvent('drop', {dataTransfer: data, cancelable: true}));
-        }""",
-        list((tmp_path / "flat.png").read_bytes()),
-    )
-    until(page, "document.querySelector('.about').innerText.startsWith('Flat.png.')")
-
-
-def texts(page, css):
-    return page.locator(css).all_inner_texts()
 
 
 def test_a_dial_changes_the_drawing_the_arrow_and_the_length_and_reset_brings_them_back(tab):
@@ -246,7 +158,7 @@ def test_silent_capsules_and_unsure_images_are_called_so(tab):
     unsure, silent = set(), set()
     for image in range(12):
         page.locator(".strip button").nth(image).click()
-        active = [float(text) for text in texts(page, ".bars .number")]
+        active = [float(text) for text in page.locator(".bars .number").all_inner_texts()]
         assert ("No capsule is sure" in page.locator(".about").inner_text()) == (max(active) < 0.5)
         page.locator(".bars button").nth(active.index(min(active))).click()
         assert ("is silent" in page.locator(".silent").inner_text()) == (min(active) < 0.1)
@@ -270,30 +182,6 @@ def test_the_input_is_changed_and_routing_is_stepped_through(tab):
     page.keyboard.press("Home")
     assert "iteration 1" in page.locator(".routing figcaption").first.inner_text()
     assert page.locator(".dots circle").count() > 10
-
-
-def saved(page, button, path):
-    with page.expect_download() as download:
-        page.get_by_role("button", name=button).click()
-    download.value.save_as(path)
-    return Image.open(path)
-
-
-@pytest.mark.parametrize(
-    ("button", "figures"),
-    [("Save the picture (PNG)", 5), ("Save these pictures (PNG)", 6), ("Save this step (PNG)", 3)],
-)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_picture_is_saved(tab, tmp_path, button, figures, scheme):
-    page = tab(color_scheme=scheme)
-    with saved(page, button, tmp_path / "picture.png") as picture:
-        assert picture.format == "PNG"
-        assert picture.width > 300 * figures
-        pixels_ = np.asarray(picture.convert("RGB"), float)
-    assert (pixels_[0, 0].mean() < 80) == (scheme == "dark")
-    for figure in range(figures):  # none is empty
-        part = pixels_[: 20 + 320, figure * pixels_.shape[1] // figures :][:, : pixels_.shape[1] // figures]
-        assert part.std() > 4, figure
 
 
 def test_a_part_that_is_pointed_at_is_framed_and_its_goals_are_named(tab):
@@ -331,31 +219,6 @@ def test_keys_go_from_part_to_part(tab):
     assert page.locator(".dots circle").nth(1).evaluate("dot => dot.classList.contains('on')")
     page.locator(".strip button").nth(2).click()  # whose parts are others
     assert page.locator(".field").is_hidden()
-
-
-@pytest.mark.parametrize(("button", "frames"), [("Save all amounts", 16), ("Save all iterations", 3)])
-def test_steps_are_saved_and_the_view_is_as_before(tab, tmp_path, button, frames):
-    page = tab("#stop=2&iteration=1")
-    before = page.locator(".said").inner_text(), page.locator(".routing figcaption").first.inner_text()
-    with saved(page, button, tmp_path / "steps.gif") as film:
-        assert (film.format, film.n_frames) == ("GIF", frames)
-    assert (page.locator(".said").inner_text(), page.locator(".routing figcaption").first.inner_text()) == before
-
-
-def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):
-    page = tab()
-    page.locator(DIAL).nth(1).focus()
-    page.keyboard.press("PageUp")
-    start = pixels(page)
-    with saved(page, "Save the sweep", tmp_path / "sweep.gif") as film:
-        assert (film.format, film.n_frames, film.info["duration"]) == ("GIF", 24, 80)
-        frames = []
-        for frame in (6, 18):  # the ends
-            film.seek(frame)
-            frames.append(np.asarray(film.convert("L"), float)[20:220, 680:880])  # the drawing, after three figures
-        assert np.abs(frames[0] - frames[1]).mean() > 1
-    np.testing.assert_array_equal(pixels(page), start)
-    assert "Saved" in page.locator(".told").first.inner_text()
 
 
 def test_the_strongest_dial_plays_once(tab):
