@@ -104,7 +104,8 @@ def _protocol(search: Search) -> str:
         "rate's schedule is that of the whole training from the start, so that a paused training computes what an "
         f"unbroken one does. The best {search.rules.finalists} and the recipe were then trained to the end with "
         f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
-        "of many is too good by chance: so is each finalist's first seed, which chose it. No test image was looked at until the winner was chosen."
+        "of many is too good by chance: so is each finalist's first seed, which chose it. "
+        "No test image was looked at until the winner was chosen."
     )
 
 
