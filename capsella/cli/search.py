@@ -145,7 +145,7 @@ def _print_plan(search: Search, console: Console) -> None:
     ends = " and ".join(map(str, rungs))
     short = search.trained.epochs != search.recipe.epochs or search.trained.epoch_images != search.recipe.epoch_images
     print(f"{number}, up to {rungs[-1]} epochs each; one in three goes on after epoch {ends.rpartition(' and ')[0]}"
-          if len(rungs) > 1 else f"{number}, {rungs[-1]} epochs each")  # fmt: skip
+          if len(rungs) > 1 else f"{number}, {counted(rungs[-1], 'epoch')} each")  # fmt: skip
     if short:
         images = search.trained.epoch_images
         which = "" if images is None else f" of {images:,} images"
