@@ -13,13 +13,12 @@ import psutil
 import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageFile, ImageOps
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from capsella.data.depth import FORMATS, ValueRange, check_range, depth_of, read_values, to_8_bits
 from capsella.data.stained import cut_cell
 from capsella.errors import CapsellaError, counted, require
+from capsella.progress import tracked
 from capsella.types import CellCut
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
@@ -214,8 +213,7 @@ def read_all(
     pool = ThreadPoolExecutor()
     try:
         results = pool.map(_attempt, readers)
-        silent, console = len(readers) < _SHOW_PROGRESS_FROM, Console(stderr=True)
-        shown = track(results, "reading images", len(readers), console=console, transient=True, disable=silent)
+        shown = tracked(results, "reading images", len(readers), is_shown=len(readers) >= _SHOW_PROGRESS_FROM)
         for position, result in enumerate(shown):
             if isinstance(result, CapsellaError):
                 errors.append(result)

@@ -8,8 +8,6 @@ from itertools import product
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
@@ -17,6 +15,7 @@ from capsella.data.source import Parts, Source, resized
 from capsella.data.toy_models import TOYS, toy
 from capsella.data.toy_render import Light, render
 from capsella.data.viewpoints import AZIMUTHS, ELEVATIONS, arrange_viewpoints
+from capsella.progress import tracked
 
 SIZE = 48
 TRAIN_INSTANCES, TEST_INSTANCES = (2, 3, 4), (0, 1)
@@ -46,7 +45,7 @@ def render_toys(
     views = list(product(range(len(TOYS)), instances, elevations, azimuths))
     names = tuple(TOYS)
     images = np.empty((len(views), len(LIGHTS), size, size), np.uint8)
-    progress = track(views, "rendering toys", console=Console(stderr=True), transient=True)
+    progress = tracked(views, "rendering toys")
     for row, (category, instance, elevation, azimuth) in enumerate(progress):
         images[row] = render(toy(names[category], instance), azimuth, elevation, LIGHTS, size)
     columns = torch.tensor(views).repeat_interleave(len(LIGHTS), 0)

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from capsella.data import LabelledImages, batches
@@ -20,6 +18,7 @@ from capsella.losses import strongest
 from capsella.models import ImageClassifier
 from capsella.models.confidence.reliability import Calibration, calibration
 from capsella.models.inference import inference
+from capsella.progress import tracked
 
 MOST_NAMED = 8  # classes in a warning
 CONFIDENCE = {
@@ -240,13 +239,8 @@ def evaluate(
         raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
     model.check_images(images.take(torch.tensor([0])).images)
     with inference(model) as device:
-        parts = track(
-            batches(images, batch_size, device=device),
-            description="evaluate",
-            total=-(-len(images) // batch_size),
-            console=Console(stderr=True),
-            disable=not progress,
-        )
+        steps = -(-len(images) // batch_size)
+        parts = tracked(batches(images, batch_size, device=device), "evaluate", steps, is_shown=progress)
         answers = [(model(part.images).activations.float().cpu(), part.labels.cpu()) for part in parts]
     # Cloned outside inference mode: ordinary tensors, with which the caller may do anything.
     activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -21,6 +19,7 @@ from capsella.evaluation.robustness.changes import PERTURBATIONS, perturbation
 from capsella.files import write_csv
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
+from capsella.progress import tracked
 
 THESIS = ("rotation", "translation", "colour", "noise")
 # Images are changed this many at a time, whatever the batch size of the networks, so that the same seed draws the same.
@@ -148,7 +147,7 @@ def measure_robustness(
     cases = _cases({name: PERTURBATIONS[name].strengths for name in THESIS} if strengths is None else strengths)
     found: dict[tuple[str, str, float], RobustnessPoint] = {}
     unchanged: dict[str, Evaluation] = {}
-    for name, strength in track(cases, "robustness", console=Console(stderr=True), disable=not progress):
+    for name, strength in tracked(cases, "robustness", is_shown=progress):
         evaluations = unchanged if strength == 0 else {}
         if not evaluations:
             evaluations |= _evaluate(models, images, name, strength, seed, batch_size)
