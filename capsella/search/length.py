@@ -16,10 +16,15 @@ SHARE = 0.85
 """Of the time that is planned for; the rest is for what is not training."""
 
 
-def rules_of(recipe: Recipe, options: SearchOptions) -> Rules:
+def rules_of(recipe: Recipe, options: SearchOptions, images: Images) -> Rules:
     """How a study of candidates of this length goes."""
+    warm_up = recipe.optimizer.warmup_steps / _steps_an_epoch(recipe, images)
     error = options.objectives.index("error")
-    return Rules(rungs_of(recipe.epochs), options.finalists, options.seeds, error)
+    return Rules(rungs_of(recipe.epochs, warm_up), options.finalists, options.seeds, error)
+
+
+def _steps_an_epoch(recipe: Recipe, images: Images) -> int:
+    return math.ceil((recipe.epoch_images or len(images.train(recipe))) / recipe.batch_size)
 
 
 def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: Machine) -> Recipe:
@@ -34,19 +39,14 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
     if options.minutes is None:
         return recipe
     seconds = seconds_an_epoch(recipe, images, machine)
-    least = expected_epochs(rules_of(replace(recipe, epochs=SHORTEST), options), options.trials or TRIALS) / SHORTEST
+    rules = rules_of(_lasting(recipe, SHORTEST), options, images)
+    least = expected_epochs(rules, options.trials or TRIALS) / SHORTEST
     epochs = SHARE * 60 * options.minutes / (least * seconds)
     if epochs >= recipe.epochs:
         return recipe
-    share = epochs / recipe.epochs
-    optimizer = replace(
-        recipe.optimizer,
-        warmup_steps=round(share * recipe.optimizer.warmup_steps),
-        decay_steps=max(1, round(share * recipe.optimizer.decay_steps)),
-    )
-    recipe = replace(recipe, optimizer=optimizer)
+    made = _lasting(recipe, epochs)
     if epochs >= SHORTEST:
-        return replace(recipe, epochs=int(epochs))
+        return made
     an_epoch = recipe.epoch_images or len(images.train(recipe))
     few = int(an_epoch * epochs / SHORTEST)
     needed = math.ceil(options.minutes * 2 * recipe.batch_size / max(1, few))
@@ -54,12 +54,22 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
     rule = f"be at least {needed} here for {number} and {counted(options.finalists, 'finalist')} with {seeds}"
     require(few >= 2 * recipe.batch_size, f"{rule}; fewer take less: --trials, --finalists, --seeds",
             minutes=options.minutes)  # fmt: skip
-    return replace(recipe, epochs=SHORTEST, epoch_images=few)
+    return replace(made, epochs=SHORTEST, epoch_images=few)
+
+
+def _lasting(recipe: Recipe, epochs: float) -> Recipe:
+    """For so many epochs, with its warm-up and its decay in their proportion."""
+    share = epochs / recipe.epochs
+    optimizer = replace(
+        recipe.optimizer,
+        warmup_steps=round(share * recipe.optimizer.warmup_steps),
+        decay_steps=max(1, round(share * recipe.optimizer.decay_steps)),
+    )
+    return replace(recipe, epochs=max(1, int(epochs)), optimizer=optimizer)
 
 
 def seconds_an_epoch(recipe: Recipe, images: Images, machine: Machine) -> float:
     """Of training and validation, from a few steps."""
     splits = images.of(recipe.data)
     time = time_steps(recipe, machine, seconds=2.0, splits=splits)
-    steps = math.ceil((recipe.epoch_images or len(splits.train)) / recipe.batch_size)
-    return steps * time.step + len(splits.validation) * time.image
+    return _steps_an_epoch(recipe, images) * time.step + len(splits.validation) * time.image

@@ -87,7 +87,11 @@ def _short(value: object) -> str:
 
 def _protocol(search: Search) -> str:
     rungs, options = search.rules.rungs, search.options
-    ends = " and ".join(map(str, rungs[:-1])) or rungs[-1]
+    promoted = (
+        f"After epoch {' and '.join(map(str, rungs[:-1]))} one in three goes on from its checkpoint; the learning "
+        "rate's schedule is that of the whole training from the start, so that a paused training computes what an "
+        "unbroken one does. "
+    )
     refused = "Candidates over a limit were not trained. " if options.limit_ms or options.limit_parameters else ""
     shorter = ""
     if search.trained.epochs != search.recipe.epochs or search.trained.epoch_images != search.recipe.epoch_images:
@@ -99,10 +103,9 @@ def _protocol(search: Search) -> str:
         )
     return (
         "The first candidate is the recipe itself. Ten points of the space are drawn at random, the others by TPE from "
-        "the highest rung with enough trials. Every candidate learns from the same images with the same seed. After "
-        f"epoch {ends} one in three goes on from its checkpoint; the learning "
-        "rate's schedule is that of the whole training from the start, so that a paused training computes what an "
-        f"unbroken one does. The best {search.rules.finalists} and the recipe were then trained to the end with "
+        "the highest rung with enough trials. Every candidate learns from the same images with the same seed. "
+        f"{promoted if len(rungs) > 1 else ''}"
+        f"The best {search.rules.finalists} and the recipe were then trained to the end with "
         f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
         "of many is too good by chance: so is each finalist's first seed, which chose it. "
         "No test image was looked at until the winner was chosen."

@@ -66,13 +66,18 @@ class Rules:
         return len(self.rungs) - 1
 
 
-def rungs_of(epochs: int) -> tuple[int, ...]:
+def rungs_of(epochs: int, warm_up: float = 0.0) -> tuple[int, ...]:
     """Epochs at the end of each rung: a ninth, a third, and all, of which some may be the same.
+
+    Those that end within the warm-up (epochs) are left out: nothing is known there.
 
     >>> rungs_of(30), rungs_of(9), rungs_of(2), rungs_of(1)
     ((3, 10, 30), (1, 3, 9), (1, 2), (1,))
+    >>> rungs_of(30, warm_up=3.0), rungs_of(30, warm_up=40.0)
+    ((10, 30), (30,))
     """
-    return tuple(sorted({max(1, round(epochs / FACTOR**k)) for k in range(3)}))
+    ends = sorted({max(1, round(epochs / FACTOR**k)) for k in range(3)})
+    return tuple(end for end in ends if end > warm_up or end == epochs)
 
 
 def done(records: Iterable[Record], rung: int, seed: int = 0) -> list[Record]:

@@ -18,6 +18,7 @@ from capsella.search.length import rules_of, shortened
 from capsella.search.opened import Search
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
+from capsella.search.schedule import Rules
 from capsella.search.space import Space
 from capsella.search.storage import storage_url
 from capsella.search.study import Study, check_optuna
@@ -59,8 +60,9 @@ def open_search(
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder / ".beginning", wait=math.inf):  # who makes a database must be alone with it
         study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
-        trained = _agreed(study, recipe, options, space, lambda: short or shortened(recipe, options, images, machine))
-    rules = rules_of(trained, options)
+        trained, rules = _agreed(
+            study, recipe, options, space, images, lambda: short or shortened(recipe, options, images, machine)
+        )
     return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)
 
 
@@ -70,21 +72,22 @@ def folder_of(name: str, options: SearchOptions) -> Path:
 
 
 def _agreed(
-    study: Study, recipe: Recipe, options: SearchOptions, space: Space, shorten: Callable[[], Recipe]
-) -> Recipe:
-    """The recipe as all workers train it: the first one says for how many epochs."""
+    study: Study, recipe: Recipe, options: SearchOptions, space: Space, images: Images, shorten: Callable[[], Recipe]
+) -> tuple[Recipe, Rules]:
+    """The recipe as all workers train it, and how the study goes: the first worker says for how many epochs."""
     length = study.settings.get("length")
     if length is None:
-        trained = shorten()
-        length = {name: getattr(trained, name) for name in ("epochs", "epoch_images")}
+        short = shorten()
+        length = {name: getattr(short, name) for name in ("epochs", "epoch_images")}
         length["minutes"] = options.minutes
-        length["optimizer"] = {name: getattr(trained.optimizer, name) for name in ("warmup_steps", "decay_steps")}
+        length["optimizer"] = {name: getattr(short.optimizer, name) for name in ("warmup_steps", "decay_steps")}
     trained = replace(
         recipe,
         epochs=length["epochs"],
         epoch_images=length["epoch_images"],
         optimizer=replace(recipe.optimizer, **length["optimizer"]),
     )
+    rules = rules_of(trained, options, images)
     study.agree(
         {
             "recipe": recipe.complete().to_dict(),
@@ -95,10 +98,11 @@ def _agreed(
             "finalists": options.finalists,
             "seeds": options.seeds,
             "length": length,
+            "rungs": rules.rungs,
         }
     )
     study.begin(space.labels_of(trained))
-    return trained
+    return trained, rules
 
 
 def work(search: Search, console: Console | None = None) -> Outcome:
