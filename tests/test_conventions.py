@@ -15,7 +15,8 @@ PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
 # Each part may import itself and those before it.
 PARTS = [
-    *("version", "errors", "files", "types", "environment", "_native", "cluster", "routing", "layers", "losses"),
+    *("version", "errors", "files", "types", "progress", "environment", "_native", "cluster"),
+    *("routing", "layers", "losses"),
     *("models", "data", "training", "evaluation", "explain", "export", "grid", "search", "papers", "compare"),
     *("reproduce", "share", "explorer", "cli"),
 ]
