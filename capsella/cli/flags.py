@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import tyro
 
+from capsella.data.options import LABORATORIES
 from capsella.errors import near_names
 from capsella.models import model_function
 from capsella.training import Recipe
@@ -37,7 +38,20 @@ def _with_source(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
     source, others = take(words, "--data", "--data.name")
     if source is None or source in ("folder", "npz", "multi") or recipe.data.path is None:
         return recipe, words
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name=source, path=None)), others
+    places: tuple[str, ...] = ()
+    if source == LABORATORIES:  # no value of the options without its places
+        places, others = _take_several(others, "--laboratories", "--data.laboratories")
+    data = dataclasses.replace(recipe.data, name=source, path=None, laboratories=places)
+    return dataclasses.replace(recipe, data=data), others
+
+
+def _take_several(words: list[str], *names: str) -> tuple[tuple[str, ...], list[str]]:
+    """The values that follow a flag, up to the next one, and the words without them."""
+    begin = next((number for number, word in enumerate(words) if word in names), None)
+    if begin is None:
+        return (), words
+    end = next((number for number in range(begin + 1, len(words)) if words[number].startswith("-")), len(words))
+    return tuple(words[begin + 1 : end]), words[:begin] + words[end:]
 
 
 def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:

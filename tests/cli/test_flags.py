@@ -81,6 +81,15 @@ def test_another_source_leaves_the_recipes_folder_behind():
         parsed("--data pbc --path cells", "images-efficient")
 
 
+def test_several_laboratories():
+    recipe = parsed("--data laboratories --laboratories lab-a/ lab-b/ --epochs 2", "images-cells-efficient")
+    assert (recipe.data.name, recipe.data.path) == ("laboratories", None)
+    assert (recipe.data.laboratories, recipe.epochs) == (("lab-a/", "lab-b/"), 2)
+    assert parse(command("images-cells-efficient", recipe)).recipe == recipe
+    with pytest.raises(ValueError, match="laboratories: must name at least one"):
+        parsed("--data laboratories", "images-cells-efficient")
+
+
 def test_another_network_brings_its_options_and_its_loss():
     recipe = parsed("--model sabour2017_cnn --dropout 0.25")
     assert recipe.model == ModelOptions("sabour2017_cnn", {"dropout": 0.25})
