@@ -10,7 +10,7 @@ from capsella.share.arrays import Arrays
 
 NO_DECODER = (
     "There are no dials: this run was trained without a decoder, so nothing can draw what its capsules hold. "
-    "Train it with --reconstruction to have them."
+    "Train it with --model.reconstruction to have them."
 )
 Drawer = Literal["nobody", "matrices", "graph", "server"]
 """Who draws: the page as products of matrices, the page with ONNX Runtime, or the server behind it."""

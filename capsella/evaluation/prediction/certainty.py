@@ -111,7 +111,10 @@ class Certainty:
         if self.refuse is None:
             return []
         if self.novelty is None:
-            return ["the known column is empty: it was not fitted for this model; capsella calibrate RUN does it"]
+            return [
+                "the known column is empty: it was not fitted for this model; "
+                "capsella calibrate RUN does it, unless the run was adapted"
+            ]
         if self.novelty.images >= (needed := images_to_refuse(self.refuse)):
             return []
         return [
