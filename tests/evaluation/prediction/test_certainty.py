@@ -83,7 +83,10 @@ def test_what_is_gone_on_with_may_have_other_columns(folder, tmp_path, darkness,
 
 
 def test_notes(confidence):
-    empty = "the known column is empty: it was not fitted for this model; capsella calibrate RUN does it, unless the run was adapted"
+    empty = (
+        "the known column is empty: it was not fitted for this model; "
+        "capsella calibrate RUN does it, unless the run was adapted"
+    )
     assert "capsella calibrate RUN" in Certainty().notes()[0]
     assert Certainty().notes()[1] == empty
     assert Certainty(confidence, 0.95).notes() == [empty]
