@@ -38,19 +38,24 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
     """
     if options.minutes is None:
         return recipe
-    seconds = seconds_an_epoch(recipe, images, machine)
-    rules = rules_of(_lasting(recipe, SHORTEST), options, images)
-    least = expected_epochs(rules, options.trials or TRIALS) / SHORTEST
-    epochs = SHARE * 60 * options.minutes / (least * seconds)
-    if epochs >= recipe.epochs:
+    trials = options.trials or TRIALS
+    affordable = SHARE * 60 * options.minutes / seconds_an_epoch(recipe, images, machine)
+
+    def all_epochs(one: Recipe) -> int:
+        return expected_epochs(rules_of(one, options, images), trials)
+
+    if all_epochs(recipe) <= affordable:
         return recipe
+    epochs = min(recipe.epochs, SHORTEST * affordable / all_epochs(_lasting(recipe, SHORTEST)))
+    while epochs >= SHORTEST and all_epochs(_lasting(recipe, epochs)) > affordable:  # where rungs end is rounded
+        epochs -= 1
     made = _lasting(recipe, epochs)
     if epochs >= SHORTEST:
         return made
     an_epoch = recipe.epoch_images or len(images.train(recipe))
     few = int(an_epoch * epochs / SHORTEST)
     needed = math.ceil(options.minutes * 2 * recipe.batch_size / max(1, few))
-    number, seeds = counted(options.trials or TRIALS, "candidate"), counted(options.seeds, "seed")
+    number, seeds = counted(trials, "candidate"), counted(options.seeds, "seed")
     rule = f"be at least {needed} here for {number} and {counted(options.finalists, 'finalist')} with {seeds}"
     require(few >= 2 * recipe.batch_size, f"{rule}; fewer take less: --trials, --finalists, --seeds",
             minutes=options.minutes)  # fmt: skip

@@ -122,7 +122,7 @@ def _sections(search: Search, outcome: Outcome, others: list[str]) -> list[Secti
             "stopped."
         )
         sections.append(Section(f"front-{name}", title, text, front_figure(outcome, name)))
-    if any(record.state == "done" for record in outcome.records):
+    if len(search.rules.rungs) > 1 and any(record.state == "done" for record in outcome.records):
         text = "Each line is a candidate. Short trainings mislead where lines cross on the right."
         sections.append(Section("rungs", "What short trainings foretold", text, rungs_figure(outcome)))
     found = importances(search, outcome)

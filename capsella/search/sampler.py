@@ -1,5 +1,6 @@
 """Where the next candidate lies: TPE on the highest rung that says enough (BOHB, Falkner, Klein, Hutter 2018)."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from capsella.search.schedule import Record
+from capsella.search.schedule import Record, is_first
 from capsella.search.space import Choice, Range, Space
 
 STARTUP = 10
@@ -44,6 +45,11 @@ class RungSampler(BaseSampler):
     space: Space
     seed: int
     records: Callable[[Sequence[FrozenTrial]], list[Record]]
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """A sign of life before the draw: a worker that dies in it must count as dead, too."""
+        with contextlib.suppress(optuna.exceptions.StorageInternalError):  # busy: the next one will do
+            study._storage.record_heartbeat(trial._trial_id)  # type: ignore[attr-defined]
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All of it: every candidate has every field."""
@@ -90,7 +96,7 @@ class RungSampler(BaseSampler):
                 break
         shown = [_told(by_number[record.number], record.values) for record in finished]
         shown += [_refused(one) for one in trials if "excess" in one.user_attrs]
-        begun = [by_number[r.number] for r in records if r.state == "running" and r.job.rung == 0]
+        begun = [by_number[r.number] for r in records if r.state == "running" and is_first(r.job)]
         return shown + [_running(one) for one in begun]
 
 

@@ -27,6 +27,11 @@ class Job(NamedTuple):
     seed: int = 0
 
 
+def is_first(job: Job) -> bool:
+    """Whether a candidate begins with it: of a single rung are the repeats with other seeds, too."""
+    return job.rung == job.seed == 0
+
+
 @dataclass(frozen=True)
 class Record:
     """One trial of a study.
@@ -146,12 +151,18 @@ def _closing_job(records: Sequence[Record], rules: Rules, gone: set[Job]) -> Job
 def at_the_end(records: Sequence[Record], rules: Rules) -> set[int]:
     """The candidates, the recipe but for, that were trained to the end or are on their way; none that was given up."""
     ends = [one for one in records if one.job.rung == rules.top and one.state in ("done", "running", "waiting")]
-    return {one.job.candidate for one in ends} - {BASE}
+    return {one.job.candidate for one in ends} - {BASE} - _failed(records, rules)
+
+
+def _failed(records: Iterable[Record], rules: Rules) -> set[int]:
+    """The candidates, the recipe but for, that diverged at the end with any seed."""
+    return {one.job.candidate for one in records if one.state == "refused" and one.job.rung == rules.top} - {BASE}
 
 
 def finalists(records: Sequence[Record], rules: Rules) -> list[int]:
-    """The recipe, and the best candidates of the last rung."""
-    there = done(records, rules.top)
+    """The recipe, and the best candidates of the last rung; none that diverged there with any seed."""
+    failed = _failed(records, rules)
+    there = [one for one in done(records, rules.top) if one.job.candidate not in failed]
     others = [record.job.candidate for record in ranked(there, rules) if record.job.candidate != BASE]
     base = [BASE] if any(record.job.candidate == BASE for record in there) else []
     return base + others[: rules.finalists]
@@ -163,7 +174,7 @@ def is_surplus(records: Iterable[Record], mine: Record, trials: int | None) -> b
     lower = [record for record in records if record.number < mine.number]
     if any(record.job == mine.job and record.state in ("waiting", "running", "done", "refused") for record in lower):
         return True
-    if trials is None or mine.job.rung > 0 or mine.job.candidate == BASE:
+    if trials is None or not is_first(mine.job) or mine.job.candidate == BASE:
         return False
     return len(candidates(lower)) >= trials and mine.job.candidate not in candidates(lower)
 
@@ -171,7 +182,7 @@ def is_surplus(records: Iterable[Record], mine: Record, trials: int | None) -> b
 def candidates(records: Iterable[Record]) -> set[int]:
     """Those that count: not refused."""
     records = list(records)
-    refused = {record.job.candidate for record in records if record.state == "refused" and record.job.rung == 0}
+    refused = {record.job.candidate for record in records if record.state == "refused" and is_first(record.job)}
     return {record.job.candidate for record in records if record.state != "surplus"} - refused
 
 
@@ -185,9 +196,10 @@ def epochs_to_close(records: Sequence[Record], rules: Rules) -> int:
 
 def expected_epochs(rules: Rules, trials: int) -> int:
     """How many epochs a search of so many candidates takes in all."""
-    before, number, total = 0, trials, 0
+    before, number, top, total = 0, trials, 0, 0
     for epochs in rules.rungs:
-        total += max(number, 1) * (epochs - before)
+        top = max(number, 1)
+        total += top * (epochs - before)
         before, number = epochs, number // FACTOR
-    repeats = (rules.finalists + 1) * rules.seeds
-    return total + max(0, repeats - max(1, number * FACTOR)) * rules.rungs[-1]
+    ends = min(rules.finalists + 1, trials)  # the recipe is one of the candidates
+    return total + (max(0, ends - top) + ends * (rules.seeds - 1)) * rules.rungs[-1]

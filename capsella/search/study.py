@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from capsella.errors import CapsellaError
-from capsella.search.schedule import BASE, Job, Record, State
+from capsella.search.schedule import BASE, Job, Record, State, rungs_of
 from capsella.search.space import Label, Space
 from capsella.search.storage import GRACE, open_storage
 
@@ -92,6 +92,7 @@ class Study:
             self.trials.set_metric_names(list(settings["objectives"]))
             self.trials.set_user_attr("settings", dict(settings))
             return
+        kept = {"rungs": list(rungs_of(kept["length"]["epochs"])), **kept}  # begun before a warm-up left any out
         changed = [name for name, value in json.loads(json.dumps(settings)).items() if kept.get(name) != value]
         if changed:
             name = self.trials.study_name
@@ -127,7 +128,7 @@ class Study:
     def cost_of(self, point: Mapping[str, Label]) -> dict[str, float]:
         """What is known of the network at a point, from any candidate that has the same one; empty of a new network."""
         mine, found = _network(point), dict[str, float]()
-        for candidate, cost in self.costs.items():
+        for candidate, cost in sorted(self.costs.items()):  # in one order, for all workers
             if _network(self.points[candidate]) == mine:
                 found = {**cost, **found}
         return found
@@ -206,6 +207,17 @@ class Claim:
             over.set()
             thread.join()
 
+    def keep(self, facts: Mapping[str, Any]) -> bool:
+        """Facts of the trial; not of one that was taken for dead meanwhile."""
+        import optuna
+
+        try:
+            for name, value in facts.items():
+                self.trial.set_user_attr(name, value)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return False
+        return True
+
     def finish(self, values: Sequence[float], **facts: Any) -> None:
         """The objectives are known; facts are kept beside them."""
         self._end("COMPLETE", list(values), facts)
@@ -229,12 +241,8 @@ class Claim:
         """A trial that was taken for dead meanwhile stays so; whoever takes it up finds the work done."""
         import optuna
 
-        try:
-            for name, value in facts.items():
-                self.trial.set_user_attr(name, value)
-        except optuna.exceptions.UpdateFinishedTrialError:
-            return
-        self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
+        if self.keep(facts):
+            self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
 
 
 def _network(point: Mapping[str, Label]) -> dict[str, Label]:
@@ -244,7 +252,7 @@ def _network(point: Mapping[str, Label]) -> dict[str, Label]:
 
 def records_of(trials: Sequence[Any]) -> list[Record]:
     """Optuna's trials as the schedule sees them; one whose worker died before it had drawn a point never was."""
-    return [_record(trial) for trial in trials if not (trial.state.name == "FAIL" and not trial.params)]
+    return [_record(trial) for trial in trials if trial.state.name != "FAIL" or "candidate" in trial.user_attrs]
 
 
 def _record(trial: Any) -> Record:

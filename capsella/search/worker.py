@@ -16,10 +16,12 @@ from capsella.search.schedule import (
     BASE,
     Job,
     Record,
+    at_the_end,
     candidates,
     done,
     epochs_to_close,
     expected_epochs,
+    is_first,
     is_surplus,
     next_job,
     ranked,
@@ -101,13 +103,17 @@ class Worker:
         left = self._seconds_left()
         if left is None or self.search.options.minutes is None:
             return True
+        if self._takes_too_long(Job(len(records), 0), records):  # a new one
+            return False
         closing = epochs_to_close(records, self.search.rules) * seconds_an_epoch(records)
         return min(closing, MOST_FOR_THE_END * 60 * self.search.options.minutes) < left
 
     def _takes_too_long(self, job: Job, records: Sequence[Record]) -> bool:
-        left = self._seconds_left()
-        before = self.search.rules.rungs[job.rung - 1] if job.rung and not job.seed else 0
-        epochs = self.search.rules.rungs[job.rung] - before
+        left, rules = self._seconds_left(), self.search.rules
+        before = rules.rungs[job.rung - 1] if job.rung and not job.seed else 0
+        epochs = rules.rungs[job.rung] - before
+        if job.rung == rules.top and not job.seed and len(at_the_end(records, rules)) >= rules.finalists:
+            epochs += (rules.seeds - 1) * rules.rungs[-1]  # else it pushes out one that has all its seeds
         return left is not None and epochs * seconds_an_epoch(records) > left
 
     def _work(self, claim: Claim) -> None:
@@ -116,13 +122,14 @@ class Worker:
         if is_surplus(self.search.study.records(), mine, self.search.options.all_trials):
             claim.leave()
             return
-        if claim.job.rung == 0 and claim.job.seed == 0 and self.search.study.is_repeated(claim):
+        if is_first(claim.job) and self.search.study.is_repeated(claim):
             claim.leave()
             self._repeated += 1
             if self._repeated == MOST_REPEATED:
                 self.say("the space has no more points: the last draws were all drawn before")
             return
-        self._repeated = 0
+        if is_first(claim.job):
+            self._repeated = 0
         rung = self.search.rules.rungs[claim.job.rung]
         seed = f", seed {claim.job.seed}" if claim.job.seed else ""
         self.begin(f"candidate {claim.job.candidate}{seed}: to epoch {rung}")
@@ -142,6 +149,7 @@ class Worker:
         search, job = self.search, claim.job
         recipe = with_seed(search.space.recipe_at(search.trained, claim.point), job.seed)
         cost = self.costs.of(recipe, search.study.cost_of(claim.point), is_free=job.candidate == BASE)
+        claim.keep(cost)  # so that others do not time the same network
         folder, epochs = candidate_folder(search.folder, job), search.rules.rungs[job.rung]
         trained = train_to(recipe, folder, epochs, search.images, search.machine, f"{search.name}-{job.candidate}")
         numbers = {"error": trained.error, **cost}
@@ -187,7 +195,7 @@ class Worker:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _check_refused(self, records: Sequence[Record]) -> None:
-        refused = sum(record.state == "refused" and record.job.rung == 0 for record in records)
+        refused = sum(record.state == "refused" and is_first(record.job) for record in records)
         if refused >= MOST_REFUSED * max(1, len(candidates(records))):
             raise CapsellaError(
                 f"{refused} candidates were refused, and {len(candidates(records))} trained: too little of the space "

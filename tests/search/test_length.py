@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 
 from capsella.errors import CapsellaError
+from capsella.search import Choice, Space
+from capsella.search.schedule import expected_epochs
 from capsella.training import OptimizerOptions
-from tests.search.made import RECIPE, opened
+from tests.search.made import OPTIONS, RECIPE, opened
 
 
 def warmed(steps, epochs=9):
@@ -27,6 +29,31 @@ def test_less_time_shortens_the_warm_up_alike_so_the_same_rungs_are_left_out(tmp
     assert search.trained.optimizer.warmup_steps == pytest.approx(40 * epochs / 270, abs=1)
     assert search.rules.rungs == (round(epochs / 3), epochs)
     assert opened(tmp_path, warmed(40, epochs=270), minutes=30.0).rules == search.rules
+
+
+def test_a_study_that_knew_of_no_rungs_goes_on_where_they_are_the_same(tmp_path):
+    for steps in (0, 2):
+        study = opened(tmp_path / str(steps), warmed(steps)).study
+        kept = {name: value for name, value in study.settings.items() if name != "rungs"}
+        study.trials.set_user_attr("settings", kept)
+    opened(tmp_path / "0", warmed(0))
+    with pytest.raises(CapsellaError, match="begun with another rungs"):
+        opened(tmp_path / "2", warmed(2))
+
+
+def test_a_plan_fits_into_its_time(tmp_path, monkeypatch):
+    """Where rung ends are rounded, the real length may leave out a rung that nine epochs have."""
+    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1.0)
+    for minutes in (4, 5, 6, 8, 10):
+        search = opened(tmp_path / str(minutes), warmed(28, epochs=270), minutes=float(minutes))
+        assert 9 <= search.trained.epochs < 270
+        assert expected_epochs(search.rules, OPTIONS.trials) <= 0.85 * 60 * minutes
+
+
+def test_a_space_must_not_name_the_warm_up():
+    space = Space({"optimizer.warmup_steps": Choice(0, 40)})
+    with pytest.raises(CapsellaError, match="warmup_steps"):
+        space.check(warmed(40))
 
 
 def test_a_study_with_other_rungs_is_refused(tmp_path, monkeypatch):

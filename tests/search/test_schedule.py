@@ -11,8 +11,8 @@ from capsella.search.schedule import (
     Record,
     Rules,
     candidates,
-    done,
     epochs_to_close,
+    expected_epochs,
     finalists,
     is_surplus,
     next_job,
@@ -67,6 +67,16 @@ def test_who_fails_at_the_end_is_replaced():
     assert next_job([*whole, ends[0], record(11, 1, 2, error=9.0)], one, True) is None
 
 
+def test_who_diverges_with_another_seed_is_replaced_too():
+    rules = Rules(rungs=(1, 3, 9), finalists=1, seeds=2)
+    whole = [record(n, n, rung, error=10.0 + n) for n in range(3) for rung in (0, 1)]
+    ends = [*whole, record(10, 0, 2, error=10.0), record(11, 1, 2, error=9.0), record(12, 0, 2, 1, error=10.0)]
+    assert next_job(ends, rules, True) == Job(1, 2, 1)
+    ends += [record(13, 1, 2, 1, state="refused")]
+    assert finalists(ends, rules) == [0]
+    assert next_job(ends, rules, True) == Job(2, 2)
+
+
 def test_what_the_end_still_takes_is_that_of_the_finalists():
     """Many candidates may reach the last rung; the seeds of the best are still to come."""
     rules = Rules(rungs=(1, 3, 9), finalists=5, seeds=3)
@@ -116,30 +126,57 @@ def test_the_front_is_right(seed):
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_workers_that_die_at_any_time_come_to_the_end(seed, workers):
-    """Jobs last for random times, and some workers die; in the end each job is done once, and nothing is left."""
+@pytest.mark.parametrize("rungs", [(1, 3, 9), (3, 9), (9,)])
+def test_any_number_of_workers_that_die_at_any_time_come_to_the_end(seed, workers, rungs):
+    """Jobs last for random times, some workers die, and some trainings diverge; in the end nothing is left."""
     random.seed(seed)
-    trials, errors, records = 9, {}, []
+    rules, trials, errors, records = Rules(rungs, finalists=2, seeds=2), 9, {}, []
     at_work: list[int] = []
     for _ in range(2000):
         while len(at_work) < workers:
             closing = len(candidates(records)) >= trials
-            job = next_job(records, RULES, closing)
+            job = next_job(records, rules, closing)
             if job is None and closing:
                 break
             job = job or Job(len(records), 0)
             records.append(record(len(records), *job, state="running"))
-            at_work.append(len(records) - 1)
+            if is_surplus(records, records[-1], trials):
+                records[-1] = record(len(records) - 1, *job, state="surplus")
+            else:
+                at_work.append(len(records) - 1)
         if not at_work:
             break
         number = at_work.pop(random.randrange(len(at_work)))
-        job, dies = records[number].job, random.random() < 0.1
+        job, chance = records[number].job, random.random()
         error = errors.setdefault(job.candidate, random.uniform(1, 90)) + job.seed
-        records[number] = record(number, *job, error=error, state="lost" if dies else "done")
+        state = "lost" if chance < 0.1 else "refused" if chance < 0.2 and job.candidate else "done"
+        records[number] = record(number, *job, error=error, state=state)
     jobs = [one.job for one in records if one.state == "done"]
     assert not at_work
     assert len(jobs) == len(set(jobs))
     assert len(candidates(records)) == trials
-    for candidate in finalists(records, RULES):
-        assert {Job(candidate, RULES.top, seed) for seed in range(RULES.seeds)} <= taken(records)
-    assert len(done(records, RULES.top)) >= 2
+    failed = {one.job.candidate for one in records if one.state == "refused" and one.job.rung == rules.top}
+    assert not failed & set(finalists(records, rules))
+    for candidate in finalists(records, rules):
+        assert {Job(candidate, rules.top, seed) for seed in range(rules.seeds)} <= taken(records)
+
+
+@pytest.mark.parametrize(
+    ("rungs", "trials", "most"),
+    [((1, 3, 9), 30, 5), ((3, 9), 30, 5), ((9,), 30, 5), ((9,), 12, 1), ((1, 3, 9), 4, 5), ((1, 3, 9), 90, 2)],
+)
+def test_the_epochs_that_are_expected_are_those_that_it_takes(rungs, trials, most):
+    rules, counts = Rules(rungs, finalists=most, seeds=3), []
+    for seed in range(8):
+        random.seed(seed)
+        records, total = [], 0
+        while True:
+            closing = len(candidates(records)) >= trials
+            job = next_job(records, rules, closing)
+            if job is None and closing:
+                break
+            job = job or Job(len(records), 0)
+            total += rungs[job.rung] - (rungs[job.rung - 1] if job.rung and not job.seed else 0)
+            records.append(record(len(records), *job, error=random.uniform(1, 90)))
+        counts.append(total)
+    assert expected_epochs(rules, trials) == pytest.approx(sum(counts) / len(counts), rel=0.15)
