@@ -1,6 +1,7 @@
 """`capsella reproduce`."""
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ class ReproduceOptions:
 
 def run(arguments: list[str]) -> None:
     """Print the plan; unless it is a dry run, train what fits, and write the page after every run."""
+    began = time.monotonic()
     options, place = parse(ReproduceOptions, arguments, "capsella reproduce")
     papers = by_paper([*TABLES, *FIGURES])
     if options.paper is not None and options.paper not in papers:
@@ -62,7 +64,7 @@ def run(arguments: list[str]) -> None:
         print(f"left out {name}: {why}")
     if options.dry_run:
         return
-    night = Night(folder, entries, options.seeds, out)
+    night = Night(folder, entries, options.seeds, out, began=began)
     command = shlex.join(["capsella", "reproduce", *arguments])
 
     def page() -> Path:

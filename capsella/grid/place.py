@@ -38,6 +38,11 @@ class Task(Generic[T]):
     name: str
     machine: Machine
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it goes on from a checkpoint: what it still takes is not the time of a whole run."""
+        return RunFolder(self.folder).checkpoint.exists()
+
     def run(self, console: Console) -> T:
         """Compute it in this process."""
         return self.compute(self.recipe, self.folder, self.name, console, self.machine)
@@ -63,26 +68,28 @@ def each(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[t
         yield task, outcome
 
 
-def _here(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[tuple[Task[T], T, float]]:
+def _here(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[tuple[Task[T], T, float | None]]:
     for task in tasks:
-        began = time.monotonic()
+        began, is_rest = time.monotonic(), task.has_begun
         console.print(clock.line(task.what), soft_wrap=True, markup=False)
-        yield task, task.run(console), time.monotonic() - began
+        outcome = task.run(console)
+        yield task, outcome, None if is_rest else time.monotonic() - began
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """From a worker: what was printed, what came of it, the error in its place, and how long it took."""
+    """From a worker: what was printed, what came of it, or an error, how long it took; is_rest: from a checkpoint."""
 
     text: str
     outcome: Any
     error: Exception | None
     seconds: float
+    is_rest: bool
 
 
 def _on_ray(
     place: cluster.Place, tasks: Iterable[Task[T]], console: Console, clock: Clock
-) -> Iterator[tuple[Task[T], T, float]]:
+) -> Iterator[tuple[Task[T], T, float | None]]:
     import ray
 
     source, waiting = iter(tasks), {}
@@ -107,7 +114,7 @@ def _on_ray(
             console.print(answer.text, end="", markup=False, highlight=False, soft_wrap=True)
             if answer.error is not None:
                 raise answer.error
-            yield task, answer.outcome, answer.seconds
+            yield task, answer.outcome, None if answer.is_rest else answer.seconds
     finally:
         for ready in waiting:
             ray.cancel(ready, force=True)
@@ -127,15 +134,16 @@ def _compute(desk: cluster.Desk, task: Task[T], width: int) -> _Answer:
     """In a worker: the run, begun or gone on with."""
     text, began = io.StringIO(), time.monotonic()
     console = Console(file=text, width=width)
-    outcome, error = None, None
+    outcome, error, is_rest = None, None, False
     with warnings.catch_warnings():
         warnings.showwarning = partial(_print_warning, console)
         try:
             desk.sit_down()
+            is_rest = task.has_begun
             outcome = _patiently(partial(task.run, console))
         except (CapsellaError, ValueError, OSError) as raised:
             error = raised
-    return _Answer(text.getvalue(), outcome, error, time.monotonic() - began)
+    return _Answer(text.getvalue(), outcome, error, time.monotonic() - began, is_rest)
 
 
 def _patiently(compute: Callable[[], T]) -> T:

@@ -123,6 +123,7 @@ class ImageCounts:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known: dict[str, list[int]] = {}
+        self._present: set[str] = set()
         self._missing: dict[str, Exception] = {}  # by source: nobody waits twice for a download that fails
         if path.exists():
             self._known = json.loads(path.read_text(encoding="utf-8"))
@@ -134,11 +135,12 @@ class ImageCounts:
             CapsellaError: they are not there, or broken.
         """
         key = json.dumps(dataclasses.asdict(data), default=str, sort_keys=True)
-        if key not in self._known:
+        if key not in self._known or data.source not in self._present:
             if data.source in self._missing:
                 raise self._missing[data.source]
             try:
                 self._known[key] = [len(part) for part in load_data(data).named().values()]
+                self._present.add(data.source)
             except (CapsellaError, OSError) as error:
                 self._missing[data.source] = error
                 raise

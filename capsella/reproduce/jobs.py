@@ -45,6 +45,9 @@ class Job:
 def jobs_of(entries: Sequence[Entry], seeds: int) -> list[Job]:
     """Every run of the entries once, in their order: of rows that a claim compares so many seeds, of others the first.
 
+    Raises:
+        CapsellaError: a run of another recipe is in a run's folder.
+
     >>> jobs_of([], 3)
     []
     """
@@ -54,6 +57,9 @@ def jobs_of(entries: Sequence[Entry], seeds: int) -> list[Job]:
         for row in entry.rows:
             made_of.setdefault((entry.folder, row.slug), []).append(entry)
             rows.setdefault((entry.folder, row.slug), replace(row, cost=f"{entry.folder.name}/{row.slug}"))
+    for (folder, _), row in rows.items():
+        for seed in range(seeds):
+            RunFolder(row.folder(folder, seed)).check_recipe(replace(row.recipe, seed=seed))
     return [
         Job(folder, rows[folder, slug], seed, tuple(entry.name for entry in found))
         for (folder, slug), found in made_of.items()

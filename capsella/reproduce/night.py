@@ -31,6 +31,7 @@ class Night:
     now: Callable[[], float] = time.monotonic
     problems: dict[str, str] = field(default_factory=dict)
     late: list[Planned] = field(default_factory=list)
+    began: float | None = None
 
     def run(self, plan: Plan, after: Callable[[], object]) -> None:
         """Make what needs no training, then train run after run.
@@ -62,14 +63,15 @@ class Night:
 
         One that was left out is tried where others were quicker than planned.
         """
-        end = float("inf") if plan.hours is None else self.now() + 3600 * plan.hours
+        began = self.now() if self.began is None else self.began
+        end = float("inf") if plan.hours is None else began + 3600 * plan.hours
         for planned in (*plan.runs, *plan.left_out):
             job, was_left_out = planned.job, planned in plan.left_out
             cost = job.row.cost
             expected = clock.known()[cost] if cost in clock.taken or was_left_out else planned.seconds
             fits = self.now() + expected <= end
             if fits and was_left_out:
-                clock.plan([cost])
+                clock.left[cost] += 1
             if fits:
                 yield job.row.task(tested_or_diverged, job.folder, job.seed, Machine())
             elif not was_left_out:
@@ -78,13 +80,20 @@ class Night:
                 text = f"left out, about {duration(expected)} of {duration(max(0.0, end - self.now()))}: {job}"
                 self.console.print(text, markup=False, soft_wrap=True)
 
+    def _is_made(self, entry: Entry) -> bool:
+        """Whether it was written after every run of it: a call may have ended between the two."""
+        if not entry.numbers.exists():
+            return False
+        runs = [row.folder(entry.folder, seed) / "result.json" for row in entry.rows for seed in range(self.seeds)]
+        return all(run.stat().st_mtime <= entry.numbers.stat().st_mtime for run in runs if run.exists())
+
     def make(self, entry: Entry, *, again: bool = False) -> None:
         """Write a table or figure of the runs that are there; what goes wrong is kept as its problem.
 
-        again: also where it has been written.
+        again: also where it has been written since.
         """
         results = entry.results(self.seeds)
-        if (entry.rows and not any(results.values())) or (entry.numbers.exists() and not again):
+        if (entry.rows and not any(results.values())) or (self._is_made(entry) and not again):
             return
         try:
             entry.published.made_of(results, entry.folder, entry.command(self.seeds), self.console)

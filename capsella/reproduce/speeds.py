@@ -15,7 +15,7 @@ from capsella.reproduce.entries import ImageCounts
 from capsella.training import Recipe
 from capsella.training.timing import StepTime, time_steps
 
-_OF_A_STEP = ("name", "of", "path", "size", "channels", "camera", "viewpoints")
+_OF_A_STEP = ("name", "of", "path", "size", "channels", "camera", "viewpoints", "first_classes", "cells")
 _OF_A_MACHINE = ("cpu", "gpu", "threads", "torch", "capsella")
 
 

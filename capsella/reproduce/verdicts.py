@@ -21,10 +21,10 @@ RULE = (
     "see the same test images. The difference has a 95 % interval over test images and seeds together (two crossed "
     "random effects). The numbers support the claim where the whole interval is on the paper's side of 0, and "
     "contradict it where it is on the other side. They cannot tell where the interval holds 0, where a row is missing "
-    f"or has fewer than {FEWEST_SEEDS} seeds, where a network is far from convergence, or where networks that should "
-    "be compared at one error did not all reach it. Far from convergence is a short training, or one whose loss or "
-    "error on the training images still fell clearly when it ended: over its last third by more than a tenth of all "
-    "that it fell."
+    f"or has fewer than {FEWEST_SEEDS} seeds or one that diverged, where a network is far from convergence, or where "
+    "networks that should be compared at one error did not all reach it. Far from convergence is a short training, or "
+    "one whose loss or error on the training images still fell clearly when it ended: over its last third by more than "
+    "a tenth of all that it fell."
 )
 
 
@@ -58,7 +58,7 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
     except (CapsellaError, ValueError, KeyError) as error:
         return Verdict(claim, "cannot tell", f"Not measured on the same images: {error}.")
     errors = 100 * (1 - float(better.mean())), 100 * (1 - float(worse.mean()))
-    if why := _open(claim, entry, sides):
+    if why := _open(claim, entry, sides, seeds):
         return Verdict(claim, "cannot tell", why, errors, gain)
     answer, why = decide(gain)
     return Verdict(claim, answer, why, errors, gain)
@@ -90,7 +90,7 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     return "still learning" if still_learned([row.folder(entry.folder, run["seed"]) for run in runs]) else ""
 
 
-def _open(claim: Claim, entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def _open(claim: Claim, entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:
     """Why the interval is not asked, in a sentence; empty where it is."""
     states = {
         slug: state
@@ -99,6 +99,10 @@ def _open(claim: Claim, entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]
     }
     if states:
         return f"Far from where it is to be: {', '.join(f'{slug} ({state})' for slug, state in states.items())}."
+    rows = [row for row in entry.rows if row.slug in (claim.better, claim.worse)]
+    runs = [RunFolder(row.folder(entry.folder, seed)) for row in rows for seed in range(seeds)]
+    if gone := [run.path.name for run in runs if run.has_diverged]:
+        return f"Diverged: {', '.join(gone)}; the other seeds would speak for the row."
     if min(map(len, sides)) < FEWEST_SEEDS:
         return f"{min(map(len, sides))} seed of a row, and at least {FEWEST_SEEDS} are needed."
     return ""

@@ -24,7 +24,7 @@ from capsella.reproduce.page import PAPERS
 from capsella.reproduce.plan import Plan
 from capsella.training import TrainingDivergedError
 from tests.papers.tiny import QUIET
-from tests.reproduce.made import NAME, registered
+from tests.reproduce.made import NAME, registered, rows, table
 
 ROOT = Path(capsella.__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -92,6 +92,50 @@ def test_what_is_finished_is_not_trained_again(folder, monkeypatch, capsys):
     assert "0 runs to come, 6 finished." in capsys.readouterr().out
 
 
+def test_a_folder_of_another_budget_is_refused(folder, tmp_path):
+    """Its runs would be judged as if they were of this one."""
+    shutil.copytree(folder, tmp_path / "copy")
+    with registered(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TABLES, f"{NAME}-1", lambda budget: longer())
+        patch.delitem(FIGURES, f"{NAME}-2")
+        entries, _ = find_entries(None, "small", tmp_path / "copy", stand_ins=False)
+        with pytest.raises(CapsellaError, match="recipe"):
+            jobs_of(entries, 2)
+
+
+def longer():
+    changed = {slug: dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, epochs=9))
+               for slug, row in rows("small").items()}  # fmt: skip
+    return dataclasses.replace(table("small"), rows=tuple(changed.values()))
+
+
+def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
+    """A call was killed between the end of a run and the table."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    with registered():
+        entries, _ = find_entries(None, "small", copy, stand_ins=False)
+        entry = next(one for one in entries if one.name == f"{NAME}-1")
+        entry.numbers.write_text("{}")
+        night = Night(copy, entries, 2, QUIET)
+        night.make(entry)
+        assert entry.numbers.read_text() == "{}"  # it is newer than they are
+        os.utime(copy / f"{NAME}-1" / "caps-seed1" / "result.json")
+        os.utime(entry.numbers, (0, 0))
+        night.make(entry)
+    assert json.loads(entry.numbers.read_text())["rows"][0]["slugs"] == ["cnn"]
+
+
+def test_the_hours_count_from_the_call(tmp_path):
+    with registered():
+        entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
+        plan = make_plan(jobs_of(entries, 1), lambda job: 100.0, hours=0.09)  # 324 s: all three
+        night = Night(tmp_path, entries, 1, QUIET, now=lambda: 1300.0, began=1000.0)  # 300 s are gone
+        night.run(plan, lambda: None)
+    assert [planned.job.row.slug for planned in night.late] == [planned.job.row.slug for planned in plan.runs]
+    assert not numbers(tmp_path)
+
+
 def test_a_dry_run_trains_nothing_and_says_what_is_left_out(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with registered():
@@ -113,11 +157,14 @@ def test_every_paper_has_its_tables(tmp_path, monkeypatch):
         assert paper in PAPERS
 
 
-def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path):
+@pytest.mark.parametrize("were_there", [False, True])
+def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path, were_there):
     def read(_):
         raise CapsellaError("bars are not there")
 
     with registered(), pytest.MonkeyPatch.context() as patch:
+        if were_there:
+            assert len(find_entries(None, "small", tmp_path, stand_ins=False)[0]) == 2
         patch.setitem(catalogue._SOURCES, "bars", dataclasses.replace(catalogue._SOURCES["bars"], read=read))
         entries, missing = find_entries(None, "small", tmp_path, stand_ins=False)
     assert entries == []

@@ -53,6 +53,14 @@ def test_support_and_contradiction(tmp_path):
     assert verdict(tmp_path / "b", (60, 61, 62), (20, 21, 22)).answer == "contradicts"
 
 
+def test_a_seed_that_diverged_cannot_tell(tmp_path):
+    (tmp_path / "caps-seed2").mkdir()
+    (tmp_path / "caps-seed2" / "diverged.json").write_text("{}")
+    found = verdict(tmp_path, (20, 21), (60, 61, 62))
+    assert found.answer == "cannot tell"
+    assert found.why == "Diverged: caps-seed2; the other seeds would speak for the row."
+
+
 def test_an_interval_that_holds_0_cannot_tell(tmp_path):
     open_one = verdict(tmp_path, (20, 60), (25, 50))
     assert (open_one.answer, open_one.why) == ("cannot tell", "The interval holds 0.")

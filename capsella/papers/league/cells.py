@@ -23,7 +23,8 @@ class Measured:
 
     head: what the changed images are. rate, tried: the best learning rate, and the validation errors of all. runs:
     results of the seeds that did not diverge. changed: their tests on changed images. beside: as of `measured`, of the
-    first seed. unfinished: whether the trainings ended while the networks still learned.
+    first seed. unfinished: whether the trainings ended while the networks still learned. diverged: seeds without a
+    result.
     """
 
     row: Entrant
@@ -35,6 +36,7 @@ class Measured:
     beside: Mapping[str, Any]
     milliseconds: float | None
     unfinished: bool
+    diverged: tuple[int, ...] = ()
 
     @property
     def stops(self) -> bool:
@@ -54,6 +56,7 @@ def cells(one: Measured, by_error: Mapping[str, str], by_change: Mapping[str, st
     slug, beside = one.row.slug, one.beside
     state = "" if one.reached else " (not reached)"
     state += " (still learning)" if one.unfinished else ""
+    state += f" ({len(one.diverged)} of {len(one.diverged) + len(one.runs)} seeds diverged)" if one.diverged else ""
     changed = f"{error_cell(one.changed)} ({one.head}){state}" if one.changed else "–"
     attack = beside["attack"]
     pgd = next(curve for curve in attack["attacks"] if curve["attack"] == "PGD")

@@ -66,6 +66,8 @@ class Field:
         """The recipe within a budget, on the images of a source."""
         recipe = get_recipe(self.recipe)
         recipe = replace(recipe, data=replace(recipe.data, name=source))
+        if budget == "small":  # as the cosine's: the recipe's own would be most of so few steps
+            recipe = replace(recipe, optimizer=replace(recipe.optimizer, warmup_steps=2))
         return self.budgets[budget].limit(recipe) if budget in self.budgets else recipe
 
 

@@ -1,5 +1,6 @@
 """What a trained network of the league costs, and how it holds out, measured beside its errors."""
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -63,6 +64,7 @@ def step_memory_mib(model: ImageClassifier, recipe: Recipe) -> float:
 
     Each stretch of memory counts once. What kernels take and give back within the step is not in it.
     """
+    model = copy.deepcopy(model).train()  # the random images must not move the running statistics of the caller's
     kept: dict[int, int] = {}
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
@@ -75,10 +77,8 @@ def step_memory_mib(model: ImageClassifier, recipe: Recipe) -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(STEP_IMAGES, model.channels, *model.image_size, generator=generator)
     labels = torch.arange(STEP_IMAGES) % len(model.classes)
-    model.train()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         total_loss(model(images, labels), images, labels, recipe.loss)
-    model.eval()
     return sum(kept.values()) / 2**20
 
 

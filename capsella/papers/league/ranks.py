@@ -7,6 +7,8 @@ from jaxtyping import Bool
 
 from capsella.evaluation import difference_interval
 
+FEWEST_SEEDS = 2
+"""With one, an interval covers the test images alone, and rows that differ by their seed would part."""
 Hits = Mapping[str, Bool[np.ndarray, "seeds images"]]
 
 
@@ -25,6 +27,7 @@ def ranks(hits: Hits) -> dict[str, str]:
     >>> ranks({"a": half, "b": half})
     {'a': '–', 'b': '–'}
     """
+    hits = {name: own for name, own in hits.items() if len(own) >= FEWEST_SEEDS}
     found = {}
     for name, own in hits.items():
         apart = [difference_interval(own, other) for row, other in hits.items() if row != name]

@@ -18,6 +18,7 @@ from capsella.grid import (
     Searched,
     Validated,
     at_rate,
+    check_seeds,
     evaluated_on,
     hits_of,
     result_of,
@@ -40,9 +41,10 @@ NOTE = (
     "rates with the first seed, of which the validation images choose one. Test images choose nothing, but those of "
     "familiar elevations stop networks. Each routing has the layers around it that its own paper has, and reads its "
     "classes as there; inverted attention routes one layer after the other; cluster routing has a geometry of its own. "
-    "In brackets: 95 % intervals over test images and seeds. A rank stands only where intervals of differences part "
-    "rows, each pair by itself. Attacked: what PGD at ε = 0.03 leaves of the first seed's network. Memory: what a step "
-    "of 32 images keeps for its backward pass. Entropy: of the class capsules' couplings, 1 where all are even."
+    "In brackets: 95 % intervals over test images and, of several, seeds. A rank needs two seeds, none that diverged, "
+    "and intervals of differences that part rows, each pair by itself. Attacked: what PGD at ε = 0.03 leaves of the "
+    "first seed's network. Memory: what a step of 32 images keeps for its backward pass. Entropy: of the class "
+    "capsules' couplings, 1 where all are even."
 )
 
 
@@ -94,6 +96,12 @@ class League:
             ValueError: no seed, or one twice.
             CapsellaError: a run of another recipe is in the folder, or images are not to be had.
         """
+        check_seeds(seeds)
+        for field, source in self.fields:  # what is missing shows before the hours of the first training
+            data = field.base(self.budget, source).data
+            load_data(data)
+            if field.changed is not None:
+                field.changed.images(data)
         rows: list[dict[str, Any]] = []
         results: Results = {}
         for field, source in self.fields:
@@ -145,6 +153,7 @@ class _Held:
                 changed=changed[one.row.slug],
                 beside=beside.get(one.row.slug, {}),
                 milliseconds=milliseconds.get(one.row.slug),
+                diverged=tuple(seed for seed in one.by_seed if seed not in _whole(one)),
                 unfinished=bool(runs[one.row.slug]) and not self.field.stops and still_learned(self._folders(one)),
             )
             for one in searched
@@ -203,14 +212,16 @@ def _stopped(one: Searched, error: float) -> Entrant:
 def _values(found: Sequence[Measured]) -> list[dict[str, Any]]:
     """The rows of one set of images, with their ranks; networks that missed the common error have none."""
     sound = [one for one in found if one.runs]
-    by_error = ranks({one.row.slug: _hits(one.runs) for one in sound if not one.stops})
-    by_change = ranks({one.row.slug: _hits(one.changed, "") for one in sound if one.changed and one.reached})
+    whole = [one for one in sound if not one.diverged]
+    by_error = ranks({one.row.slug: _hits(one.runs) for one in whole if not one.stops})
+    by_change = ranks({one.row.slug: _hits(one.changed, "") for one in whole if one.changed and one.reached})
     return [
         {
             "cells": [*one.row.label, *cells(one, by_error, by_change)],
             "slugs": [one.row.slug] * 2,
             "label": list(one.row.label),
             "rate": one.rate,
+            "diverged_seeds": list(one.diverged),
             "validation_error_by_rate": {k: e if np.isfinite(e) else "diverged" for k, e in one.tried.items()},
             "error": sure_error(_hits(one.runs)) if one.runs else None,
             "changed_error": sure_error(_hits(one.changed, "")) if one.changed else None,

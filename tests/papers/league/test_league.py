@@ -9,6 +9,7 @@ import torch
 
 from capsella.cli.main import main
 from capsella.data import load_data
+from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions
 from capsella.grid import Budget
 from capsella.models import count_parameters
@@ -99,6 +100,7 @@ def test_ranks_stand_only_where_intervals_part():
     hits = {name: np.stack([row, row]) for name, row in right.items()}
     assert ranks(hits) == {"a": "1–2", "b": "1–2", "c": "3", "d": "4"}
     assert ranks({name: hits[name] for name in ("a", "b")}) == {"a": "–", "b": "–"}
+    assert ranks({name: hits[name][:1] for name in hits}) == {}  # one seed says nothing of others
     # Seeds that differ as much as rows do part nothing.
     apart = {"a": np.stack([right["a"], right["d"]]), "c": np.stack([right["c"], right["c"]])}
     assert ranks(apart) == {"a": "–", "c": "–"}
@@ -106,7 +108,7 @@ def test_ranks_stand_only_where_intervals_part():
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """Two of its rows and two rates, on a few digits; returns what was tested, in order."""
+    """Two of its rows and two rates, on a few digits."""
     rows = ("self", "average pooling")
     monkeypatch.setitem(__import__("capsella.training.registry", fromlist=[""]).RECIPES, "league-tiny", tiny_recipe)
     monkeypatch.setattr(fields, "FIELDS", (DIGITS,))
@@ -206,8 +208,54 @@ def test_a_row_that_diverges_says_so(tmp_path, monkeypatch):
     assert values["rows"][1]["validation_error_by_rate"] == {"0.001": "diverged"}
 
 
+@pytest.mark.usefixtures("tiny")
+def test_a_seed_that_diverges_stands_in_the_cell_and_takes_the_rank(tmp_path, monkeypatch):
+    from capsella.grid.run import train
+    from capsella.training import TrainingDivergedError
+
+    def diverge(recipe, *arguments, **options):
+        if recipe.model.name == "league_pooling" and recipe.seed == 1:
+            raise TrainingDivergedError("loss: not a number")
+        return train(recipe, *arguments, **options)
+
+    def parted(hits):
+        assert len(hits) == 1
+        return dict.fromkeys(hits, "1")
+
+    monkeypatch.setattr(table, "FACTORS", (1.0,))
+    monkeypatch.setattr("capsella.grid.run.train", diverge)
+    monkeypatch.setattr(table, "ranks", parted)
+    rows = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1, 2), "c", QUIET)["rows"]
+    assert [row["diverged_seeds"] for row in rows] == [[], [1]]
+    assert [row["cells"][5] for row in rows] == ["1", "–"]
+    assert rows[1]["cells"][4].endswith("(1 of 3 seeds diverged)")
+    assert "diverged" not in rows[0]["cells"][4]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_images_that_are_missing_show_before_the_first_training(tmp_path, monkeypatch):
+    def missing(data):
+        raise CapsellaError("the others are not there")
+
+    monkeypatch.setattr("capsella.grid.run.train", None)
+    field = dataclasses.replace(DIGITS, changed=Changed("others", missing))
+    with pytest.raises(CapsellaError, match="the others are not there"):
+        League("small", ((field, "digits"),)).run(tmp_path, (0,), "c", QUIET)
+
+
+def test_counting_memory_leaves_the_network_as_it_was():
+    recipe = tiny_recipe()
+    model = recipe.model.create(16, 1, ("a", "b")).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    measure.step_memory_mib(model, recipe)
+    assert not model.training
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_memory_of_a_step_by_hand():
-    """A linear layer on one pixel keeps its input; pooling keeps nothing that could be less than its maps."""
+    """A wider last convolution keeps so many maps more."""
     recipe = tiny_recipe()
     narrow, wide = (
         dataclasses.replace(recipe, model=ModelOptions("league_pooling", {"width": width})) for width in (8, 64)
