@@ -45,7 +45,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_whole(path, lambda temporary: temporary.write_text(text, "utf-8", "surrogateescape"))
 
 
 def write_json(path: Path, value: Any) -> None:

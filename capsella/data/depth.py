@@ -20,7 +20,7 @@ ValueRange = tuple[float, float]
 """(low, high): the values that become 0 and 255; what lies outside becomes 0 or 255 as well."""
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
-_BITS_PER_SAMPLE, _COLOURS = 258, 262
+_BITS_PER_SAMPLE, _COLOURS, _PLANES = 258, 262, 284
 _OTHER_ORDER = {
     "RGB;16B": "RGB;16L",
     "RGB;16L": "RGB;16B",
@@ -46,6 +46,7 @@ def depth_of(image: ImageFile.ImageFile) -> str | None:
     if image.mode.startswith("I;"):
         return f"{_tag(image, _BITS_PER_SAMPLE) or 16} bits"
     deep = image.format in ("PNG", "TIFF") and any(";16" in _raw_mode(tile) for tile in image.tile)
+    deep = deep or (image.format == "TIFF" and (_tag(image, _BITS_PER_SAMPLE) or 8) > 8)  # planes, as R, G and B
     return "16 bits" if deep else None
 
 
@@ -57,9 +58,14 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
         Exception: as Pillow's decoders do.
     """
     with Image.open(file, formats=FORMATS) as image:
+        image.filename = ""  # no memory map, as in `opened`
         colour = not image.mode.startswith(("I", "F"))
+        if colour and _tag(image, _PLANES) == 2:
+            raise CapsellaError("it stores red, green and blue apart, with 16 bits a channel; save it interleaved")
         if colour and {_raw_mode(tile) for tile in image.tile} - _OTHER_ORDER.keys():
             raise CapsellaError("neither grey nor RGB, with 16 bits a channel; save it without transparency")
+        if image.has_transparency_data:
+            raise CapsellaError("it has 16 bits a channel and transparency; save it without")
         if _tag(image, _COLOURS) == 0:
             raise CapsellaError("it stores white as 0, with 16 bits; save it with black as 0")
         values = np.asarray(ImageOps.exif_transpose(image))
@@ -102,6 +108,8 @@ def stated_range(image: Image.Image) -> ValueRange | None:
 def _tag(image: Image.Image, number: int) -> float | None:
     """A TIFF tag's value; of one value a channel, the largest."""
     value = getattr(image, "tag_v2", {}).get(number)
+    if isinstance(value, bytes):  # numbers of one byte each, as Pillow hands them over
+        value = tuple(value)
     if isinstance(value, tuple):
         return max(value, default=None)
     return None if value is None else float(value)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64, UInt8
 from PIL import Image
 from torch import Tensor
 
-EXACT = "pixels"
+EXACT = "all pixels"
 NEAR = tuple(f"look {word}" for word in range(4))  # with spaces, as no array of a file is called
 NAMES = (EXACT, *NEAR)
 """What an `ImageSet` calls the five numbers of an image's fingerprint among its metadata."""
@@ -33,6 +33,8 @@ def fingerprint(image: Image.Image) -> Int64[np.ndarray, "5"]:
     Neither depends on the size that images are resized to for a network. The second keeps its bits, but for a few, when
     an image is saved anew, resized, or made brighter. An image of one colour has no look: it is like its copies alone.
     """
+    if image.mode == "P":  # the numbers of a palette are no colours
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
     pixels = np.asarray(image)
     digest = blake2b(f"{image.mode} {image.size}".encode() + pixels.tobytes(), digest_size=40).digest()
     numbers = np.frombuffer(digest, np.int64).copy()

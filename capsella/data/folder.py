@@ -113,10 +113,15 @@ def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:
 def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:
     """Every image file with its class, and its split where the folder is split already, sorted."""
     folders = sub_folders(root)
-    if folders and all(folder in _SPLITS for folder in folders) and "train" in folders:
+    named = {folder: _SPLITS[folder.casefold()] for folder in folders if folder.casefold() in _SPLITS}
+    others = [folder for folder in folders if folder not in named]
+    if "train" in named.values() and len(named) > 1 and others:
+        splits, classes = ", ".join(named), ", ".join(others)
+        raise CapsellaError(f"{root}: {splits} look like splits, {classes} like classes; move either away")
+    if "train" in named.values() and not others:
         passed_over.add_beside(root)
         return [
-            ClassFile(path, path.split("/")[1], _SPLITS[folder])
+            ClassFile(path, path.split("/")[1], named[folder])
             for folder in folders
             for path in _files_by_class(root, folder, passed_over)
         ]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from capsella.data.images import ImageSet, join
-from capsella.data.laboratory import by_class_name, common_classes, on_laboratory
+from capsella.data.laboratory import by_class_name, common_classes, copies_among, on_laboratory
 from capsella.data.options import LABORATORIES, DataOptions
 from capsella.data.pairs import PairSet
 from capsella.data.split.make import ReadSource
@@ -52,13 +52,16 @@ def _laboratories(options: DataOptions) -> Splits:
         split = source._replace(source=replace(parts, **known)).split(one)  # type: ignore[arg-type]
         splits.append({name: _numbered(images, number) for name, images in split.named().items()})
     train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
+    notes = [note for source in sources for note in source.source.notes]
+    if copies := len(copies_among(test, join([train, validation]))):
+        notes.append(f"WARNING: {copies} of {len(test)} test images are copies of another laboratory's training images")
     return Splits(
         ", ".join(source.source.name for source in sources),
         train,
         validation,
         test,
         broken=tuple(error for source in sources for error in source.source.broken),
-        notes=tuple(note for source in sources for note in source.source.notes),
+        notes=tuple(notes),
     )
 
 

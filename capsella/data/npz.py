@@ -138,7 +138,9 @@ def image_set(
         _check_number(path, "images", len(pixels), len(labels))
         images = resize_array(pixels[rows], options.height_width, options.channels, options.cut)
         seen.add_arrays(pixels, rows)
-    files = tuple(arrays["name"][rows].tolist()) if "name" in arrays else None
+    if "name" in arrays:
+        _check_number(path, "names", len(arrays["name"]), len(labels))
+    files = tuple(str(name).replace("\\", "/") for name in arrays["name"][rows]) if "name" in arrays else None
     metadata = _metadata(path, arrays, options.group, len(labels))
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}

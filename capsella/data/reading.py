@@ -111,6 +111,7 @@ def opened(file: Path | BytesIO, name: str) -> Iterator[ImageFile.ImageFile]:
         if isinstance(file, Path):
             _check_file(file)
         with Image.open(file, formats=FORMATS) as image:
+            image.filename = ""  # no memory map: Pillow maps a TIFF that lies on its side with the wrong row length
             _check_header(image)
             yield image
     except FileNotFoundError:

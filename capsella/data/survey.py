@@ -12,12 +12,14 @@ from PIL import ImageOps
 from torch import Tensor
 
 from capsella.data.depth import ValueRange, depth_of, read_values, stated_range
+from capsella.data.folder import list_files
+from capsella.data.listing import PassedOver
 from capsella.data.options import DataOptions
 from capsella.data.reading import Look, check_memory, opened
 from capsella.errors import CapsellaError, counted
 
 _PERCENTILES = (0.1, 99.9)  # single hot and dead pixels must not set the range
-_SAMPLED = 10_000  # values a file
+_SAMPLED, _SAMPLED_IN_ALL = 10_000, 10_000_000  # values a file, and of all files together
 
 
 def glance(file: Path, look: Look | None) -> Tensor:
@@ -49,6 +51,8 @@ class Survey:
     def __init__(self, options: DataOptions) -> None:
         self.options, self.root = options, Path(options.path or "")
         self.files = 0
+        number = len(list_files(self.root, PassedOver()))
+        self.sampled = max(100, min(_SAMPLED, _SAMPLED_IN_ALL // max(1, number)))
         self.deep: dict[str, _Deep] = {}
         self.least: tuple[int, tuple[int, int], int] | None = None
         """Pixels, (height, width) and channels of the smallest image."""
@@ -63,7 +67,7 @@ class Survey:
             width, height = image.size
             channels = 1 if image.mode[0] in "1LIF" else 3
             if depth is not None:
-                values = np.empty(0) if self.options.range is not None else _some(read_values(file))
+                values = np.empty(0) if self.options.range is not None else _some(read_values(file), self.sampled)
                 self.deep[file.relative_to(self.root).as_posix()] = _Deep(depth, stated, values)
         self.files += 1
         self.least = min(
@@ -100,11 +104,11 @@ class Survey:
         )
 
 
-def _some(values: Shaped[np.ndarray, "h w *c"]) -> Shaped[np.ndarray, " k"]:
+def _some(values: Shaped[np.ndarray, "h w *c"], most: int) -> Shaped[np.ndarray, " k"]:
     values = values.ravel()
-    if len(values) <= _SAMPLED:
+    if len(values) <= most:
         return values
-    return values[np.random.default_rng(0).integers(0, len(values), _SAMPLED)]
+    return values[np.random.default_rng(0).integers(0, len(values), most)]
 
 
 def _range_of(files: Sequence[_Deep]) -> tuple[ValueRange, str]:

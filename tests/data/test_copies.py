@@ -171,6 +171,18 @@ def test_images_in_an_array(tmp_path, said):
         load_data(DataOptions(name="npz", path=tmp_path / "wrong.npz"))
 
 
+def test_the_numbers_of_a_palette_are_no_colours():
+    shapes = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 4)
+    shapes = shapes.convert("P")
+    prints = []
+    for colours in ([0, 0, 0, 255, 0, 0, 9, 9, 9, 90, 0, 0], [0, 0, 0, 0, 0, 255, 9, 9, 9, 0, 0, 90]):
+        image = shapes.copy()
+        image.putpalette(colours)
+        prints.append(fingerprint(image))
+        assert np.array_equal(prints[-1], fingerprint(image.convert("RGB")))
+    assert prints[0][0] != prints[1][0]
+
+
 def test_deep_grey_images_are_told_apart():
     """12 bits in 16, which Pillow would clip to white."""
     random = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from PIL import Image
 from capsella.data import DataOptions, Splits, load_data, read_image, save_split
 from capsella.errors import CapsellaError
 
-from .deep_files import png16, tiff
+from .deep_files import planar, png16, tiff
 
 TWELVE = (0.0, 4095.0)
 RGB = np.random.default_rng(0).integers(0, 4096, (5, 7, 3)).astype(np.uint16)
@@ -104,6 +104,21 @@ def test_files_of_8_bits_are_taken_as_they_are(camera: Path):
     assert (splits.value_range, splits.notes) == (None, ())
 
 
+def test_tags_of_one_byte_values_break_nothing(tmp_path: Path):
+    """The least and the largest value, which Pillow hands over as bytes."""
+    for number in range(16):
+        path = tmp_path / "ab"[number % 2] / f"{number}.tif"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(tiff(np.full((8, 8), number, dtype=np.uint8), t340=b"\0", t341=b"\xff"))
+    assert sum(len(images) for images in folder(tmp_path).named().values()) == 16
+
+
+def test_many_files_give_fewer_values_each_and_the_same_range(camera: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = folder(camera).value_range
+    monkeypatch.setattr("capsella.data.survey._SAMPLED_IN_ALL", 0)  # a hundred values of each
+    assert folder(camera).value_range == whole
+
+
 def test_values_that_are_all_the_same_have_no_range(camera: Path):
     for file in camera.rglob("*.tif"):
         Image.fromarray(np.full((8, 8), 300, dtype=np.uint16)).save(file)
@@ -144,6 +159,8 @@ def test_grey_of_16_bits_in_both_byte_orders(tmp_path: Path, order: str):
     [
         (png16(np.dstack([RGB, RGB[..., :1]])), "neither grey nor RGB, with 16 bits a channel; save it without"),
         (tiff(RGB[..., 0], t262=0), "it stores white as 0, with 16 bits; save it with black as 0"),
+        (planar(RGB), "it stores red, green and blue apart, with 16 bits a channel; save it interleaved"),
+        (png16(RGB, transparent=(1, 2, 3)), "it has 16 bits a channel and transparency; save it without"),
     ],
 )
 def test_what_cannot_be_brought_to_a_range_is_refused(tmp_path: Path, content: bytes, message: str):

@@ -183,6 +183,28 @@ def test_images_without_file_names_have_no_split_file(tmp_path: Path):
         write_split_file(Splits("mine", images, images, images), tmp_path / "split.csv")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_no_unicode_come_back_from_a_split_file(cells: Path, tmp_path: Path):
+    for name in (b"\xe9.png", b"back\\slash.png"):
+        save(cells / "monocyte" / os.fsdecode(name), 60 + len(name))
+    splits = load_data(options(cells))
+    write_split_file(splits, tmp_path / "split.csv")
+    assert load_data(options(cells, split_file=tmp_path / "split.csv")).train.files == splits.train.files
+
+
+def test_splits_in_capitals_are_splits_and_beside_classes_an_error(tmp_path: Path):
+    for split in ("Train", "TEST"):
+        for name in ("a", "b"):
+            for number in range(8):
+                save(tmp_path / split / name / f"{number}.png", 10 * len(split) + number)
+    splits = load_data(options(tmp_path, duplicates="ignore"))
+    assert splits.classes == ("a", "b")
+    assert all(file.startswith("TEST/") for file in splits.test.files or ())
+    save(tmp_path / "unlabelled" / "0.png", 1)
+    with pytest.raises(CapsellaError, match="TEST, Train look like splits, unlabelled like classes"):
+        load_data(options(tmp_path))
+
+
 def test_a_folder_that_is_split_already(tmp_path: Path):
     for split, number in (("train", 10), ("val", 2), ("test", 3)):
         for name in ("a", "b"):

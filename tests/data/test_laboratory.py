@@ -1,5 +1,6 @@
 """Images of another laboratory: classes by name, all images, copies, what is drawn to learn from."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from capsella.data import (
     read_laboratory,
     without,
 )
+from capsella.data.images import join
 from capsella.errors import CapsellaError
 from capsella.papers.own_images import images_efficient
 from capsella.training.balance import order_of, settle_balance
@@ -115,6 +117,18 @@ class TestSeveralInOneTraining:
         for images in splits.named().values():
             cells = 2 * images.metadata["laboratory"] + images.labels
             assert cells.unique().tolist() == [0, 1, 2, 3]
+
+    def test_images_that_both_have_are_told(self, places, tmp_path):
+        for name in ("blast", "mono"):
+            shutil.copytree(places["a"] / name, tmp_path / "b" / name)
+        two = (str(places["a"]), str(tmp_path / "b"))
+        splits = load_data(DataOptions(name="laboratories", laboratories=two, size=SIZE, channels=1))
+        shared = len(copies_among(splits.test, join([splits.train, splits.validation])))
+        assert shared > 0
+        warning = (
+            f"WARNING: {shared} of {len(splits.test)} test images are copies of another laboratory's training images"
+        )
+        assert warning in splits.notes
 
     def test_each_class_of_each_is_drawn_as_often(self, together):
         recipe = replace(images_efficient(), data=together, epoch_images=400)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, load_data
+from capsella.data import DataOptions, load_data, write_split_file
 from capsella.data.medmnist import stored_size
 from capsella.errors import CapsellaError
 
@@ -138,6 +138,10 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
         ({"images": PIXELS, "labels": LABELS * 0}, r"a: must have at least 2 classes, got \['0'\]"),
         ({"images": PIXELS, "labels": LABELS, "classes": list("abcd")}, "a: the class 'd' has no image in train"),
         ({"images": PIXELS, "labels": LABELS, "split": LABELS[:5]}, "as many split codes as labels, got 5"),
+        (
+            {"images": PIXELS, "labels": LABELS, "name": ["a"] * 35},
+            "as many names as labels, got 35 names and 30 labels",
+        ),
         ({"images": PIXELS, "labels": np.array([{}] * 30)}, "a .npz file without pickled objects"),
         ({"image": PIXELS.ravel(), "image_offset": np.arange(31)[::-1], "label": LABELS}, "`image_offset` must rise"),
     ],
@@ -145,6 +149,21 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
 def test_what_does_not_fit_is_an_error(tmp_path: Path, arrays: dict[str, object], message: str):
     with pytest.raises(CapsellaError, match=message):
         load_data(write(tmp_path / "a.npz", **arrays))
+
+
+def test_an_array_called_pixels_is_no_fingerprint(tmp_path: Path):
+    splits = load_data(write(tmp_path / "a.npz", images=PIXELS, labels=LABELS, pixels=np.arange(30) // 15))
+    assert sum(map(len, splits.named().values())) == 30
+
+
+def test_names_with_backslashes_come_back_from_a_split_file(tmp_path: Path):
+    names = np.array([f"C:\\cells\\{number}.png" for number in range(30)])
+    options = write(tmp_path / "a.npz", images=PIXELS, labels=LABELS, name=names)
+    splits = load_data(options)
+    write_split_file(splits, tmp_path / "split.csv")
+    again = load_data(DataOptions(name="npz", path=options.path, split_file=tmp_path / "split.csv"))
+    assert again.test.files == splits.test.files
+    assert splits.test.files[0].startswith("C:/cells/")
 
 
 def test_files_that_are_no_npz(tmp_path: Path):

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from capsella.data import read_image, reading
+from capsella.data.depth import read_values
 from capsella.errors import CapsellaError
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
@@ -75,11 +76,20 @@ def test_palette_one_bit_and_transparency(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
-def test_images_are_turned_upright(tmp_path: Path, name: str):
+@pytest.mark.parametrize("pixels", [RGB, GREY], ids=["colour", "grey"])
+def test_images_are_turned_upright(tmp_path: Path, name: str, pixels: np.ndarray):
     exif = Image.Exif()
     exif[0x0112] = 6  # stored lying on its side: to be turned 90° clockwise
-    path = save(tmp_path, name, Image.fromarray(RGB), exif=exif)
-    assert torch.equal(read_image(path), torch.from_numpy(np.rot90(RGB, -1).copy()).permute(2, 0, 1))
+    path = save(tmp_path, name, Image.fromarray(pixels), exif=exif)
+    upright = np.atleast_3d(np.rot90(pixels, -1)).copy()
+    assert torch.equal(read_image(path), torch.from_numpy(upright).permute(2, 0, 1))
+
+
+def test_deep_images_are_turned_upright(tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = save(tmp_path, "a.tif", Image.fromarray(GREY.astype(np.uint16)), exif=exif)
+    assert np.array_equal(read_values(path), np.rot90(GREY, -1))
 
 
 def test_resizing_crops_the_centre_and_keeps_flat_areas_flat(tmp_path: Path):

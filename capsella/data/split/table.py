@@ -116,7 +116,7 @@ def read_split_file(path: Path) -> SplitTable:
 def _lines(path: Path) -> tuple[bool, list[tuple[str, Row]]]:
     """Whether files are listed, and (file or index, row); a byte-order mark and Windows' backslashes are fine."""
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as text:
+        with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
             table = csv.DictReader(text)
             columns = set(table.fieldnames or ())
             if not ({"file", "split"} <= columns or {"index", "class", "split"} <= columns):
@@ -127,7 +127,8 @@ def _lines(path: Path) -> tuple[bool, list[tuple[str, Row]]]:
             by_file = "file" in columns
             lines = []
             for values in table:
-                key = (values["file"] or "").replace("\\", "/") if by_file else (values["index"] or "").strip()
+                key = values["file" if by_file else "index"] or ""
+                key = (key if "/" in key else key.replace("\\", "/")) if by_file else key.strip()
                 class_name = None if by_file else values["class"] or ""
                 lines.append((key, Row(table.line_num, (values["split"] or "").strip(), class_name)))
             return by_file, lines
