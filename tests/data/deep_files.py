@@ -39,7 +39,7 @@ def planar(pixels: np.ndarray) -> bytes:
 
 
 def tiff(pixels: np.ndarray, byte_order: str = "<", deflate: bool = False, **tags: int | bytes) -> bytes:
-    """A TIFF from [h w] or [h w 3] unsigned integers; `tags` as t280=0: further ones, by number; of bytes, as t340=b"0"."""
+    """A TIFF from [h w] or [h w 3] unsigned integers; `tags` as t280=0 or t340=b"0": further ones, by number."""
     height, width = pixels.shape[:2]
     channels = 1 if pixels.ndim == 2 else 3
     stored = pixels.astype(pixels.dtype.newbyteorder(byte_order))
