@@ -150,7 +150,7 @@ def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> 
     for number in range(options.folds or 0):
         console.print(f"fold {number}: {number + 1} of {options.folds}", markup=False)
         plan = first if number == 0 else make_plan(_of_fold(options, number), first)
-        for name in ("epochs", "precision"):
+        for name in ("epochs", "precision", "balance"):
             mine, firsts = getattr(plan, name), getattr(first, name)
             if mine != firsts:
                 raise CapsellaError(

@@ -106,6 +106,7 @@ class Measured:
                     "test_error_percent": {seed: one.error for seed, one in evaluations.items()},
                 }
                 for share, evaluations in self.by_share.items()
+                if evaluations  # none where every training on it diverged
             },
             "accuracy_on_changed_images_percent": self._changed_accuracy(),
         }

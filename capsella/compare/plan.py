@@ -18,7 +18,9 @@ from capsella.evaluation import execution_times
 from capsella.files import write_json
 from capsella.grid import rate_at
 from capsella.training import Recipe
-from capsella.training.precision import Exact, choose_precision
+from capsella.training.balance import choose_balance
+from capsella.training.options import Balance
+from capsella.training.precision import Exact, choose_precision, kind_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Cost:
 class Plan:
     """What is trained, on what, how long.
 
-    table: which image is in which split. costs: by network. epochs, batch_size, precision: the same for every network.
+    table: which image is in which split. costs: by network. epochs, batch_size, precision, balance: the same for every
+    network, fold and share of the images.
     """
 
     options: ComparisonOptions
@@ -44,6 +47,7 @@ class Plan:
     epochs: int
     batch_size: int
     precision: Exact
+    balance: Balance
 
     @property
     def folder(self) -> Path:
@@ -99,6 +103,7 @@ class Plan:
             batch_size=self.batch_size,
             patience=None,
             precision=self.precision,
+            balance=self.balance,
         )
 
     def rates(self, one: Candidate) -> list[float]:
@@ -111,7 +116,7 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
 
     A comparison that was begun in the folder keeps its split, its networks and its number of epochs.
 
-    `like`: a plan of the same networks on other folds, whose times, epochs and precision are taken.
+    `like`: a plan of the same networks on other folds, whose times, epochs, precision and balance are taken.
 
     Raises:
         ValueError: an unknown network, one that cannot take the images, too little time for one epoch of each.
@@ -131,12 +136,14 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     if begun is not None:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
         precision = begun.get("precision", options.precision)  # not in plans from before there was "auto"
-        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size, precision)
+        balance = begun.get("balance", "auto")  # older plans let every run decide
+        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size, precision, balance)
     if like is not None:
         return replace(like, options=options, splits=splits, table=table, candidates=tuple(chosen))
-    costs = _costs(chosen, splits, batch_size)
+    costs = _costs(chosen, splits, batch_size, options.accelerator)
+    balance = choose_balance(splits.train.counts()).balance
     precision = choose_precision(options.accelerator).precision if options.precision == "auto" else options.precision
-    plan = Plan(options, splits, table, tuple(chosen), costs, options.epochs, batch_size, precision)
+    plan = Plan(options, splits, table, tuple(chosen), costs, options.epochs, batch_size, precision, balance)
     return plan if options.minutes is None else replace(plan, epochs=_affordable(plan, 60 * options.minutes))
 
 
@@ -162,6 +169,7 @@ def begin(plan: Plan) -> None:
             "epochs": plan.epochs,
             "batch_size": plan.batch_size,
             "precision": plan.precision,
+            "balance": plan.balance,
         },
     )
 
@@ -210,16 +218,18 @@ def _with_sizes(options: ComparisonOptions, splits: Splits, begun: dict[str, Any
     return replace(options, sizes=kept)
 
 
-def _costs(chosen: list[Candidate], splits: Splits, batch_size: int) -> dict[str, Cost]:
-    """A quarter of a step of each network, timed alone: together they might not fit into memory.
+def _costs(chosen: list[Candidate], splits: Splits, batch_size: int, accelerator: str) -> dict[str, Cost]:
+    """A quarter of a step of each network, timed alone where it will train: together they might not fit into memory.
 
-    An image costs a little more in a small batch than in a large one; the finished runs correct the estimate.
+    An image costs a little more in a small batch than in a large one, and on a GPU far more, so there a step is whole;
+    the finished runs correct the estimate.
     """
-    costs, few = {}, max(2, batch_size // 4)
+    device = "cuda" if kind_of(accelerator) == "cuda" else "cpu"
+    costs, few = {}, batch_size if device == "cuda" else max(2, batch_size // 4)
     for one in chosen:
         torch.manual_seed(0)
         model = one.recipe.model.create(splits.image_size, splits.channels, splits.classes)
-        times = execution_times({one.network: model}, (few,), repeats=1, seconds=0)
+        times = execution_times({one.network: model}, (few,), repeats=1, seconds=0, device=device)
         forward, backward = (row.timing.median / few for row in times.rows)
         costs[one.network] = Cost(backward, forward)
     return costs

@@ -7,7 +7,7 @@ from pathlib import Path
 from capsella.compare.figures import accuracy_figure, learning_figure, size_figure
 from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
-from capsella.compare.verdict import Verdict
+from capsella.compare.verdict import Verdict, hardly
 from capsella.data import single_images
 from capsella.environment import machine, versions
 from capsella.evaluation import Robustness, accuracy_interval
@@ -58,6 +58,13 @@ def write_comparison(found: Findings) -> Path:
     return path
 
 
+BALANCED = " Images of rare classes were drawn more often, and the epoch was kept by the mean error over classes."
+GROUPED = (
+    " Intervals take images of one group, as a patient, for independent. With few groups they are too narrow: folds "
+    "are the safer test."
+)
+
+
 def protocol(plan: Plan) -> str:
     """How the networks were trained and chosen, in a paragraph."""
     given = plan.options
@@ -74,6 +81,7 @@ def protocol(plan: Plan) -> str:
         "and the best network of each kind, were chosen on the validation images. The test images were used once, "
         "after all that. On a share of the training images, a network takes as many steps as on all of them. Intervals "
         f"are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
+        f"{BALANCED if plan.balance == 'sampling' else ''}{'' if given.group is None else GROUPED}"
     )
 
 
@@ -115,11 +123,11 @@ def _sections(found: Findings) -> list[Section]:
         "training did not show them; shaded: 95 % interval over these images alone.",
         robustness_figure(found.robustness),
     )
-    learning = _learning(measured, colours, found.verdict.unfinished)
+    learning = _learning(measured, colours, found)
     return [accuracy, learning, _sizes(found, colours), robust, *_confusions(found), *_drawn(found)]
 
 
-def _learning(measured: Sequence[Measured], colours: Mapping[str, str], unfinished: Sequence[str]) -> Section:
+def _learning(measured: Sequence[Measured], colours: Mapping[str, str], found: Findings) -> Section:
     tables = {
         one.name: [RunFolder(run.folder).read_metrics() for run in one.trained.by_seed.values()] for one in measured
     }
@@ -131,9 +139,9 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str], unfinish
         "Mean over seeds, shaded from the best seed to the worst. A curve that still falls at its end would gain from "
         "more epochs; training images are changed at random, validation images are not. "
     )
-    text += (
-        f"Not trained to the end: {', '.join(unfinished)}." if unfinished else "Every network was trained to the end."
-    )
+    unfinished, epochs = found.verdict.unfinished, found.plan.epochs
+    none = f"No curve of the training clearly fell still at its end.{hardly(epochs)}"
+    text += f"Not trained to the end: {', '.join(unfinished)}." if unfinished else none
     return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
 
 

@@ -1,5 +1,6 @@
 """A comparison from its plan to its report."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     unfinished = [one.name for one in measured if still_learned([run.folder for run in one.trained.by_seed.values()])]
     judged = Yardstick(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, unfinished)
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
+    if gone := not_compared(plan, measured):
+        verdict.sentences["left out"] = f"Diverged with a seed, so not compared: {', '.join(gone)}."
     curves = shipped_robustness(pair, images, plan.splits.name)
     found = Findings(plan, measured, pair, verdict, curves, environment())
     write_predictions(plan.folder / "test_predictions.csv", measured, images)
@@ -75,9 +78,14 @@ def values(found: Findings) -> dict[str, Any]:
             "mcnemar_of_the_shipped": verdict.shipped_pair._asdict(),
         },
         "networks": [one.to_dict() for one in found.measured],
-        "not_compared": sorted({one.network for one in plan.candidates} - {one.name for one in found.measured}),
+        "not_compared": not_compared(plan, found.measured),
         "robustness_of_the_shipped": found.robustness.to_dict(),
     }
+
+
+def not_compared(plan: Plan, measured: Sequence[Measured]) -> list[str]:
+    """The networks of the plan that diverged with some seed."""
+    return sorted({one.network for one in plan.candidates} - {one.name for one in measured})
 
 
 def _measured(measured: list[Measured], trained: Trained) -> Measured:

@@ -14,6 +14,8 @@ from capsella.evaluation.robustness.kept import KeptAccuracy, kept
 Winner = Literal["capsules", "CNN"]
 Either = Interval | FoldInterval
 MOST_IMAGES = 1_000_000
+ENOUGH_EPOCHS = 12
+"""The slope of the last third of fewer epochs is of three points or less: it seldom shows what still falls."""
 """More test images than that are no advice."""
 
 
@@ -128,6 +130,11 @@ def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
     return f" But {' and '.join(early)} still learned when the training ended." if early else ""
 
 
+def hardly(epochs: int) -> str:
+    """What is to be added where a curve is too short to tell whether it still falls."""
+    return "" if epochs >= ENOUGH_EPOCHS else " So few hardly tell: look at the curves."
+
+
 def points(share: float) -> str:
     """A difference of shares as percentage points, with its sign."""
     return f"{100 * share:+.1f}".replace("-", "−")
@@ -141,7 +148,13 @@ def _headline(
             f"Neither is to be shipped yet: these test images do not show that {capsules.network} or {cnn.network} is "
             f"better than always saying {by.classes[by.largest]} ({100 * by.chance:.1f} %)."
         )
-    return _winner(capsules, cnn, winner, difference) + still_learning((capsules.network, cnn.network), by.unfinished)
+    best = None if winner is None else capsules if winner == "capsules" else cnn
+    text = _winner(capsules, cnn, winner, difference)
+    if best is not None and best not in useful:
+        text += " But it is not shown to be better than chance."
+    if best is not None and difference.seed_error is None:
+        text += " But by one seed: another may turn it."
+    return text + still_learning((capsules.network, cnn.network), by.unfinished)
 
 
 def _winner(capsules: Side, cnn: Side, winner: Winner | None, difference: Interval) -> str:
@@ -177,7 +190,8 @@ def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
 
 def _training(by: Yardstick) -> str:
     if not by.unfinished:
-        return f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
+        none = f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
+        return none + hardly(by.epochs)
     return (
         f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
         f"last third of {by.epochs} epochs; longer training may change the result."
@@ -230,9 +244,11 @@ def _changed(capsules: Side, cnn: Side, left: Mapping[str, KeptAccuracy], by: Ya
         )
     parts = [f"{name} holds better under {', '.join(changes)}" for name, changes in better.items() if name and changes]
     parts += [f"no difference is shown under {', '.join(better[''])}"] if better[""] else []
+    alone = min(len(capsules.hits), len(cnn.hits)) == 1
     return (
         f"What capsules and CNN keep of the accuracy that they have above {100 * by.chance:.1f} % on unchanged images, "
         f"a mean over the strengths of each change: {'; '.join(parts)}."
+        + (" With a single seed this is of these two trainings alone: another seed may turn it." if alone else "")
     )
 
 

@@ -23,7 +23,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 CONFIDENCE, POWER = 0.95, 0.8
-_Part = tuple[float, int]  # of the variance of a mean: by images, or by seeds, and how many they are
+_Part = tuple[float, float]  # of the variance of a mean: by images, or by seeds, and how many they are
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,13 @@ def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.nda
     classes = [hits[:, labels == label] for label in np.unique(labels)]
     by_seed = np.mean([one.mean(1) for one in classes], 0)
     # The pseudo images widen the interval, but must not move it: a rare class would be half right by them alone.
-    variances = [_padded(one.mean(0), added=4, total=2, squares=2)[1] for one in classes]
-    images = hits.shape[1] - len(classes) + 1
+    # As the centre stays, each class's variance is that of its own number of images; the rare ones have few degrees.
+    counts = [one.shape[1] for one in classes]
+    padded = [_padded(one.mean(0), added=4, total=2, squares=2)[1] for one in classes]
+    variances = [one * (number + 4) / number for one, number in zip(padded, counts, strict=True)]
+    degrees = sum(variances) ** 2 / sum(one**2 / (number + 3) for one, number in zip(variances, counts, strict=True))
     mean, variance = float(by_seed.mean()), sum(variances) / len(classes) ** 2
-    return _interval(mean, mean, (variance, images), [_over_seeds(by_seed)])
+    return _interval(mean, mean, (variance, degrees + 1), [_over_seeds(by_seed)])
 
 
 def difference_interval(

@@ -75,6 +75,8 @@ class TestWinner:
         found = judge(side("caps", right(180)), side("net", right(140)), 50)
         assert "With a single seed" in found.sentences["accuracy"]
         assert "Confirm it with more seeds." in found.sentences["what to do next"]
+        assert found.headline.endswith(" But by one seed: another may turn it.")
+        assert "But by" not in judge(side("caps", right(180, 181)), side("net", right(140, 141)), 50).headline
         close = judge(side("caps", right(150)), side("net", right(150, first=1)), 50)
         assert "these 200 test images and 1 seed could show" in close.headline
 
@@ -121,6 +123,17 @@ class TestChance:
         assert "Ship neither" in found.sentences["speed and size"]
         assert "train longer or collect more images, and compare again." in found.sentences["what to do next"]
         assert "choose by speed" not in found.sentences["what to do next"]
+
+    def test_a_winner_at_chance_is_called_so(self):
+        """It is right on two large classes and on no image of three rare ones; the other network knows them all."""
+        labels = np.repeat([4, 0, 1, 2, 3], [100, 92, 3, 3, 2])
+        large = np.stack([labels % 4 == 0] * 2)
+        large[:, labels == 1] = False
+        every = np.ones((2, IMAGES), bool)
+        every[:, 160:192] = False
+        found = judge(side("caps", every), side("net", large), 50, labels)
+        assert (found.winner, found.useful, found.ship) == ("CNN", ("caps",), "caps")
+        assert found.headline.endswith(" But it is not shown to be better than chance.")
 
     def test_always_the_largest_class_is_no_use_however_often_it_is_right(self):
         labels = np.where(np.arange(IMAGES) < 180, 4, np.arange(IMAGES) % 4)
@@ -205,6 +218,23 @@ class TestChangedImages:
             apart = kept(*sides, 0.2)["noise"].difference
             wrong += not apart.low <= 0 <= apart.high
         assert wrong <= 12
+
+    def test_seeds_that_differ_much_part_nothing(self):
+        """Three seeds a network, whose accuracy on changed images varies by five points."""
+        random, wrong = np.random.default_rng(0), 0
+        for _ in range(100):
+            sides = []
+            for _ in range(2):
+                share = np.clip(0.6 + random.normal(0, 0.05, (3, 1)), 0, 1)
+                sides.append(Changed(random.random((3, 300)) < 0.9, {"noise": random.random((3, 300)) < share}))
+            apart = kept(*sides, 0.2)["noise"].difference
+            wrong += not apart.low <= 0 <= apart.high
+        assert wrong <= 9
+
+    def test_one_seed_is_said(self):
+        capsules = side("caps", right(150), changed=changed(200, noise=190))
+        found = judge(capsules, side("net", right(150), changed=changed(240, noise=100)), 50)
+        assert found.sentences["changed images"].endswith("of these two trainings alone: another seed may turn it.")
 
     def test_errors(self):
         with pytest.raises(ValueError, match=r"must be of the same images and changes, .* got 300 and 200 images"):

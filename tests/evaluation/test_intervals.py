@@ -139,11 +139,21 @@ class TestBalanced:
         labels = np.array([0] * 90 + [1] * 10)
         found = balanced_interval(table, labels)
         assert found.estimate == 0.75
-        large, small = (k * (n - k) / n**2 / n for k, n in ((92, 94), (7, 14)))
+        large, small = (k * (n - k) / n**2 / (n - 4) for k, n in ((92, 94), (7, 14)))
         assert found.image_error == pytest.approx(((large + small) / 4) ** 0.5)
 
     def test_a_class_without_images_does_not_count(self):
         assert balanced_interval(hits("1100"), np.array([0, 0, 2, 2])).estimate == 0.5
+
+    def test_a_rare_class_makes_it_wide(self):
+        """Of a class of three nearly nothing is known: 95 % of such intervals must hold the truth."""
+        random = np.random.default_rng(0)
+        labels, truth = np.repeat(np.arange(4), (100, 100, 100, 3)), np.array([0.9, 0.9, 0.9, 0.6])
+        held = []
+        for _ in range(400):
+            found = balanced_interval(random.random((1, 303)) < truth[labels], labels)
+            held.append(found.low <= truth.mean() <= found.high)
+        assert np.mean(held) > 0.93
 
     def test_guessing_is_seldom_better_than_guessing(self):
         """Four classes, one of them rare; one-sided, 2.5 % of such intervals may lie above a quarter."""

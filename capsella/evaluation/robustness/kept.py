@@ -6,13 +6,15 @@ A network that was better to begin with is better on changed images too, without
 
 With chance, a network that hardly knows more than to say the largest class has little to keep, and its interval is
 wide. Intervals are percentiles of a bootstrap (Efron 1979) over images, which two networks share, and over seeds, which
-they do not. Few seeds make them somewhat too narrow: three drawn from three vary by two thirds of what they should.
+they do not. Seeds drawn from few vary too little, three by two thirds of what they should: their draws are spread by
+that, and by Student's quantile. One seed says nothing of others.
 """
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import scipy.stats
 from jaxtyping import Bool, Float
 
 DRAWS = 2000
@@ -65,7 +67,9 @@ def kept(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccura
         )
     random = np.random.default_rng(0)
     drawn = random.multinomial(images, np.full(images, 1 / images), DRAWS) / images  # [draws images]
-    seeds = [random.multinomial(k, np.full(k, 1 / k), DRAWS) / k for k in (len(first.clean), len(second.clean))]
+    numbers = len(first.clean), len(second.clean)
+    student = scipy.stats.t.ppf(0.975, max(1, sum(numbers) - 2)) / scipy.stats.norm.ppf(0.975)
+    seeds = [_seed_weights(k, float(student), random) for k in numbers]
     found = {}
     for change in first.by_change:
         pairs = [(one.clean, one.by_change[change]) for one in (first, second)]
@@ -78,6 +82,13 @@ def kept(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccura
             _share(plain[0], draws[0]), _share(plain[1], draws[1]), _share(plain[0] - plain[1], draws[0] - draws[1])
         )
     return found
+
+
+def _seed_weights(number: int, student: float, random: np.random.Generator) -> Float[np.ndarray, "draws seeds"]:
+    """What each seed weighs in each draw, around one over their number, spread as the mean of so few is."""
+    drawn = random.multinomial(number, np.full(number, 1 / number), DRAWS) / number
+    spread: np.ndarray = (drawn - 1 / number) * student * (number / max(1, number - 1)) ** 0.5
+    return 1 / number + spread
 
 
 def _ratio(clean: np.ndarray, changed: np.ndarray, chance: float, images: int) -> np.ndarray:
