@@ -84,7 +84,8 @@ class Evaluate:
     @property
     def file(self) -> Path:
         """Where the numbers go."""
-        source = "" if self.data is None else f"{Path(self.data).resolve().stem}-"
+        place = None if self.data is None else Path(self.data).resolve()
+        source = "" if place is None else f"{place.name if place.is_dir() else place.stem}-"
         asked = "" if self.test_pairs is None else f"-pairs{self.test_pairs}"
         asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
         asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
@@ -151,6 +152,12 @@ def _check_fitted(options: Evaluate, trained: Run) -> None:
         CapsellaError: it was not, or for another laboratory.
     """
     advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
+    if trained.adapted is not None:
+        advice = "it was adapted to another laboratory, and nothing can be fitted there"
+    if options.data is not None and options.out is None and options.file.exists():
+        older = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {}).get("data")
+        if older is not None and Path(older).resolve() != Path(options.data).resolve():
+            raise CapsellaError(f"{options.file} holds the numbers of {older}; give another --out")
     if options.reject and trained.model.confidence is None:
         raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
     if options.elsewhere and trained.model.novelty is None:

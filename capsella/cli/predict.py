@@ -20,6 +20,11 @@ from capsella.models.novelty.fitted import REFUSE
 from capsella.training import load_run
 from capsella.types import CellCut
 
+ADAPTED = (
+    "probabilities and sets are for as many images of each class, as this run was adapted with; in the laboratory's "
+    "own mix of classes they may hold less often than asked for"
+)
+
 
 @dataclass(frozen=True)
 class Predict:
@@ -84,6 +89,8 @@ def run(arguments: list[str]) -> None:
     trained = load_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
     notes = _scale(options, trained.model)
+    if trained.adapted is not None and (options.coverage is not None or options.unsure_below is not None):
+        notes = [*notes, ADAPTED]
     paired = trained.recipe.data.is_paired
     classes = 2 if paired else 1
     model, refuse = trained.model, options.refuse or None

@@ -90,7 +90,9 @@ def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
     folder = Path(folder)
     run = load_run(folder)
     if run.adapted is not None:
-        raise CapsellaError(f"{folder} was adapted to another laboratory, and calibrated on its labelled images then")
+        raise CapsellaError(
+            f"{folder} was adapted to another laboratory, which calibrates where each class has two labelled images"
+        )
     recipe = run.recipe
     if recipe.data.is_paired:
         raise CapsellaError(

@@ -29,11 +29,13 @@ class Elsewhere:
     """A set of images from elsewhere.
 
     name: as asked for. images: uint8 [n c h w]. classes: the name of each image's class, where the source has it.
+    unread: files of a folder that cannot be read.
     """
 
     name: str
     images: UInt8[Tensor, "n c h w"]
     classes: tuple[str, ...] | None = None
+    unread: int = 0
 
 
 def elsewhere(name: str, model: ImageClassifier, own: ImageSet) -> Elsewhere:
@@ -55,7 +57,8 @@ def elsewhere(name: str, model: ImageClassifier, own: ImageSet) -> Elsewhere:
         few = own.subset(torch.randperm(len(own), generator=generator)[:MOST])
         return Elsewhere(name, halved(few.images))
     if Path(name).is_dir():
-        return Elsewhere(name, _of_folder(Path(name), model, generator))
+        pixels, asked = _of_folder(Path(name), model, generator)
+        return Elsewhere(name, pixels, unread=asked - len(pixels))
     if name not in source_names():
         raise CapsellaError(f"elsewhere: must be {NOISE}, {HALF}, a source or a folder of images, got {name!r}")
     return _of_source(name, model, generator)
@@ -90,7 +93,8 @@ def _options(name: str, model: ImageClassifier) -> DataOptions:
     return replace(options, size=size) if name in OF_SEVERAL_SIZES else options
 
 
-def _of_folder(folder: Path, model: ImageClassifier, generator: torch.Generator) -> Tensor:
+def _of_folder(folder: Path, model: ImageClassifier, generator: torch.Generator) -> tuple[Tensor, int]:
+    """The images that can be read, and how many were asked for."""
     files = list(image_files([folder]))
     few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
     cut = None if model.cut is None else scaled(model.cut, [folder])[0]
@@ -98,4 +102,4 @@ def _of_folder(folder: Path, model: ImageClassifier, generator: torch.Generator)
     pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
     if not len(pixels):
         raise CapsellaError(f"elsewhere: none of the {len(few)} images in {folder} can be read")
-    return pixels
+    return pixels, len(few)

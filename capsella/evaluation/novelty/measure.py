@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
-from capsella.errors import require
+from capsella.errors import counted, require
 from capsella.evaluation.intervals import auc_interval, wilson_interval
 from capsella.evaluation.novelty.elsewhere import Elsewhere
 from capsella.models import ImageClassifier, Novelty
@@ -42,7 +42,7 @@ class FromElsewhere:
 
     refused: images that are not known. labelled, right: known ones that show a class of the run, and of these those
     that are classified right; None where the source names no class of the run.
-    curves: of each score, [2 m]: false and true alarms as shares, at every threshold.
+    curves: of each score, [2 m]: false and true alarms as shares, at every threshold. unread: files that count nowhere.
     """
 
     name: str
@@ -52,6 +52,7 @@ class FromElsewhere:
     right: int | None
     told: tuple[Told, ...]
     curves: dict[str, Float[np.ndarray, "2 m"]]
+    unread: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +73,15 @@ class Knowledge:
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
         needed = images_to_refuse(self.refuse)
+        notes = [
+            f"{one.name}: {counted(one.unread, 'image')} could not be read, and count nowhere"
+            for one in self.sets
+            if one.unread
+        ]
         if self.validation_images >= needed:
-            return []
-        return [f"{self.validation_images} validation images are too few: {self.refuse:g} needs {needed}, so all count"]
+            return notes
+        few = f"{self.validation_images} validation images are too few: {self.refuse:g} needs {needed}, so all count"
+        return [*notes, few]
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, without the curves."""
@@ -177,4 +184,5 @@ def _beside(home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...]
         truth = torch.tensor(numbered)
         labelled = int((known & (truth >= 0)).sum())
         right = int((known & (truth == seen.predicted)).sum())
-    return FromElsewhere(other.name, numbers[1], int((~known).sum()), labelled, right, tuple(told), curves)
+    refused = int((~known).sum())
+    return FromElsewhere(other.name, numbers[1], refused, labelled, right, tuple(told), curves, other.unread)

@@ -99,7 +99,10 @@ class Certainty:
 
     def _notes_on_confidence(self) -> list[str]:
         if self.confidence is None:
-            return ["the probability column is empty: this model is not calibrated; capsella calibrate RUN does it"]
+            return [
+                "the probability column is empty: this model is not calibrated; "
+                "capsella calibrate RUN does it, unless the run was adapted"
+            ]
         if self.coverage is None or self.confidence.images >= (needed := images_needed(self.coverage)):
             return []
         return [

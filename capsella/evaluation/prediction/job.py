@@ -145,9 +145,9 @@ def _workers_for(images: int, asked: int | None) -> int:
 
 def about_prediction(model: ImageClassifier, paths: Iterable[Path | str], certainty: Certainty) -> dict[str, Any]:
     """What must be the same for a prediction to be gone on with; names are relative, so the working folder as well."""
-    watched = {} if certainty.watched is None else {"fit of what is known": certainty.watched.digest}
     return {
-        **watched,
+        "fit of what is known": None if certainty.watched is None else certainty.watched.digest,
+        "nucleus's radius (--cell-radius)": None if model.cut is None else model.cut.radius,
         "journal": "capsella predict 1",
         "model": _fingerprint(model),
         "working folder": os.getcwd(),

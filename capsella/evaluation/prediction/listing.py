@@ -36,7 +36,7 @@ def image_files(paths: Iterable[Path]) -> Iterator[str]:
         if not path.exists():
             raise CapsellaError(f"{path}: there is no such file or folder")
         empty = True
-        for name in _named_by(path):
+        for name in map(str, map(Path, _named_by(path))):  # as journals and tables write it: ./a.png is a.png
             empty = False
             if once or seen.add(name):
                 yield name

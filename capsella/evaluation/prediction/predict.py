@@ -119,7 +119,7 @@ def outcomes_of(
         row, surprises = next(rows)
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the model answers NaN or infinity; its weights are broken, so train it anew")
-        largest = row.topk(classes).indices.tolist()
+        largest = row.argsort(descending=True, stable=True)[:classes].tolist()  # of equals the first, as argmax
         outcomes.append(Prediction(file, " + ".join(model.classes[k] for k in largest), row, surprises))
     return outcomes
 

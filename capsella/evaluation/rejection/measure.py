@@ -136,13 +136,18 @@ def measure_rejection(model: ImageClassifier, validation: Evaluation, test: Eval
 
 
 def threshold_for(sure: Float[np.ndarray, " n"], share: float) -> float:
-    """The largest threshold that keeps at least `share` of these images; 0 for all of them.
+    """The largest threshold of six digits that keeps at least `share` of these images; 0 for all of them.
+
+    Six, because it is read from a table and handed on to `--unsure-below`.
 
     >>> threshold_for(np.array([0.9, 0.5, 0.8, 0.7]), 0.5)
     0.8
     """
     require(0 < share <= 1, "be above 0 and at most 1", share=share)
-    return 0.0 if share == 1 else float(np.sort(sure)[::-1][math.ceil(round(share * len(sure), 9)) - 1])
+    if share == 1:
+        return 0.0
+    least = float(np.sort(sure)[::-1][math.ceil(round(share * len(sure), 9)) - 1])
+    return math.floor(round(least * 1e6, 6)) / 1e6
 
 
 def risk_curve(sure: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "2 m"]:

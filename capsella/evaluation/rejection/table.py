@@ -35,7 +35,7 @@ def _kept(result: Rejection) -> Table:
             interval = " to ".join(f"{100 * end:.2f}" for end in one.interval)
         shares = (
             f"{100 * one.share:g}",
-            f"{one.threshold:.4f}",
+            f"{one.threshold:.6f}",
             str(one.kept),
             f"{100 * one.kept / result.images:.1f}",
         )

@@ -1,5 +1,6 @@
 """Predictions of millions of files on a Ray cluster, a Parquet file a part: whole or not at all, each once."""
 
+import hashlib
 import json
 import logging
 from collections import Counter
@@ -74,13 +75,27 @@ def predict_shards(
     check_table(Path("part.parquet"), model.classes, certainty)
     require("broken" not in model.classes, "not have broken among them, which is a column", classes=model.classes)
     with _alone(out):
-        about = json.loads(json.dumps({**about_prediction(model, paths, certainty), "images a part": size}))
+        about = _about(model, paths, certainty, size)
         parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
         work = Work(cluster.Desk.here(place.cpus), load, out, batch_size, classes, certainty)
         found = _predicted(work, parts, place, console)
         _write_about(out, {**about, "counts": found._asdict()})
         remove(f"{out}/{NAMES}")
     return found
+
+
+def _about(model: ImageClassifier, paths: Sequence[str], certainty: Certainty, size: int) -> dict[str, Any]:
+    """What must be the same to go on: every part is written with its columns, where a table is written at the end."""
+    fitted = None if certainty.confidence is None else certainty.confidence.to_dict()
+    asked = {
+        "coverage": certainty.coverage,
+        "unsure-below": certainty.unsure_below,
+        "refuse": certainty.refuse,
+        "calibration": hashlib.sha256(json.dumps(fitted, sort_keys=True).encode()).hexdigest(),
+        "images a part": size,
+    }
+    about: dict[str, Any] = json.loads(json.dumps({**about_prediction(model, paths, certainty), **asked}))
+    return about
 
 
 def _joined() -> cluster.Place:

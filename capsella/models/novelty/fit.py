@@ -14,6 +14,7 @@ from capsella.models.novelty.gaussians import ClassGaussian, fit_gaussian
 from capsella.models.novelty.observe import observe, only_as_needed
 
 MOST_TRAINING_IMAGES = 5000
+FOLDS = 10
 STEADY, MOST_CHANGE = 0.9, 0.5
 """Images are turned where so many validation images' answers then change by less than this: cells, but not digits."""
 Batches = Iterable[tuple[Float[Tensor, "b c h w"], Int[Tensor, " b"]]]
@@ -44,8 +45,22 @@ def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) 
     if float(columns["turned"].quantile(STEADY)) >= MOST_CHANGE:
         del columns["turned"]
     familiar = {name: Familiar(column.sort().values) for name, column in columns.items()}
-    surprises = torch.stack([familiar[name].surprise(column) for name, column in columns.items()], 1)
-    return Novelty(gaussians, familiar, surprises.amax(1).sort().values)
+    return Novelty(gaussians, familiar, largest_surprises(list(columns.values())).sort().values)
+
+
+def largest_surprises(columns: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+    """The largest surprise of each validation image, beside those of the other folds.
+
+    Beside itself it would be less surprising than a new image is, and the more so the more scores there are.
+    """
+    number = len(columns[0])
+    fold, largest = torch.arange(number) % min(FOLDS, number), torch.empty(number)
+    for one in fold.unique():
+        held = fold == one
+        others = ~held if number > 1 else held
+        beside = [Familiar(column[others].sort().values).surprise(column[held]) for column in columns]
+        largest[held] = torch.stack(beside, 1).amax(1)
+    return largest
 
 
 def _gaussians(model: ImageClassifier, training: Batches) -> dict[str, ClassGaussian]:

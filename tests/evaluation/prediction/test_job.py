@@ -52,6 +52,21 @@ def interrupted(monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("named", [".", "list.txt"])
+def test_files_named_from_here_are_gone_on_with_once(folder, tmp_path, darkness, interrupted, monkeypatch, named):
+    monkeypatch.chdir(folder)
+    files = [str(path.relative_to(folder)) for path in find_images([folder])]
+    (folder / "list.txt").write_text("".join(f"./{name}\n" for name in files))
+    out = tmp_path / "t.csv"
+    interrupted(1)
+    with pytest.raises(Interruption):
+        predict_table(darkness, [Path(named)], out, batch_size=1)
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    predict_table(darkness, [Path(named)], out, batch_size=1, resume=True)
+    assert sorted(row[0] for row in rows(out)[1:]) == sorted(files)
+
+
 def test_tables_of_images_and_of_broken_files(folder, tmp_path, darkness):
     (folder / "b.png").write_bytes(b"no image")
     written = predict_table(darkness, [folder], tmp_path / "t.csv", batch_size=2)

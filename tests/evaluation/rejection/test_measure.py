@@ -41,7 +41,11 @@ def test_the_error_falls_and_the_thresholds_are_those_of_validation(calibrated):
     sure = model.confidence.probabilities(validation.activations).max(1).values.numpy()
     by_share = {one.share: one for one in result.kept}
     assert (by_share[1.0].kept, by_share[1.0].errors, by_share[1.0].threshold) == (2000, test.errors, 0)
-    assert by_share[0.8].threshold == np.sort(sure)[::-1][799]
+    exact = np.sort(sure)[::-1][799]
+    assert exact - 1e-6 <= by_share[0.8].threshold <= exact
+    printed = float(f"{by_share[0.8].threshold:.6f}")  # what a reader hands on keeps the same images
+    tested = model.confidence.probabilities(test.activations).max(1).values
+    assert int((tested >= printed).sum()) == by_share[0.8].kept
     assert by_share[0.8].kept == pytest.approx(1600, abs=80)
     risks = [one.errors / one.kept for one in result.kept]
     assert risks == sorted(risks, reverse=True)

@@ -8,7 +8,8 @@ from torch import nn
 
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier, Novelty, create_model, fit_novelty
-from capsella.models.novelty.fitted import Familiar
+from capsella.models.novelty.fit import largest_surprises
+from capsella.models.novelty.fitted import REASONS, Familiar
 from capsella.models.novelty.gaussians import ClassGaussian, fit_gaussian
 from capsella.models.novelty.observe import answer, observe, only_as_needed
 from capsella.models.packed import packed
@@ -72,6 +73,21 @@ def test_thresholds_refuse_at_most_as_many_as_asked_for():
         novelty = Novelty({}, {"reconstruction": Familiar(values)}, Familiar(values).surprise(values).sort().values)
         refused.append((novelty.surprises(torch.linspace(0, 1, 2001)[:, None]) > novelty.threshold(0.1)).float().mean())
     assert 0.9 <= float((torch.stack(refused) <= 0.1).float().mean()) <= 0.97
+
+
+@pytest.mark.parametrize("scores", [1, 3, 5])
+def test_several_scores_together_refuse_at_most_as_many_as_asked_for(scores):
+    """However many scores there are: no image shapes the tails that it is judged by."""
+    generator, names, refused = torch.Generator().manual_seed(0), list(REASONS)[-scores:], []
+    any_one = fit_gaussian(torch.rand(9, 2), torch.arange(9) % 2, 2)
+    gaussians = dict.fromkeys(set(names) - {"reconstruction", "turned"}, any_one)
+    for _ in range(100):
+        columns = list(torch.rand(60, scores, generator=generator).unbind(1))
+        familiar = {name: Familiar(column.sort().values) for name, column in zip(names, columns, strict=True)}
+        novelty = Novelty(gaussians, familiar, largest_surprises(columns).sort().values)
+        new = torch.rand(2000, scores, generator=generator)
+        refused.append((novelty.surprises(new).amax(1) > novelty.threshold(0.05)).float().mean())
+    assert float((torch.stack(refused) <= 0.05).float().mean()) >= 0.83  # nine in ten, less three deviations
 
 
 def test_too_few_validation_images_refuse_nothing():
