@@ -7,7 +7,7 @@ import numpy as np
 
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
-from capsella.compare.verdict import AgainstChance, Winner, hardly, points, still_learning, winner_of, wins
+from capsella.compare.verdict import AgainstChance, Winner, points, still_learning, too_few_to_tell, winner_of, wins
 from capsella.evaluation import FoldInterval
 
 
@@ -88,7 +88,7 @@ def _accuracy(capsules: OverFolds, cnn: OverFolds, difference: FoldInterval) -> 
 def _training(unfinished: Sequence[str], epochs: int) -> str:
     if not unfinished:
         none = f"No network's training loss or error still fell clearly at the end of its {epochs} epochs."
-        return none + hardly(epochs)
+        return none + too_few_to_tell(epochs)
     return (
         f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "
         f"(--epochs {2 * epochs}, with another --out)."

@@ -7,7 +7,7 @@ from pathlib import Path
 from capsella.compare.figures import accuracy_figure, learning_figure, size_figure
 from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
-from capsella.compare.verdict import Verdict, hardly
+from capsella.compare.verdict import Verdict, too_few_to_tell
 from capsella.data import single_images
 from capsella.environment import machine, versions
 from capsella.evaluation import Robustness, accuracy_interval
@@ -140,7 +140,7 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str], found: F
         "more epochs; training images are changed at random, validation images are not. "
     )
     unfinished, epochs = found.verdict.unfinished, found.plan.epochs
-    none = f"No curve of the training clearly fell still at its end.{hardly(epochs)}"
+    none = f"No training curve still fell clearly at its end.{too_few_to_tell(epochs)}"
     text += f"Not trained to the end: {', '.join(unfinished)}." if unfinished else none
     return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
 

@@ -130,7 +130,7 @@ def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
     return f" But {' and '.join(early)} still learned when the training ended." if early else ""
 
 
-def hardly(epochs: int) -> str:
+def too_few_to_tell(epochs: int) -> str:
     """What is to be added where a curve is too short to tell whether it still falls."""
     return "" if epochs >= ENOUGH_EPOCHS else " So few hardly tell: look at the curves."
 
@@ -191,7 +191,7 @@ def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
 def _training(by: Yardstick) -> str:
     if not by.unfinished:
         none = f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
-        return none + hardly(by.epochs)
+        return none + too_few_to_tell(by.epochs)
     return (
         f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
         f"last third of {by.epochs} epochs; longer training may change the result."
