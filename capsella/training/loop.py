@@ -17,6 +17,7 @@ from capsella.data import LabelledImages, Splits, batches, load_data
 from capsella.errors import CapsellaError, counted
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
+from capsella.seeds import mixed_seed
 from capsella.training import devices
 from capsella.training.augment import Augment
 from capsella.training.average import average_of
@@ -122,7 +123,7 @@ class Trainer:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = recipe.optimizer.create(learned)
-        self.augment = Augment(recipe.augment, splits.image_size)
+        self.augment = Augment(recipe.augment, splits.image_size).to(fabric.device)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         weights = class_weights(self.recipe, splits.train)
         self.class_weights = None if weights is None else weights.to(fabric.device)
@@ -294,5 +295,5 @@ class Trainer:
             save_checkpoint(self.files.checkpoint, self.model, self.optimizer, progress, self.average)
 
     def _seed_of(self, number: int, *, stream: int) -> int:
-        """A seed that nothing else shares: for the order of an epoch (stream 1) or for a step (stream 2)."""
-        return (self.recipe.seed * 4 + stream) * 2**40 + number
+        """A seed of its own for the order of an epoch (stream 1) and for a step (stream 2)."""
+        return mixed_seed(self.recipe.seed, stream, number)

@@ -80,6 +80,26 @@ def test_equal_recipes_compute_the_same_and_other_seeds_do_not(tiny, quiet_train
     assert not same(weights(first), weights(other))
 
 
+def test_a_seed_gives_order_and_changes_of_its_own(tiny, quiet_train, monkeypatch):
+    """PyTorch's generator for the CPU drops the upper half of a seed: a seed there would change the weights alone."""
+    orders, draws = [], []
+    augment = Augment.forward
+
+    def watched(self, images):
+        orders.append(images.clone())
+        draws.append(torch.rand(1, generator=torch.Generator().set_state(torch.get_rng_state())).item())
+        return augment(self, images)
+
+    monkeypatch.setattr(Augment, "forward", watched)
+    for seed in (0, 1, 0):
+        quiet_train(tiny(epochs=1, seed=seed), f"run{len(draws)}")
+    first, second, again = (orders[at : at + 7] for at in (0, 7, 14))
+    assert all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, second))
+    assert draws[:7] == draws[14:]
+    assert len(set(draws)) == 14
+
+
 def test_the_largest_seed_works(tiny, quiet_train):
     assert quiet_train(tiny(epochs=1, seed=2**22 - 1)).recipe.seed == 4194303
 

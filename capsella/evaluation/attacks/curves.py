@@ -19,6 +19,7 @@ from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd,
 from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
 from capsella.models.novelty.observe import answer, only_as_needed
+from capsella.seeds import mixed_seed
 
 FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5
 """Of the check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient.
@@ -250,7 +251,7 @@ def _attack_batch(
         device = next(model.parameters()).device
         x, y, tally = images.to(device), labels.to(device), tallies[name]
         # Starts of its own for each batch and network, whatever else is attacked.
-        generator = torch.Generator().manual_seed((options.seed * 2**20 + number) * 2**10 + place)
+        generator = torch.Generator().manual_seed(mixed_seed(options.seed, number, place))
         search: dict[str, Any] = {"steps": options.steps, "restarts": options.restarts, "generator": generator}
         tally.add_gradient(margin_gradient(model, x, y))
         for epsilon in options.epsilons:

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from capsella.evaluation import accuracy_interval
+from capsella.evaluation import accuracy_interval, difference_interval
+from capsella.evaluation.intervals import wilson_interval
 from capsella.grid import hits_of
 from capsella.papers.league.fields import Entrant
+from capsella.papers.league.measure import Speed
+from capsella.papers.league.search import Chosen
 
 HEADS = (
-    *("parameters", "rate", "error, ours %", "rank", "changed images, ours %", "rank, changed", "attacked, right %"),
-    *("training, images/s", "ms an image", "memory MiB", "entropy"),
+    *("parameters", "rate", "error, ours %", "rank", "gain over even couplings", "changed images, ours %"),
+    *("rank, changed", "attacked, right %", "training, images/s", "ms an image", "memory MiB", "entropy"),
 )
 
 
@@ -21,27 +24,26 @@ HEADS = (
 class Measured:
     """A row with all that was found of it.
 
-    head: what the changed images are. rate, tried: the best learning rate, and the validation errors of all. runs:
-    results of the seeds that did not diverge. changed: their tests on changed images. beside: as of `measured`, of the
-    first seed. unfinished: whether the trainings ended while the networks still learned. diverged: seeds without a
-    result.
+    row: as it was registered. chosen: its learning rate, and the row as it was trained. head: what the changed images
+    are. runs: results of the seeds that did not diverge. changed: their tests on changed images. beside: as of
+    `measured`, of the first seed. speed: of that network. unfinished: whether the trainings ended while the networks
+    still learned. diverged: seeds without a result.
     """
 
     row: Entrant
+    chosen: Chosen
     head: str
-    rate: float
-    tried: Mapping[str, float]
     runs: list[dict[str, Any]]
     changed: list[dict[str, Any]]
     beside: Mapping[str, Any]
-    milliseconds: float | None
+    speed: Speed | None
     unfinished: bool
     diverged: tuple[int, ...] = ()
 
     @property
     def stops(self) -> bool:
         """Whether it was to stop at an error."""
-        return self.row.recipe.stop_at_error is not None
+        return self.chosen.row.recipe.stop_at_error is not None
 
     @property
     def reached(self) -> bool:
@@ -49,32 +51,53 @@ class Measured:
         return not self.stops or all(run["training"]["stopped"]["reached"] for run in self.runs)
 
 
-def cells(one: Measured, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
-    """What `HEADS` names."""
+def cells(one: Measured, even: Measured | None, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
+    """What `HEADS` names. even: the row that is the same with even couplings."""
+    rate = f"{one.chosen.rate:g}" + (" (edge)" if one.chosen.at_edge else "")
     if not one.runs:
-        return ["–", f"{one.rate:g}", "diverged", *("–" for _ in HEADS[3:])]
+        return ["–", rate, "diverged", *("–" for _ in HEADS[3:])]
     slug, beside = one.row.slug, one.beside
     state = "" if one.reached else " (not reached)"
     state += " (still learning)" if one.unfinished else ""
     state += f" ({len(one.diverged)} of {len(one.diverged) + len(one.runs)} seeds diverged)" if one.diverged else ""
     changed = f"{error_cell(one.changed)} ({one.head}){state}" if one.changed else "–"
-    attack = beside["attack"]
-    pgd = next(curve for curve in attack["attacks"] if curve["attack"] == "PGD")
-    speeds = [run["training"]["images_per_second"] for run in one.runs]
-    entropy = beside["coupling_entropy"]
+    entropy, speed = beside["coupling_entropy"], one.speed
     return [
         f"{beside['parameters']:,}",
-        f"{one.rate:g}",
+        rate,
         error_cell([run["test"] for run in one.runs]) + state,
         by_error.get(slug, "–"),
+        "–" if (gain := gain_over(one, even)) is None else gain_cell(gain),
         changed,
         by_change.get(slug, "–"),
-        f"{pgd['accuracy_percent'][0]:.1f}" + (" (masked)" if attack["masked"] else ""),
-        f"{np.mean(speeds):.0f}",
-        "–" if one.milliseconds is None else f"{one.milliseconds:.2f}",
+        attack_cell(beside["attack"]),
+        "–" if speed is None else f"{speed.per_second:.0f}",
+        "–" if speed is None else f"{speed.milliseconds:.2f}",
         f"{beside['step_memory_mib']:.0f}",
         f"{entropy[-1]:.2f}" if entropy else "–",
     ]
+
+
+def gain_over(one: Measured, even: Measured | None) -> dict[str, Any] | None:
+    """How many points less error a row has than the same with even couplings; None where either has no equal part."""
+    if even is None or one.stops or not (one.runs and even.runs) or one.diverged or even.diverged:
+        return None
+    gain = difference_interval(*(np.stack([hits_of(run["test"]) for run in row.runs]) for row in (one, even)))
+    return {"points": 100 * gain.estimate, "interval_95_points": [100 * gain.low, 100 * gain.high]}
+
+
+def gain_cell(gain: Mapping[str, Any]) -> str:
+    """Points, more than 0 where routing errs less, with their interval."""
+    low, high = gain["interval_95_points"]
+    return f"{gain['points']:.2f} [{low:.1f}, {high:.1f}]"
+
+
+def attack_cell(attack: Mapping[str, Any]) -> str:
+    """How many of the attacked images PGD leaves right, in per cent, with the interval over images."""
+    (share,) = next(curve["accuracy_percent"] for curve in attack["attacks"] if curve["attack"] == "PGD")
+    images = attack["options"]["images"]
+    low, high = wilson_interval(round(images * share / 100), images)
+    return f"{share:.1f} [{100 * low:.0f}, {100 * high:.0f}]" + (" (masked)" if attack["masked"] else "")
 
 
 def error_cell(tests: Sequence[Mapping[str, Any]]) -> str:

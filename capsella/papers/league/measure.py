@@ -5,14 +5,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from capsella.data import ImageSet, batches, evenly, load_data, single_images
 from capsella.errors import CapsellaError
-from capsella.evaluation import AttackOptions, attack_networks, network_latencies
+from capsella.evaluation import AttackOptions, attack_networks, execution_times, network_latencies
 from capsella.files import write_json
 from capsella.losses import total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
@@ -21,7 +21,7 @@ from capsella.routing import diagnose, record
 from capsella.training import Recipe, load_run
 
 STEP_IMAGES = 32
-"""Images of the step whose memory is counted."""
+"""Images of the step whose memory is counted, and whose time."""
 MOST_ROUTED = 200
 """Test images whose couplings are looked at."""
 
@@ -96,11 +96,20 @@ def coupling_entropies(model: ImageClassifier, images: ImageSet) -> list[float]:
     return [layer.entropy[-1] for layer in diagnose(recorded())]
 
 
-def times(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, float]:
-    """Median milliseconds of a call with one image, all networks in turn; read from `path` where they are all there."""
-    known: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+class Speed(NamedTuple):
+    """milliseconds: median of a call with one image. per_second: images of training steps, with loss and gradients."""
+
+    milliseconds: float
+    per_second: float
+
+
+def speeds(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, Speed]:
+    """Of all networks, timed in turn on the processor; read from `path` where they are all there."""
+    known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if not set(runs) <= set(known):
         models = {slug: load_run(run).model for slug, run in runs.items()}
-        known = {slug: latency.p50 for slug, latency in network_latencies(models, images).items()}
+        calls = network_latencies(models, images)
+        steps = {row.network: row for row in execution_times(models, (STEP_IMAGES,)).rows if row.backward}
+        known = {slug: [calls[slug].p50, STEP_IMAGES / steps[slug].timing.median] for slug in runs}
         write_json(path, known)
-    return {slug: known[slug] for slug in runs}
+    return {slug: Speed(*known[slug]) for slug in runs}

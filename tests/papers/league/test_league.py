@@ -11,15 +11,15 @@ from capsella.cli.main import main
 from capsella.data import load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions
-from capsella.grid import Budget
+from capsella.grid import Budget, hits_of
 from capsella.models import count_parameters
-from capsella.papers.league import fields, measure, table
+from capsella.papers.league import fields, measure, search, table
 from capsella.papers.league.fields import FIELDS, OTHERS, Changed, Field, entrants, fields_on
 from capsella.papers.league.ranks import ranks
 from capsella.papers.league.table import League
 from capsella.papers.published import OWN_TABLES
 from capsella.routing import ROUTINGS
-from capsella.training import ModelOptions, Recipe
+from capsella.training import ModelOptions, Recipe, RunFolder
 from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
@@ -58,7 +58,8 @@ def test_parameters_are_equal(source):
 def test_every_routing_by_its_name_and_all_else_alike(budget):
     assert OWN_TABLES["routings"] is League
     league = League(budget)
-    names = {*(name.replace("_", " ") for name in ROUTINGS), *OTHERS}
+    evens = {"em, even", "heinsen, even", "inverted attention, even", "variational, even"}
+    names = {*(name.replace("_", " ") for name in ROUTINGS), *OTHERS, *evens}
     assert len({row.slug for row in league.rows}) == len(league.rows) == len(FIELDS) * len(names)
     for field, source in league.fields:
         rows = entrants(field, source, budget)
@@ -69,6 +70,9 @@ def test_every_routing_by_its_name_and_all_else_alike(budget):
             name = row.label[1].replace(" ", "_")
             if name in ROUTINGS:
                 assert type(row.recipe.model.options["routing"]) is ROUTINGS[name]
+            if row.label[1] in evens | {"uniform"}:
+                (routed,) = [one for one in rows if one.even == row.slug]
+                assert routed.label[1] == row.label[1].replace("uniform", "dynamic").removesuffix(", even")
             assert row.recipe.stop_at_error is None  # nothing looks at test images while rates are tried
     assert ("batches of" in league.note) == (budget != "full")
 
@@ -114,7 +118,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(fields, "FIELDS", (DIGITS,))
     monkeypatch.setattr(fields, "ROUTINGS", {name: ROUTINGS[name] for name in rows if name in ROUTINGS})
     monkeypatch.setattr(fields, "OTHERS", {name: OTHERS[name] for name in rows if name in OTHERS})
-    monkeypatch.setattr(table, "FACTORS", (1.0, 3.0))
+    monkeypatch.setattr(search, "FACTORS", (1.0, 3.0))
     monkeypatch.setitem(table.ATTACKS, "small", (AttackOptions((0.03,), steps=1, restarts=1), 2))
     monkeypatch.setattr(measure, "MOST_ROUTED", 4)
     monkeypatch.setenv("COLUMNS", "200")
@@ -134,7 +138,10 @@ def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert [row["label"] for row in values["rows"]] == [["digits", "self"], ["digits", "average pooling"]]
     for row in values["rows"]:
         assert [run["seed"] for run in row["runs"]] == [0, 1]
-        assert set(row["validation_error_by_rate"]) == {"0.001", "0.003"}
+        tried = row["validation_errors_by_rate"]
+        assert {rate: len(errors) for rate, errors in tried.items()} == {"0.001": 3, "0.003": 3}
+        assert row["rate"] in map(float, tried)
+        assert row["training_images_per_second"] > 0
         assert len(row["changed"]) == 2
         cells = dict(zip(values["heads"], row["cells"], strict=True))
         low, high = row["error"]["interval_95_percent"]
@@ -143,6 +150,8 @@ def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
         assert float(cells["memory MiB"]) > 0 or row["label"][1] == "average pooling"
         assert float(cells["ms an image"]) > 0
         assert cells["attacked, right %"].split()[0] in ("0.0", "50.0", "100.0")  # of two images
+        assert cells["gain over even couplings"] == "–"  # neither has such a row
+        assert cells["rate"].endswith(" (edge)")  # as both of two rates are
         assert (cells["entropy"] == "–") == (row["label"][1] == "average pooling")
         for run in row["runs"]:
             assert Recipe.from_dict(run["recipe"]).optimizer.learning_rate == row["rate"]
@@ -159,27 +168,34 @@ def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
 def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
     """Every rate is chosen before the first test, and by validation alone."""
     chosen, tested = [], []
-    search, finish = table.Grid.search, table.result_of
+    choose, finish = table.choose_rates, table.result_of
 
-    def searched(grid, rows, seeds, factors):
-        found = search(grid, rows, seeds, factors)
+    def chose(rows, seed, grid):
+        found = choose(rows, seed, grid)
         assert not tested
         assert not [*tmp_path.rglob("test.json"), *tmp_path.rglob("result.json")]
-        for one in found:
-            assert one.rate == min(one.tried, key=lambda rate: one.tried[rate].rank)
-            assert all(row.recipe.stop_at_error is None for row in rows)
-        chosen.extend(one.rate for one in found)
+        for row, one in zip(rows, found, strict=True):
+            assert np.mean(one.tried[one.rate]) == min(np.mean(errors) for errors in one.tried.values())
+            assert row.recipe.stop_at_error is None
+        chosen.extend(found)
         return found
 
     def result(*arguments):
         tested.append(arguments)
         return finish(*arguments)
 
-    monkeypatch.setattr(table.Grid, "search", searched)
+    monkeypatch.setattr(table, "choose_rates", chose)
     monkeypatch.setattr(table, "result_of", result)
     league = League("small", ((field, "digits"),))
     values = league.run(tmp_path, (0,), "capsella table routings --budget small", QUIET)
     assert len(chosen) == len(tested) == 2
+    short = [RunFolder(path.parent).read_config()[1] for path in tmp_path.glob("*split*/config.json")]
+    assert len(short) == 2 * 2 * 3
+    assert {recipe.data.split_seed for recipe in short} == {0, 1, 2}
+    assert {recipe.epochs for recipe in short} == {1}
+    for row in values["rows"]:
+        assert {run["recipe"]["data"]["validation"] for run in row["runs"]} == {search.LEFT_OUT}
+        assert {run["recipe"]["epochs"] for run in row["runs"]} == {2}
     stops = [run["training"].get("stopped") for row in values["rows"] for run in row["runs"]]
     assert [stop is not None for stop in stops] == [field.stops] * 2
     for row, stop in zip(values["rows"], stops, strict=True):
@@ -190,7 +206,7 @@ def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
 
 @pytest.mark.usefixtures("tiny")
 def test_a_row_that_diverges_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "FACTORS", (1.0,))
+    monkeypatch.setattr(search, "FACTORS", (1.0,))
 
     def diverge(recipe, *arguments, **options):
         from capsella.training import TrainingDivergedError
@@ -205,7 +221,7 @@ def test_a_row_that_diverges_says_so(tmp_path, monkeypatch):
     values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0,), "c", QUIET)
     assert [row["cells"][4] for row in values["rows"]][1] == "diverged"
     assert values["rows"][0]["cells"][4] != "diverged"
-    assert values["rows"][1]["validation_error_by_rate"] == {"0.001": "diverged"}
+    assert values["rows"][1]["validation_errors_by_rate"] == {"0.001": ["diverged"] * 3}
 
 
 @pytest.mark.usefixtures("tiny")
@@ -222,12 +238,13 @@ def test_a_seed_that_diverges_stands_in_the_cell_and_takes_the_rank(tmp_path, mo
         assert len(hits) == 1
         return dict.fromkeys(hits, "1")
 
-    monkeypatch.setattr(table, "FACTORS", (1.0,))
+    monkeypatch.setattr(search, "FACTORS", (1.0,))
     monkeypatch.setattr("capsella.grid.run.train", diverge)
     monkeypatch.setattr(table, "ranks", parted)
     rows = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1, 2), "c", QUIET)["rows"]
     assert [row["diverged_seeds"] for row in rows] == [[], [1]]
     assert [row["cells"][5] for row in rows] == ["1", "–"]
+    assert [row["gain_over_even"] for row in rows] == [None, None]
     assert rows[1]["cells"][4].endswith("(1 of 3 seeds diverged)")
     assert "diverged" not in rows[0]["cells"][4]
 
@@ -264,3 +281,22 @@ def test_memory_of_a_step_by_hand():
     # The last convolution's output and its normalisation: 4×4 sites, twice, of 56 maps more, and their ReLU.
     more = (sizes[1] - sizes[0]) * 2**20 / (measure.STEP_IMAGES * 56 * 16 * 4)
     assert 2 <= more <= 4
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_routing_gains_over_even_couplings(tmp_path, monkeypatch):
+    """Hits image by image, of the row and of its twin; more than 0 where routing errs less."""
+    monkeypatch.setattr(fields, "ROUTINGS", {"heinsen": ROUTINGS["heinsen"]})
+    monkeypatch.setattr(fields, "OTHERS", {})
+    monkeypatch.setattr(search, "FACTORS", (1.0,))
+    values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1), "c", QUIET)
+    routed, even = values["rows"]
+    assert [row["label"][1] for row in values["rows"]] == ["heinsen", "heinsen, even"]
+    hits = [np.stack([hits_of(run["test"]) for run in row["runs"]]).mean(0) for row in (routed, even)]
+    assert routed["gain_over_even"]["points"] == pytest.approx(100 * (hits[0] - hits[1]).mean())
+    low, high = routed["gain_over_even"]["interval_95_points"]
+    assert low <= routed["gain_over_even"]["points"] <= high
+    assert even["gain_over_even"] is None
+    cells = dict(zip(values["heads"], routed["cells"], strict=True))
+    assert cells["gain over even couplings"] == f"{routed['gain_over_even']['points']:.2f} [{low:.1f}, {high:.1f}]"
+    assert [dict(zip(values["heads"], row["cells"], strict=True))["entropy"] == "1.00" for row in values["rows"]][1]

@@ -1,0 +1,71 @@
+"""How every row of the league gets its learning rate: short trainings on several splits, of which none is a result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from capsella.grid import Grid, Validated, at_rate, rate_at
+from capsella.papers.league.fields import Entrant
+from capsella.training import Recipe
+
+FACTORS = (1 / 3, 1.0, 3.0)
+"""Of the recipe's learning rate, tried for every row alike."""
+SPLITS = 3
+"""Other images are held out in each; of smallNORB, another toy of each category. One misleads (LOG.md, L050)."""
+SHORTER = 5
+"""The trainings that choose are so many times shorter."""
+LEFT_OUT = 0.02
+"""Share of the training images that the trainings with the chosen rate do not see: nothing is chosen by them."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A row with the rate that its short trainings chose.
+
+    tried: the validation errors of every rate, one a split; infinite where it diverged. rate: the one with the least
+    mean error and, where means are equal, the least mean loss. row: as it is trained with it.
+    """
+
+    tried: Mapping[float, tuple[float, ...]]
+    rate: float
+    row: Entrant
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether a rate beyond those that were tried may be better still."""
+        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+
+
+def choose_rates(rows: Sequence[Entrant], seed: int, grid: Grid) -> list[Chosen]:
+    """Train every row shortly with every rate on every split, and test nothing; a training may diverge."""
+    tried = [(row, rate_at(row.recipe, factor), split) for row in rows for factor in FACTORS for split in range(SPLITS)]
+    runs = grid.validated([_short(*one) for one in tried], (seed,))
+    found: dict[str, dict[float, list[Validated]]] = {row.slug: {} for row in rows}
+    for (row, rate, _), by_seed in zip(tried, runs, strict=True):
+        found[row.slug].setdefault(rate, []).append(by_seed[seed])
+    return [_chosen(row, found[row.slug]) for row in rows]
+
+
+def _short(row: Entrant, rate: float, split: int) -> Entrant:
+    """The row as one of its trainings that choose."""
+    short = at_rate(row, rate)
+    recipe = _shorter(replace(short.recipe, data=replace(short.recipe.data, split_seed=split)))
+    return cast(Entrant, replace(short, slug=f"{short.slug}-split{split}", recipe=recipe, cost=f"{row.slug}, short"))
+
+
+def _shorter(recipe: Recipe) -> Recipe:
+    optimizer = replace(recipe.optimizer, warmup_steps=max(1, recipe.optimizer.warmup_steps // SHORTER))
+    return replace(recipe, optimizer=optimizer, epochs=max(1, recipe.epochs // SHORTER))
+
+
+def _chosen(row: Entrant, runs: Mapping[float, Sequence[Validated]]) -> Chosen:
+    def rank(rate: float) -> tuple[float, float]:
+        return float(np.mean([run.error for run in runs[rate]])), float(np.mean([run.loss for run in runs[rate]]))
+
+    rate = min(runs, key=rank)
+    best = at_rate(row, rate)
+    data = replace(best.recipe.data, group=None, validation=LEFT_OUT)
+    errors = {rate: tuple(run.error for run in of_rate) for rate, of_rate in runs.items()}
+    return Chosen(errors, rate, cast(Entrant, replace(best, recipe=replace(best.recipe, data=data))))
