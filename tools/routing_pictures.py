@@ -35,7 +35,7 @@ _WITHOUT = ("average pooling", "CNN")
 
 
 def rows() -> list[Entrant]:
-    """The league's routings, but for those with even couplings, for a short training on images that stay as they are."""
+    """The routings of the league, but for those with even couplings, for a short training on unchanged images."""
     ((field, source),) = fields_on(SOURCE)
     every = entrants(field, source, "full")
     plain = [replace(row, recipe=replace(row.recipe, augment=AugmentOptions())) for row in every]
