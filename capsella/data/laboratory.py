@@ -149,13 +149,14 @@ def _same_name(name: str, among: Sequence[str]) -> str | None:
 def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet, ImageSet, list[str]]:
     """At most `per_class` images of each class, at most half of them, to learn from; and what may be tested.
 
-    Images that belong to a group of one that was drawn, or are copies of it, are in neither.
+    A class of one image gives none: it is tested. Images that belong to a group of one that was drawn, or are copies
+    of it, are in neither.
 
     Returns:
         (what was drawn, what is left to test, the pixel digests of all that must not be tested).
 
     Raises:
-        CapsellaError: nothing is left to test.
+        CapsellaError: no class has two images; nothing is left to test.
     """
     units = images.metadata.get(TOGETHER, images.metadata.get("group", torch.arange(len(images))))
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
@@ -165,9 +166,11 @@ def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet
         own = own[~torch.isin(units[own], taken)]
         _, first = np.unique(units[own].numpy(), return_index=True)
         firsts = own[torch.from_numpy(np.sort(first))]  # one of each group
-        chosen = firsts[: min(per_class, max(1, len(firsts) // 2))]
+        chosen = firsts[: min(per_class, len(firsts) // 2)]
         drawn.append(chosen)
         taken = torch.cat([taken, units[chosen]])
+    if len(taken) == 0:
+        raise CapsellaError("there is nothing to learn from: at least one class must have two images, or two groups")
     used = torch.isin(units, taken)
     rest = images.subset((~used).nonzero().flatten())
     if len(rest) == 0:

@@ -110,11 +110,26 @@ def _as_many(replay: ImageSet, images: ImageSet, options: AdaptOptions) -> Image
 
 
 def take_statistics(model: ImageClassifier, images: ImageSet) -> None:
-    """Means and variances of all batch normalisations, over these images, whatever their labels."""
+    """Means and variances of all batch normalisations that learn, over these images, whatever their labels.
+
+    Those of a frozen stem stay: they belong to its weights.
+    """
+    model.train()
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     number = math.ceil(len(images) / 128)  # batches count alike, so none may be a small rest
-    parts = [part.images for part in batches(images, math.ceil(len(images) / number), order=order)]
-    torch.optim.swa_utils.update_bn(parts, without_decoder(model))
+    encoder = without_decoder(model)
+    with torch.no_grad():
+        parts = batches(images, math.ceil(len(images) / number), order=order)
+        for seen, part in enumerate(parts, 1):
+            for norm in norms:
+                norm.momentum = 1 / seen  # the mean over batches
+            encoder(part.images)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
     model.eval()
 
 

@@ -8,9 +8,9 @@ from torch.optim.swa_utils import AveragedModel
 def average_of(model: nn.Module, decay: float) -> AveragedModel:
     """An exponential moving average of `model`, in evaluation mode; `update_parameters(model)` after each step.
 
-    average ← d · average + (1 − d) · weights, with d = min(decay, (1 + n)/(10 + n)) after n updates, so that the random
-    first weights are soon forgotten (TensorFlow's `ExponentialMovingAverage` with `num_updates`). Running statistics of
-    batch norm are averaged alike.
+    The first update copies the weights. Then average ← d · average + (1 − d) · weights, with
+    d = min(decay, (1 + n)/(10 + n)) after n updates, so that early weights are soon forgotten (as in TensorFlow's
+    `ExponentialMovingAverage` with `num_updates`). Running statistics of batch norm are averaged alike.
     """
 
     def mix(kept: Tensor, new: Tensor, updates: Tensor | int) -> Tensor:

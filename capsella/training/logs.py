@@ -46,17 +46,18 @@ def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
 
 
 def open_events(folder: Path, step: int) -> "SummaryWriter":
-    """TensorBoard's events from `step` on; those of later steps, which a kill left behind, no longer count."""
+    """TensorBoard's events after `step`; those of later steps, which a kill left behind, no longer count."""
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder), purge_step=step)
+    return SummaryWriter(str(folder), purge_step=step + 1)
 
 
 def write_events(writer: "SummaryWriter", row: EpochRow) -> None:
-    """One epoch's metrics to TensorBoard, at its step."""
+    """One epoch's metrics to TensorBoard, at its step; on the disk before its checkpoint is."""
     for key, value in row.items():
         if key not in ("epoch", "step"):
             writer.add_scalar(key.replace("_", "/", 1), value, int(row["step"]))
+    writer.flush()
 
 
 def epoch_line(row: EpochRow, epochs: int, kept_by: str = "validation_error") -> str:

@@ -82,15 +82,15 @@ def resume(
 ) -> Run:
     """Continue the training in `folder` from its last checkpoint; a finished one is returned as it is.
 
-    The number of processes may be another one than before.
-
-    `until`, `splits`: as for `train`.
+    The number of processes may be another one than before. `until`, `splits`: as for `train`.
 
     Raises:
-        CapsellaError: no run, or no checkpoint, is there; and what `train` raises.
+        CapsellaError: no run, or no checkpoint, is there, or an adapted run; and what `train` raises.
     """
     files = RunFolder(folder)
     (name, recipe, _), machine = files.read_config(), files.read_machine()
+    if files.is_trained_for_good:
+        return load_run(folder)
     read_progress(files.checkpoint)  # damaged ones are told before all images are read
     with files.alone(machine):
         trainer = Trainer(recipe, machine, files, name, devices.launch(recipe, machine), console or Console(), splits)
@@ -243,7 +243,7 @@ class Trainer:
         validation = self._validate(self.splits.validation)
         self._check_finite("validation loss", validation.loss, progress.step)
         progress.epoch += 1
-        row: EpochRow = {
+        own: EpochRow = {
             "epoch": progress.epoch,
             "step": progress.step,
             "images_seen": int(sum(row["train_images"] for row in progress.history) + sums["images"]),
@@ -260,7 +260,8 @@ class Trainer:
             **{name: total / progress.batch for name, total in sums.items() if name.startswith("gradient_")},
         }
         if self.recipe.stop_at_error is not None and self.recipe.stop_on == "test":
-            row["test_error"] = self._validate(self.splits.test).error
+            own["test_error"] = self._validate(self.splits.test).error
+        row = self.fabric.broadcast(own)  # running statistics differ from process to process, but all end together
         progress.history.append(row)
         progress.batch, progress.sums = 0, {}
         if is_to_keep(self.recipe, row, progress.best):

@@ -73,6 +73,17 @@ class RunFolder:
         return (self.path / "summary.json").exists()
 
     @property
+    def is_trained_for_good(self) -> bool:
+        """Whether training is complete, and its checkpoint deleted, as those of tables and repeated trainings are.
+
+        Raises:
+            CapsellaError: an adapted run, which has no training of its own.
+        """
+        if self.is_adapted:
+            raise CapsellaError(f"{self.path} holds an adapted run: nothing is left to do; adapt its run anew instead")
+        return self.is_trained and not self.checkpoint.exists()
+
+    @property
     def is_tested(self) -> bool:
         """Whether the run has a result."""
         return (self.path / "result.json").exists()

@@ -105,6 +105,16 @@ def test_what_is_drawn_and_its_copies_are_not_tested():
     assert torch.equal(again.images, drawn.images)
 
 
+def test_a_class_of_one_image_is_tested_and_not_learned_from():
+    images = torch.arange(21, dtype=torch.uint8).view(21, 1, 1, 1).expand(-1, 1, 2, 2)
+    labels = torch.cat([torch.zeros(20), torch.ones(1)]).long()
+    drawn, rest, _ = draw_labelled(ImageSet(images, labels, ("x", "y")), 10, 0)
+    assert (drawn.counts(), rest.counts()) == ({"x": 10, "y": 0}, {"x": 10, "y": 1})
+    singles = ImageSet(images[:2], torch.tensor([0, 1]), ("x", "y"))
+    with pytest.raises(CapsellaError, match="nothing to learn from: at least one class must have two images"):
+        draw_labelled(singles, 10, 0)
+
+
 class TestSeveralInOneTraining:
     @pytest.fixture
     def together(self, places) -> DataOptions:

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from capsella.data import ImageSet
 from capsella.errors import CapsellaError
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier, create_model
 from capsella.models.multi_crop import MultiCrop
 from capsella.models.packed import packed
 from capsella.models.stems import Stem, backbones, find_stem
+from capsella.training.adapt import take_statistics
 
 transformers = pytest.importorskip("transformers")
 
@@ -71,6 +73,18 @@ def steps(model, count=2):
         loss.backward()
         optimizer.step()
     return before
+
+
+def test_statistics_of_a_frozen_stem_stay_where_others_are_taken_anew(folder):
+    """They belong to its weights: the network would see other maps with those of another laboratory."""
+    images = ImageSet(torch.randint(256, (12, 3, 40, 40)).byte(), torch.zeros(12).long(), ("a", "b", "c"))
+    for freeze in (True, False):
+        model = create_model("stem_linear", stem=str(folder), image_size=40, classes=3, freeze=freeze)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        take_statistics(model, images)
+        moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        assert "network.1.running_mean" in moved
+        assert any(name.startswith("network.0.") for name in moved) != freeze
 
 
 @every_family

@@ -8,10 +8,12 @@ from torch import nn
 
 from capsella.data import ImageSet, load_data
 from capsella.errors import CapsellaError
+from capsella.layers.norms import NormaliseTypes
 from capsella.losses import LossOptions
 from capsella.models import create_model
 from capsella.models.base import register_model
 from capsella.models.resnet import he2016_resnet10
+from capsella.models.stem_capsnet import stem_matrix_capsnet
 from capsella.training import (
     AdaptOptions,
     adapt_model,
@@ -55,6 +57,18 @@ def test_statistics_are_those_of_the_images(resnet, labelled, tiny):
     first = resnet.network[:1](labelled.images.float() / 255)
     torch.testing.assert_close(adapted.network[1].running_mean, first.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
     assert not adapted.training
+
+
+def test_statistics_of_layers_with_an_average_of_their_own(labelled, tiny):
+    """`NormaliseTypes` runs by the mean of its batches, as the other norms do while statistics are taken."""
+    register_model(stem_matrix_capsnet)
+    model = create_model("stem_matrix_capsnet", image_size=40, channels=1, classes=labelled.classes).eval()
+    few = replace(labelled, images=nn.functional.interpolate(labelled.images, 40))
+    adapted = adapt_model(model, tiny(), few, AdaptOptions(how="statistics"))
+    norms = [module for module in adapted.modules() if isinstance(module, NormaliseTypes)]
+    assert norms
+    assert all(norm.momentum is not None and int(norm.num_batches_tracked) == 1 for norm in norms)
+    assert not all(torch.equal(norm.running_var, torch.ones_like(norm.running_var)) for norm in norms)
 
 
 def test_last_changes_the_last_layer_and_all_everything(resnet, labelled, tiny):

@@ -7,10 +7,11 @@ import zipfile
 import pytest
 import torch
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
-from capsella.training import OptimizerOptions, TrainingDivergedError, load_run, resume
+from capsella.training import Machine, OptimizerOptions, TrainingDivergedError, load_run, resume, train
 from capsella.training.augment import Augment
 
 TIMES = ("images_per_second", "seconds")
@@ -66,6 +67,20 @@ def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(
     assert_equal_states(last_checkpoint(broken), last_checkpoint(unbroken))
     assert metrics(broken) == metrics(unbroken)
     assert resumed.recipe == recipe
+
+
+def test_events_of_every_epoch_outlast_an_interruption(tiny, quiet_train):
+    """Each of them is on the disk when its epoch is over, and a resumed run takes none away."""
+    recipe = tiny(epochs=3)
+    folder = quiet_train(recipe, "whole").folder
+    paused = folder.parent / "paused"
+    train(recipe, paused, until=2, machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+    resume(paused, console=Console(quiet=True))
+    steps = []
+    for run in (folder, paused):
+        events = EventAccumulator(str(run / "events")).Reload()
+        steps.append([event.step for event in events.Scalars("train/loss")])
+    assert steps == [[7, 14, 21]] * 2
 
 
 def test_random_routing_resumes_too(tiny, quiet_train, monkeypatch):

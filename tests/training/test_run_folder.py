@@ -56,6 +56,15 @@ def test_only_the_config_is_there(run):
     )
 
 
+def test_a_finished_run_without_its_checkpoint_is_returned(run):
+    """As those of tables, of `--seeds` and of `--folds` are."""
+    (run / "last.ckpt").unlink(missing_ok=True)
+    assert (run / "summary.json").exists()
+    assert resume(run).folder == run
+    (run / "adapted.json").write_text("{}")
+    assert message_of(resume, run) == (f"{run} holds an adapted run: nothing is left to do; adapt its run anew instead")
+
+
 def test_weights_that_are_missing_or_cut_off(run):
     cut(run / "model.safetensors")
     assert f"{run / 'model.safetensors'} is no readable .safetensors file" in message_of(load_run, run)
