@@ -28,7 +28,7 @@ from capsella.evaluation import (
 from capsella.files import write_json
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
-from capsella.training import Run, load_run
+from capsella.training import Run, RunFolder, load_run, own_splits
 
 PICTURE = Path("figures") / "risk_coverage.png"
 ELSEWHERE_PICTURE = Path("figures") / "elsewhere.png"
@@ -93,15 +93,19 @@ class Evaluate:
         return self.out or self.run / f"{source}{self.split or ('all' if source else 'test')}{asked}.json"
 
 
-def _own(options: Evaluate, data: DataOptions) -> LabelledImages:
+def _own(options: Evaluate, trained: Run) -> LabelledImages:
     """The run's own images, or those of the split of another source that is asked for."""
+    data: DataOptions = trained.recipe.data
     if options.test_per_class is not None and data.is_paired:
         raise ValueError("test_per_class: not for a run on pairs; use --test-pairs")
     name = data.name if options.data is None else options.data
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
     asked = replace(data, name=name, test_pairs=pairs, test_per_class=None if images == "all" else images)
-    return load_data(asked).named()[options.split or "test"]
+    splits = load_data(asked)
+    if options.data is None:
+        RunFolder(trained.folder).check_images(splits)
+    return splits.named()[options.split or "test"]
 
 
 def _form(images: LabelledImages | ImageClassifier) -> str:
@@ -118,7 +122,7 @@ def run(arguments: list[str]) -> None:
         options = replace(options, split="test")
     about: dict[str, Any] = {}
     if options.data is None or options.split is not None:
-        images: LabelledImages = _own(options, trained.recipe.data)
+        images: LabelledImages = _own(options, trained)
     else:
         images, about, lines = laboratory_images(trained, options.data, options.test_per_class)
         console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
@@ -174,7 +178,7 @@ def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejec
     from capsella.explain import risk_coverage_figure  # Matplotlib takes a second to import
     from capsella.explain.plots import write_png
 
-    validation = evaluate(trained.model, load_data(trained.recipe.data).validation, options.batch_size)
+    validation = evaluate(trained.model, own_splits(trained).validation, options.batch_size)
     rejection = measure_rejection(trained.model, validation, evaluation)
     write_png(risk_coverage_figure(rejection), options.run / PICTURE)
     return rejection

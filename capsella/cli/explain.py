@@ -7,11 +7,11 @@ from typing import Annotated
 
 import tyro
 
-from capsella.data import PairSet, load_data
+from capsella.data import PairSet
 from capsella.errors import CapsellaError
 from capsella.evaluation import Broken
 from capsella.explain import explain_images, explain_pairs
-from capsella.training import load_run
+from capsella.training import load_run, own_splits
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> None:
         kept = broken if options.skip_broken else None
         pictures = explain_images(trained.model, options.images, out, classes=2 if paired else 1, broken=kept)
     elif paired:
-        test = load_data(trained.recipe.data).test
+        test = own_splits(trained).test
         pictures = [explain_pairs(trained.model, test, out)] if isinstance(test, PairSet) else []
     else:
         raise ValueError("images: must name at least one image or folder")

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from capsella.data import ImageSet, load_data, single_images
+from capsella.data import ImageSet, single_images
 from capsella.errors import CapsellaError
-from capsella.training import Run, load_run, run_names
+from capsella.training import Run, load_run, own_splits, run_names
 
 
 def load_runs(folders: Sequence[Path]) -> dict[str, Run]:
@@ -31,12 +31,12 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
         CapsellaError: a run was tested on other images.
     """
     (first, trained), *others = runs.items()
-    splits = load_data(trained.recipe.data)
+    splits = own_splits(trained)
     test = single_images(splits.test, purpose)
     for name, other in others:
         if other.recipe.data == trained.recipe.data:
             continue
-        if difference := _difference(test, single_images(load_data(other.recipe.data).test, purpose)):
+        if difference := _difference(test, single_images(own_splits(other).test, purpose)):
             raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
     return splits.name, test
 

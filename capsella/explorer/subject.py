@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-from capsella.data import load_data
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import at_least
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -13,7 +12,7 @@ from capsella.share.beside import Beside, choose_features
 from capsella.share.choice import choose_images
 from capsella.share.pool import Pool, look, make_pool
 from capsella.share.shared import MOST_IMAGES, capsules_of
-from capsella.training import Run
+from capsella.training import Run, own_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +54,7 @@ def open_run(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageClass
         CapsellaError: its images are not there, or it is a CNN.
     """
     at_least(1, images=most)
-    model, test = capsules_of(run), load_data(run.recipe.data).test
+    model, test = capsules_of(run), own_splits(run).test
     pool = make_pool(model, test, most)
     beside = None
     for called, cnn in (cnns or {}).items():

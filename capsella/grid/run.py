@@ -13,13 +13,13 @@ from capsella.data import DataOptions, LabelledImages, Splits, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.models import ImageClassifier
-from capsella.training import Machine, Recipe, Run, RunFolder, load_run, resume, train
+from capsella.training import Machine, Recipe, Run, RunFolder, load_run, own_splits, resume, train
 from capsella.training.command_line import command
 
 
 def finish_run(run: Run, *, progress: bool = True) -> tuple[Evaluation, Splits]:
     """Evaluate on the test images; writes test.json and result.json into the run's folder."""
-    splits = load_data(run.recipe.data)
+    splits = own_splits(run)
     evaluation = evaluate(run.model, splits.test, progress=progress)
     files = RunFolder(run.folder)
     files.write("test", evaluation.to_dict())

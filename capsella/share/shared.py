@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from capsella.data import load_data
 from capsella.errors import CapsellaError, at_least
 from capsella.files import write_whole
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -20,7 +19,7 @@ from capsella.share.drawing import drawer_of
 from capsella.share.engine import add_engine, encoder_graph
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
-from capsella.training import Run, run_names
+from capsella.training import Run, own_splits, run_names
 
 MOST_IMAGES = 20
 MOST_MEGABYTES = 10.0
@@ -74,7 +73,7 @@ def share_runs(
     _check_options(runs, images, megabytes)
     with_capsules, cnns = parted(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
-    every = [make_pool(named[name], load_data(run.recipe.data).test) for name, run in with_capsules.items()]
+    every = [make_pool(named[name], own_splits(run).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays, network=network)
     _add_cnn(cnns, pools[0], facts, arrays)

@@ -15,4 +15,4 @@ from capsella.training.loop import TrainingDivergedError, resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 from capsella.training.recipe_file import read_recipe, save_recipe
-from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names
+from capsella.training.run import Run, RunFolder, load_run, new_run_folder, own_splits, run_names

@@ -230,4 +230,5 @@ def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     files.write("adapted", about)
-    files.write_config(run.name, run.recipe, RunFolder(run.folder).read_machine())
+    before = RunFolder(run.folder)
+    files.write_config(run.name, run.recipe, before.read_machine(), before.images())

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from capsella.data import Batch, LabelledImages, batches, evenly, load_data
+from capsella.data import Batch, LabelledImages, batches, evenly
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
 from capsella.models.confidence.files import weights_digest, write_confidence
@@ -17,7 +17,7 @@ from capsella.models.inference import inference, without_decoder
 from capsella.models.novelty.files import write_novelty
 from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
 from capsella.models.novelty.fitted import Novelty
-from capsella.training.run import load_run
+from capsella.training.run import load_run, own_splits
 
 
 def calibrate_model(model: ImageClassifier, images: LabelledImages, batch_size: int = 128) -> Confidence:
@@ -98,5 +98,5 @@ def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
         raise CapsellaError(
             f"{folder}: a run on pairs has no calibrated probabilities; they are for one class an image"
         )
-    splits = load_data(recipe.data)
+    splits = own_splits(run)
     return calibrate_folder(folder, splits.train, splits.validation, torch.device("cpu"), recipe.batch_size)

@@ -72,7 +72,7 @@ def train(
             if choice is not None:
                 trainer.console.print(f"{field} {choice}", markup=False, soft_wrap=True)
         if fabric.is_global_zero:
-            files.write_config(name, trainer.recipe, machine)
+            files.write_config(name, trainer.recipe, machine, trainer.splits.digests())
         trainer.run(until)
         return load_run(files.path)
 
@@ -94,6 +94,7 @@ def resume(
     read_progress(files.checkpoint)  # damaged ones are told before all images are read
     with files.alone(machine):
         trainer = Trainer(recipe, machine, files, name, devices.launch(recipe, machine), console or Console(), splits)
+        files.check_images(trainer.splits)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         trainer.progress.share_sums(trainer.fabric.world_size)
         if not trainer.is_finished:
@@ -137,10 +138,9 @@ class Trainer:
         """Train until the last epoch, or until validation has stopped getting better; or pause after epoch `until`."""
         if self._is_first:
             self._begin()
-        step = self.progress.step
-        writer = open_events(self.files.events, step) if self._is_first else None
+        writer = open_events(self.files.events, self.progress.step) if self._is_first else None
         ends = devices.ends_with_others(self.fabric, self.files.path)
-        with ends, progress_bar(self.console, self.name, self.total_steps, step) as bar:
+        with ends, progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
             while not self._is_trained and (until is None or self.progress.epoch < until):
                 self._train_epoch(bar)
                 row = self._finish_epoch()

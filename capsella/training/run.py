@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from capsella.data import Splits, load_data
 from capsella.environment import environment
 from capsella.errors import CapsellaError, require
 from capsella.files import alone_in, write_json
@@ -129,10 +130,33 @@ class RunFolder:
                 f"{self.path} holds a run of another recipe; choose another folder, or move that one away"
             )
 
-    def write_config(self, name: str, recipe: Recipe, machine: Machine) -> None:
-        """The complete recipe, and what it runs on."""
+    def write_config(
+        self, name: str, recipe: Recipe, machine: Machine, images: Mapping[str, str] | None = None
+    ) -> None:
+        """The complete recipe, what it runs on, and the digests of its images."""
         values = {"name": name, "recipe": recipe.to_dict(), "machine": machine.to_dict(), "environment": environment()}
-        write_json(self.path / "config.json", values)
+        write_json(self.path / "config.json", values | ({} if images is None else {"images": dict(images)}))
+
+    def images(self) -> dict[str, str] | None:
+        """The digests of its images when the training began; None of a run from before they were kept."""
+        found: dict[str, str] | None = json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("images")
+        return found
+
+    def check_images(self, splits: Splits) -> None:
+        """The images that the training saw are those of its beginning: else it would be tested on what it learned.
+
+        Raises:
+            CapsellaError: a file was added, removed or renamed, or another class given, since the training began.
+        """
+        before, now = self.images(), splits.digests()
+        if before is None or before == now:
+            return
+        were, are = (", ".join(f"{of[name].split()[0]} {name}" for name in now) for of in (before, now))
+        counts = f"{were} images then, {are} now" if were != are else f"{are} images, but others"
+        raise CapsellaError(
+            f"{self.path}: {splits.name} has changed since this training began ({counts}), so images that it learned "
+            "from would be tested; put back the files as they were, or train anew"
+        )
 
     def forget_start(self) -> None:
         """A training that ended before its first checkpoint left nothing to resume: it may begin anew."""
@@ -231,3 +255,14 @@ def load_run(folder: str | Path) -> Run:
     model = ImageClassifier.from_pretrained(folder).eval()
     adapted = RunFolder(folder).read("adapted") if RunFolder(folder).is_adapted else None
     return Run(folder, name, recipe, model, measured_on, adapted)
+
+
+def own_splits(run: Run) -> Splits:
+    """The images of a run, split as for its training.
+
+    Raises:
+        CapsellaError: they are not there, or have changed since the training began.
+    """
+    splits = load_data(run.recipe.data)
+    RunFolder(run.folder).check_images(splits)
+    return splits

@@ -1,6 +1,8 @@
 """Run folders that are half written, damaged, malicious, or on a disk that is full."""
 
+import dataclasses
 import errno
+import json
 import os
 import pickle
 import shutil
@@ -12,10 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
+from capsella.data import DataOptions
 from capsella.errors import CapsellaError
-from capsella.training import load_run, new_run_folder, resume, run_names
+from capsella.grid import finish_run
+from capsella.training import Machine, calibrate_run, load_run, new_run_folder, own_splits, resume, run_names, train
 from capsella.training.run import RunFolder
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -217,3 +222,53 @@ def test_runs_are_called_by_what_tells_their_folders_apart(tmp_path, monkeypatch
         run_names([])
     with pytest.raises(ValueError, match="runs: must each be named once, got a, b/"):
         run_names([Path("a"), Path("b/../a")])
+
+
+class TestImagesThatChange:
+    """One file more, and nearly every image is in another split: a run must not be tested on what it learned."""
+
+    @pytest.fixture
+    def images(self, tmp_path):
+        for kind in range(2):
+            for number in range(20):
+                path = tmp_path / "images" / "ab"[kind] / f"{number:02}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (12, 12), 10 * number + kind).save(path)
+        return tmp_path / "images"
+
+    @pytest.fixture
+    def recipe(self, tiny, images):
+        data = DataOptions(name="folder", path=images, size=12, channels=1)
+        return dataclasses.replace(tiny(epochs=2), data=data)
+
+    def test_more_files(self, recipe, images, tmp_path):
+        paused = tmp_path / "paused"
+        quiet, machine = Console(quiet=True), Machine(accelerator="cpu")
+        train(recipe, paused, until=1, machine=machine, console=quiet)
+        done = train(recipe, tmp_path / "done", machine=machine, console=quiet)
+        assert own_splits(done).digests() == RunFolder(done.folder).images()
+        new = images / "a" / "00b.png"
+        Image.new("L", (12, 12), 77).save(new)
+        for function, folder in ((resume, paused), (calibrate_run, done.folder)):
+            text = message_of(function, folder)
+            assert text.startswith(f"{folder}: images has changed since this training began (")
+            assert "put back the files as they were, or train anew" in text
+        assert "images that it learned from would be tested" in message_of(finish_run, done)
+        assert not RunFolder(done.folder).is_tested
+        new.unlink()
+        assert resume(paused, console=quiet).folder == paused
+        assert finish_run(done)[0].labels.shape
+
+    def test_another_class_at_the_same_number(self, recipe, images, tmp_path):
+        done = train(recipe, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        (images / "a" / "05.png").rename(images / "b" / "05b.png")
+        (images / "b" / "06.png").rename(images / "a" / "06b.png")
+        assert "28 train, 4 validation images, but others" in message_of(own_splits, done)
+
+    def test_runs_of_before_are_not_checked(self, recipe, images, tmp_path):
+        done = train(recipe, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        config = json.loads((done.folder / "config.json").read_text())
+        del config["images"]
+        (done.folder / "config.json").write_text(json.dumps(config))
+        (images / "a" / "05.png").unlink()
+        assert len(own_splits(done).train) == 28

@@ -1,6 +1,7 @@
 """`Splits`: the images to train on, to choose a model by, and to test it on."""
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from capsella.data.depth import ValueRange
 from capsella.data.images import ImageSet
@@ -46,6 +47,14 @@ class Splits:
             if count == 0:
                 raise CapsellaError(f"{self.name}: the class {name!r} has no image in train")
         self._check_groups()
+
+    def digests(self) -> dict[str, str]:
+        """Of train and validation: the number of images, and a digest of their file names, if any, and classes.
+
+        Equal ones were parted alike: no test image was among them.
+        """
+        seen = {"train": self.train, "validation": self.validation}
+        return {split: f"{len(images)} {_digest(images)}" for split, images in seen.items()}
 
     def _check_alike(self, split: str, images: LabelledImages) -> None:
         for what in ("classes", "channels", "image_size"):
@@ -100,3 +109,11 @@ def single_images(images: LabelledImages, purpose: str) -> ImageSet:
     if not isinstance(images, ImageSet):
         raise CapsellaError(f"{purpose} are for images of one class each, and those of the run are pairs")
     return images
+
+
+def _digest(images: LabelledImages) -> str:
+    single = images.source if isinstance(images, PairSet) else images
+    seen = blake2b(repr(single.files).encode(errors="surrogateescape"), digest_size=16)
+    seen.update(repr(single.classes).encode(errors="surrogateescape"))
+    seen.update(single.labels.numpy().tobytes())
+    return seen.hexdigest()
