@@ -251,6 +251,7 @@ class TestRobustness:
         shutil.copytree(trained, tmp_path / "other")
         config = json.loads((tmp_path / "other" / "config.json").read_text())
         config["recipe"]["data"]["split_seed"] = 7
+        del config["images"]  # as if it had been trained so
         (tmp_path / "other" / "config.json").write_text(json.dumps(config))
         answer = cli("robustness", trained, tmp_path / "other")
         assert answer.code == 1
