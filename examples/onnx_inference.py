@@ -1,6 +1,9 @@
 """Classify images with a network that `capsella export` wrote: NumPy, Pillow and ONNX Runtime, and no PyTorch.
 
 python onnx_inference.py demo.onnx image.png …
+
+It takes files of 8 bits, or of 16 where the network was trained on such. What the network needs of an image stands in
+the file, under "preprocessing"; a network for cells that are cut out by their stain needs capsella itself.
 """
 
 import json
@@ -13,9 +16,24 @@ from PIL import Image, ImageOps
 MODES = {1: "L", 3: "RGB"}
 
 
+def eight_bits(image: Image.Image, value_range: list[float] | None) -> Image.Image:
+    """Values of more bits in the range that the network knows; what is transparent on black."""
+    if image.mode.startswith(("I", "F")):
+        if value_range is None:
+            raise SystemExit("more than 8 bits a channel: this network was trained on 8")
+        low, high = value_range
+        values = (np.asarray(image).astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
+        return Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
+    return image
+
+
 def prepare(path: str, expected: dict) -> np.ndarray:
-    """An 8-bit image file as the network takes it: [1 channels height width] in [0, 1]."""
-    image = ImageOps.exif_transpose(Image.open(path)).convert(MODES[expected["channels"]])
+    """An image file as the network takes it: [1 channels height width] in [0, 1]."""
+    image = eight_bits(ImageOps.exif_transpose(Image.open(path)), expected["value_range"])
+    image = image.convert(MODES[expected["channels"]])
     image = ImageOps.fit(image, (expected["width"], expected["height"]), method=Image.Resampling.BICUBIC)
     pixels = np.asarray(image, dtype=np.float32) / 255
     return pixels[None, None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[None]
@@ -25,6 +43,8 @@ def main(model: str, paths: list[str]) -> None:
     """Print each file with its class and the activation of that class."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map["capsella"])
+    if about["input"]["cuts_cells"] or about["input"]["channels"] not in MODES:
+        raise SystemExit(f"{model}: this program cannot prepare its images: {'; '.join(about['preprocessing'])}")
     for path in paths:
         images = prepare(path, about["input"])  # several images of one size can go in at once
         activations = session.run(["activations"], {"images": images})[0][0]

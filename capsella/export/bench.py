@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.data.images import ImageSet
-from capsella.errors import unknown_name
+from capsella.errors import CapsellaError, unknown_name
 from capsella.evaluation import Latency, Throughput, best_throughput, latencies
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.onnx_files import load_onnx, write_onnx
@@ -145,7 +145,7 @@ def _prepare(
             run = MAKERS[name](model, images, folder)
             run(pixels[:1])  # torch.compile compiles for one image, and then for any number
             difference = float((run(pixels[:3]) - expected).abs().max())
-        except UnavailableError as error:
+        except (UnavailableError, CapsellaError, ValueError) as error:  # random couplings, a kernel for other layers, …
             result.unavailable[name] = str(error)
             continue
         most = TOLERANCES["int8" if name.endswith("int8") else "float32"].difference
@@ -173,8 +173,11 @@ def _run_torch(module: Any) -> Activations:
 def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     if _native.UNAVAILABLE is not None:
         raise UnavailableError(_native.UNAVAILABLE)
-    if not any(hasattr(module, "routing") for module in model.modules()):
+    routings = [module.routing for module in model.modules() if hasattr(module, "routing")]
+    if not routings:
         raise UnavailableError("the network has no routing")
+    if not any("native" in getattr(routing, "fused", ()) for routing in routings):
+        raise UnavailableError(f"{routings[0].name} routing has no native kernels")
     return _run_torch(Exportable(with_backend(model, "native")))
 
 

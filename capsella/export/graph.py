@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from capsella.models import ImageClassifier
+from capsella.models.confidence.fitted import LEAST, MOST
 from capsella.models.inference import without_decoder
 from capsella.routing import Routing
 from capsella.routing.backends import Backend
@@ -79,29 +80,35 @@ def operators(program: ExportedProgram) -> set[str]:
 
 
 def _form(model: ImageClassifier) -> list[str]:
-    """How an image gets its size, in words; stained cells are a program of their own, which an instrument needs too."""
+    """How an image gets its size and colours; stained cells are a program of their own, which an instrument needs too.
+
+    In the order of `capsella.data.reading.to_tensor`.
+    """
+    colours = "convert to the colours above"
     if model.cut is None:
-        return ["crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
-    return [f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})"]
+        return [colours, "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
+    return [f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})", colours]
 
 
-def _deep_values(model: ImageClassifier) -> list[str]:
-    """What to do about files of more than 8 bits a channel, where the network was trained on such."""
+def _deep_values(model: ImageClassifier) -> str:
+    """What to do about files of more than 8 bits a channel; before anything is resized, as hot pixels would smear."""
     if model.value_range is None:
-        return []
+        return "of more than 8 bits a channel: not taken, as the network was trained on 8 bits"
     low, high = model.value_range
-    return [f"of more than 8 bits a channel: bring {low:.10g} to 0 and {high:.10g} to 1, and cut off what is beyond"]
+    return f"of more than 8 bits a channel: bring {low:.10g} to 0 and {high:.10g} to 255, cut off what is beyond, and round"
 
 
 def _calibration(model: ImageClassifier) -> dict[str, Any]:
     """How to make probabilities of activations a, where the network is calibrated."""
     if (confidence := model.confidence) is None:
         return {}
-    logits = {"log": "ln a", "logit": "ln a - ln(1 - a)"}[confidence.logits]
+    logits = {"log": "ln max(a, LEAST)", "logit": "ln max(a, LEAST) - ln(1 - min(a, MOST))"}[confidence.logits]
     return {
         "calibration": {
             "probabilities": "softmax over the classes of logits / temperature, in float64",
             "logits": logits,
+            "least": LEAST,
+            "most": MOST,
             "temperature": confidence.temperature,
             "validation_images": confidence.images,
         }
@@ -126,12 +133,15 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
             "height": height,
             "width": width,
             "range": [0.0, 1.0],
+            "value_range": None if model.value_range is None else list(model.value_range),
+            "cuts_cells": model.cut is not None,
         },
         "preprocessing": [
-            "turn upright as EXIF says, convert to the colours above",
+            "turn upright as EXIF says",
+            _deep_values(model),
+            "what is transparent becomes black",
             *_form(model),
-            "divide 8-bit values by 255",
-            *_deep_values(model),
+            "divide by 255",
         ],
         "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
         **_calibration(model),

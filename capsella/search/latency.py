@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from capsella.data import ImageSet
+from capsella.errors import CapsellaError
 from capsella.evaluation import latencies
 from capsella.export.bench import MAKERS, UnavailableError
 from capsella.export.graph import with_backend
@@ -77,7 +78,7 @@ def _steps(model: ImageClassifier, images: ImageSet, folder: Path) -> dict[str, 
         try:
             run = MAKERS[name](model, images, folder)
             run(pixels)
-        except UnavailableError:
+        except (UnavailableError, CapsellaError, ValueError):
             continue
         steps[name] = lambda run=run: run(pixels)  # type: ignore[misc]
     return steps

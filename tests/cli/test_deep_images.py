@@ -47,7 +47,10 @@ def test_training_and_prediction_read_the_same_pixels(cli, camera: Path, tmp_pat
     assert json.loads((run / "model.json").read_text())["value_range"] == [low, high]
     model.save_pretrained(tmp_path / "again")
     assert ImageClassifier.from_pretrained(tmp_path / "again").value_range == (low, high)
-    assert any(f"bring {low:.10g} to 0 and {high:.10g} to 1" in step for step in describe_model(model)["preprocessing"])
+    steps = describe_model(model)["preprocessing"]
+    (deep,) = [at for at, step in enumerate(steps) if f"bring {low:.10g} to 0 and {high:.10g} to 255" in step]
+    assert deep < next(at for at, step in enumerate(steps) if "resize" in step)  # else hot pixels would smear
+    assert describe_model(model)["input"]["value_range"] == [low, high]
 
     test = load_data(recipe.data).test
     expected = evaluate(model, test).activations

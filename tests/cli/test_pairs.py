@@ -50,6 +50,10 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
     row = next(csv.DictReader(answer.out.splitlines()))
     strongest = sorted("0123456789", key=lambda name: -float(row[name]))[:2]
     assert row["class"] == " + ".join(strongest)
+    for more in ([], ["--overwrite"]):
+        answer = cli("predict", run_on_pairs, image, "--out", tmp_path / "table.csv", *more)
+        assert answer.code == 0, answer.err
+        assert next(csv.DictReader((tmp_path / "table.csv").open())) == row
 
 
 def test_a_run_meets_images_of_another_source(cli, tmp_path, monkeypatch) -> None:

@@ -6,6 +6,7 @@ import torch
 from capsella.data import ImageSet
 from capsella.export.bench import MAKERS, bench
 from capsella.models import create_model
+from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 
 
 def small():
@@ -28,6 +29,27 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr("capsella.export.bench.find_spec", lambda name: None)
     result = bench(*small(), backends=["eager", "openvino"], threads=1, calls=100, batch_sizes=(1,))
     assert result.unavailable == {"openvino": "openvino is not installed"}
+
+
+@pytest.mark.parametrize(
+    ("routing", "backend", "reason"),
+    [
+        (UniformRouting(), "native", "uniform routing has no native kernels"),
+        (RandomRouting(), "onnxruntime", "model: must not draw random numbers to be exported"),
+        (DynamicRouting(), "native", "its tied layers take no vote_offset"),
+    ],
+)
+def test_a_network_that_a_backend_cannot_run_is_listed_with_the_reason(routing, backend, reason):
+    """And the others are timed all the same."""
+    network = "hinton2018_matrix_capsnet_small" if isinstance(routing, DynamicRouting) else "sabour2017_capsnet"
+    model = create_model(network, image_size=32, classes=3, routing=routing).eval()
+    pixels = torch.randint(256, (3, 1, 32, 32), dtype=torch.uint8)
+    images = ImageSet(pixels, torch.zeros(3, dtype=torch.long), model.classes)
+    if backend == "onnxruntime":
+        pytest.importorskip("onnxscript", reason="needs the extra `export`")
+    result = bench(model, images, backends=["eager", backend], calls=100, batch_sizes=(1,), most_seconds=0.5)
+    assert list(result.latencies) == ["eager"]
+    assert reason in result.unavailable[backend]
 
 
 def test_openvino_agrees():

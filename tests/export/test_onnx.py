@@ -2,14 +2,17 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import capsella
+from capsella.data.reading import read_image
 from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
 from capsella.export import export_model, load_onnx, read_onnx_description
@@ -197,6 +200,41 @@ def test_the_example_needs_no_torch_and_predicts_as_the_run(exported_onnx, model
     for row, prediction in zip(rows, predict_files(model, files), strict=True):
         assert row[:2] == [str(prediction.file), prediction.class_name]
         assert float(row[2]) == pytest.approx(float(prediction.activations.max()), abs=1e-5)
+
+
+@pytest.fixture
+def example():
+    return runpy.run_path(str(EXAMPLE))
+
+
+@pytest.mark.parametrize("kind", ["deep", "transparent", "colour", "on its side"])
+def test_the_example_prepares_images_as_training_does(example, kind, tmp_path):
+    path, random = tmp_path / "x.png", np.random.default_rng(0)
+    about = {"channels": 1, "height": 16, "width": 16, "value_range": [0.0, 4095.0]}
+    if kind == "deep":  # hot pixels, which must not smear into their neighbours
+        values = random.integers(4096, size=(48, 48)).astype(np.uint16)
+        values[random.integers(48, size=20), random.integers(48, size=20)] = 65535
+        Image.fromarray(values).save(path)
+    elif kind == "transparent":
+        values = random.integers(256, size=(40, 30, 4)).astype(np.uint8)
+        Image.fromarray(values, "RGBA").save(path)
+    else:
+        exif = Image.Exif()
+        exif[0x0112] = 6 if kind == "on its side" else 1
+        Image.fromarray(random.integers(256, size=(40, 30, 3)).astype(np.uint8)).save(path, exif=exif)
+    expected = read_image(path, (16, 16), 1, value_range=(0.0, 4095.0))[None].float() / 255
+    assert np.abs(example["prepare"](str(path), about) - expected.numpy()).max() < 1e-6
+
+
+def test_the_example_refuses_what_it_cannot_prepare(example, tmp_path):
+    Image.fromarray(np.full((8, 8), 3000, np.uint16)).save(tmp_path / "x.png")
+    about = {"channels": 1, "height": 8, "width": 8, "value_range": None}
+    with pytest.raises(SystemExit, match="more than 8 bits a channel: this network was trained on 8"):
+        example["prepare"](str(tmp_path / "x.png"), about)
+    model = create_model("sabour2017_cnn", image_size=17, channels=2).eval()
+    write_onnx(model, tmp_path / "pair.onnx")
+    with pytest.raises(SystemExit, match="this program cannot prepare its images: turn upright"):
+        example["main"](str(tmp_path / "pair.onnx"), [str(tmp_path / "x.png")])
 
 
 def test_files_that_are_not_ours(tmp_path):

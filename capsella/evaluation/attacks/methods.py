@@ -157,11 +157,14 @@ class _Climb:
         return attacked
 
     def restarted(self, score: Score, judge: Score, restarts: int, generator: torch.Generator | None) -> Tensor:
-        """From random points of the ball; of all ends, and of the images themselves, the worst by `judge`."""
+        """From random points of the ball; of all ends, and of the images themselves, the worst by `judge`.
+
+        What is wrong without an attack climbs once, too: another network may have it right.
+        """
         best = self.images.clone()
         worst = _margin(judge, best, self.labels)
-        for _ in range(restarts):
-            right = (worst <= 0).nonzero()[:, 0]
+        for number in range(restarts):
+            right = ((worst <= 0) | (number == 0)).nonzero()[:, 0]
             if len(right) == 0:
                 break
             # Drawn for all images, fooled ones too, so that an image's starts do not depend on how the others fared.

@@ -135,8 +135,8 @@ class Journal:
     def _record(self, outcome: Prediction | Broken) -> dict[str, Any]:
         if isinstance(outcome, Broken):
             return {"file": str(outcome.file), "broken": outcome.reason}
-        number = self.classes.index(outcome.class_name)
-        record = {"file": str(outcome.file), "class": number, "activations": outcome.activations.tolist()}
+        activations = outcome.activations.tolist()
+        record = {"file": str(outcome.file), "class": outcome.class_name, "activations": activations}
         return record if outcome.surprises is None else {**record, "surprises": outcome.surprises.tolist()}
 
     def _outcome(self, record: Mapping[str, Any]) -> Prediction | Broken:
@@ -147,7 +147,8 @@ class Journal:
         if len(activations) != len(self.classes):
             raise ValueError(f"{self.path}: {len(activations)} activations of {len(self.classes)} classes")
         surprises = torch.tensor(record["surprises"]) if "surprises" in record else None
-        return Prediction(file, self.classes[record["class"]], activations, surprises)
+        named = record["class"]  # a number in journals of before pairs
+        return Prediction(file, named if isinstance(named, str) else self.classes[named], activations, surprises)
 
 
 def _open(path: Path) -> FileIO:

@@ -15,8 +15,8 @@ from torch import Tensor
 from capsella.errors import CapsellaError, require
 
 Logits = Literal["log", "logit"]
-_BELOW_ONE = 1 - 2**-24  # the largest float32 below 1
-_TINY = torch.finfo(torch.float32).tiny
+MOST = 1 - 2**-24  # the largest float32 below 1
+LEAST = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Confidence:
 def logits_of(activations: Float[Tensor, "*b classes"], kind: Logits) -> Float[Tensor, "*b classes"]:
     """Ln a, or ln a − ln(1 − a), in float64; a is kept from 0 and, for the second, from 1 by float32's least step."""
     activations = activations.double()
-    logarithm = activations.clamp_min(_TINY).log()
-    return logarithm if kind == "log" else logarithm - torch.log1p(-activations.clamp_max(_BELOW_ONE))
+    logarithm = activations.clamp_min(LEAST).log()
+    return logarithm if kind == "log" else logarithm - torch.log1p(-activations.clamp_max(MOST))
 
 
 def check_coverage(coverage: float) -> None:

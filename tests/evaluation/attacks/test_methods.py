@@ -22,6 +22,16 @@ EVERY = [
 ]
 
 
+def test_images_that_are_wrong_already_are_attacked_too(linear):
+    """Another network may have them right: unchanged ones would count as attacks that it withstood."""
+    images = torch.full((4, 1, 2, 2), 0.5)
+    labels = (linear(images).activations.argmax(1) + 1) % 3
+    attacked = pgd(linear, images, labels, 0.1, steps=2, restarts=2, generator=torch.Generator().manual_seed(0))
+    assert ((attacked - images).abs().flatten(1).amax(1) > 0.05).all()
+    before, after = (margin(log_odds(linear(x)), labels) for x in (images, attacked))
+    assert (after > before).all()
+
+
 @pytest.fixture
 def linear() -> ConvolutionalClassifier:
     """Logits z = W x of 2×2 images and three classes, with small weights."""
