@@ -1,7 +1,7 @@
 """How images are routed, by layer and iteration: one as arrays that can be laid over it, many in a few numbers."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from capsella.explain.vote_distances import VoteDistances, distance_histograms, vote_distances
 from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages, PadCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.models.heinsen_capsnet import PartCapsules
 from capsella.models.inference import inference
-from capsella.models.resnet import ResidualBlock
 from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, capsule_votes, coupling_entropy, diagnose, record
 from capsella.routing.convolution import gather_windows
 from capsella.types import Capsules
@@ -56,17 +56,26 @@ def receptive_fields(model: CapsuleClassifier) -> list[ReceptiveFields]:
     """Those of the children of each routed layer, in the order of the layers; the first are the primary capsules."""
     fields = ReceptiveFields(np.full(2, 0.5), np.ones(2), np.ones(2))  # of the pixels
     for part in (model.backbone, model.primary):
-        beside = {m for block in part.modules() if isinstance(block, ResidualBlock) for m in block.shortcut.modules()}
-        for module in part.modules():
-            fields = fields if module in beside else _after(fields, module)
+        for name, module in part.named_modules():
+            if "shortcut" not in name.split("."):  # beside the convolutions of its residual block, which see more
+                fields = _after(fields, module)
+        if any("attention" in type(module).__name__.lower() for module in part.modules()):
+            fields = replace(fields, side=np.array(model.image_size, float))  # every place looks at all others
     found = []
     for layer in model.capsule_layers:
         if isinstance(layer, PadCapsules):
             fields = fields.after(1, 1, layer.width)
         if isinstance(layer, CapsuleConv2d):
+            grid = _grid_on_image(model, layer)
             found.append(fields)
-            fields = fields.after(layer.geometry.kernel, layer.geometry.stride)
+            fields = fields.after(grid or layer.geometry.kernel, layer.geometry.stride)
     return found
+
+
+def _grid_on_image(model: CapsuleClassifier, layer: CapsuleConv2d) -> tuple[int, int] | None:
+    """Rows and columns on the image, of a layer whose children stand in a row a position and a column a type."""
+    primary = model.primary
+    return primary.grid if isinstance(primary, PartCapsules) and layer is model.capsule_layers[0] else None
 
 
 def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
@@ -122,8 +131,23 @@ def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list
     if not isinstance(model, CapsuleClassifier):
         return []
     layers = [layer for layer in model.capsule_layers if isinstance(layer, CapsuleConv2d)]
-    children: dict[nn.Module, Capsules] = {}  # of each layer, when it last ran
-    with inference(model) as device, record() as traces, ExitStack() as hooks:
+    with inference(model) as device, record() as traces, children_seen(model) as children:
+        model.encode(image.unsqueeze(0).to(device))
+        found = [
+            _look_at(f"routing layer {number} ({trace.name})", fields, layer, children[layer], trace)
+            for number, (fields, layer, trace) in enumerate(
+                zip(receptive_fields(model), layers, traces, strict=True), 1
+            )
+        ]
+    return [_laid_out(one, _grid_on_image(model, layer)) for one, layer in zip(found, layers, strict=True)]
+
+
+@contextmanager
+def children_seen(model: CapsuleClassifier) -> Iterator[dict[nn.Module, Capsules]]:
+    """The children of each routed layer, as soon as it has run."""
+    layers = [layer for layer in model.capsule_layers if isinstance(layer, CapsuleConv2d)]
+    children: dict[nn.Module, Capsules] = {}
+    with ExitStack() as hooks:
         for layer in layers:
             handle = layer.register_forward_pre_hook(lambda module, args: children.update({module: args[0]}))
             hooks.callback(handle.remove)
@@ -131,13 +155,20 @@ def routed_layers(model: ImageClassifier, image: Float[Tensor, "c h w"]) -> list
             below = [model.primary, *model.capsule_layers][-2]
             handle = below.register_forward_hook(lambda module, args, made: children.update({layers[-1]: made}))
             hooks.callback(handle.remove)
-        model.encode(image.unsqueeze(0).to(device))
-        return [
-            _look_at(f"routing layer {number} ({trace.name})", fields, layer, children[layer], trace)
-            for number, (fields, layer, trace) in enumerate(
-                zip(receptive_fields(model), layers, traces, strict=True), 1
-            )
-        ]
+        yield children
+
+
+def _laid_out(layer: RoutedLayer, grid: tuple[int, int] | None) -> RoutedLayer:
+    """As the image lies, where children stand in a row a position and a column a type."""
+    if grid is None:
+        return layer
+    evidence = layer.evidence.squeeze(3)  # [iterations positions types c_out]
+    maps = layer.entropy_map.mean(2)
+    return replace(
+        layer,
+        evidence=evidence.reshape(len(evidence), *grid, *evidence.shape[2:]),
+        entropy_map=maps.reshape(len(maps), *grid),
+    )
 
 
 def _look_at(

@@ -23,6 +23,7 @@ from capsella.export.reduced import write_int8
 from capsella.export.ship import CALIBRATION_IMAGES, spread_over
 from capsella.models import ImageClassifier
 from capsella.models.packed import packed
+from capsella.routing import Routing
 
 BACKENDS = {
     "eager": "PyTorch eager",
@@ -173,10 +174,11 @@ def _run_torch(module: Any) -> Activations:
 def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     if _native.UNAVAILABLE is not None:
         raise UnavailableError(_native.UNAVAILABLE)
-    routings = [module.routing for module in model.modules() if hasattr(module, "routing")]
+    layers = (getattr(module, "routing", None) for module in model.modules())
+    routings = [routing for routing in layers if isinstance(routing, Routing)]
     if not routings:
         raise UnavailableError("the network has no routing")
-    if not any("native" in getattr(routing, "fused", ()) for routing in routings):
+    if not any("native" in routing.fused for routing in routings):
         raise UnavailableError(f"{routings[0].name} routing has no native kernels")
     return _run_torch(Exportable(with_backend(model, "native")))
 

@@ -95,7 +95,8 @@ def _deep_values(model: ImageClassifier) -> str:
     if model.value_range is None:
         return "of more than 8 bits a channel: not taken, as the network was trained on 8 bits"
     low, high = model.value_range
-    return f"of more than 8 bits a channel: bring {low:.10g} to 0 and {high:.10g} to 255, cut off what is beyond, and round"
+    values = f"bring {low:.10g} to 0 and {high:.10g} to 255, cut off what is beyond, and round"
+    return f"of more than 8 bits a channel: {values}"
 
 
 def _calibration(model: ImageClassifier) -> dict[str, Any]:

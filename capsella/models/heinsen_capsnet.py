@@ -46,7 +46,7 @@ def heinsen2019_capsnet(
     shared = replace(routing, shared=True) if isinstance(routing, HeinsenRouting) else routing
     model = CapsuleClassifier(
         backbone=_backbone(image_size, channels),
-        primary=PartCapsules(WIDTH, PARTS, POSE),
+        primary=PartCapsules(WIDTH, PARTS, POSE, (rows, columns)),
         capsule_layers=nn.Sequential(
             DenseCapsules((rows * columns, PARTS), 1, POSE, PARTS, POSE, tied=True, pose="matrix", routing=shared),
             DenseCapsules((1, 1), PARTS, POSE, len(classes), POSE, pose="matrix", routing=routing),
@@ -68,11 +68,16 @@ class PartCapsules(nn.Module):
     between all of them.
 
     Shapes: [b channels h w] → Capsules(poses [b h·w types 1 pose], activations [b h·w types 1]).
+
+    Args:
+        channels: of the feature maps.
+        types, pose: of the capsules.
+        grid: (h, w), rows and columns of positions.
     """
 
-    def __init__(self, channels: int, types: int, pose: int) -> None:
+    def __init__(self, channels: int, types: int, pose: int, grid: tuple[int, int]) -> None:
         super().__init__()
-        self.types, self.pose = types, pose
+        self.types, self.pose, self.grid = types, pose, grid
         self.scores = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, types, 1))
         self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, types * pose, 1))
 

@@ -7,13 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.explain.routing_views import RoutedLayer, routed_layers, strongest_path
+from capsella.explain.routing_views import RoutedLayer, children_seen, routed_layers, strongest_path
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
 from capsella.routing import record
 from capsella.routing.convolution import capsule_votes
-from capsella.types import Capsules
 
 MOST_VOTES = 160
 """Children whose votes are shown: the most active ones."""
@@ -48,14 +47,10 @@ def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes
     last = model.capsule_layers[-1]
     if not isinstance(last, CapsuleConv2d):
         return None
-    seen: list[Capsules] = []
-    hook = last.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    try:
-        with inference(model) as device, record() as traces:
-            model.encode(image.unsqueeze(0).to(device))
-            votes = capsule_votes(last.conv_of(seen[-1]))[0][0]  # [i j d]
-    finally:
-        hook.remove()
+    with inference(model) as device, record() as traces, children_seen(model) as seen:
+        model.encode(image.unsqueeze(0).to(device))
+        children = seen[last]
+        votes = capsule_votes(last.conv_of(children))[0][0]  # [i j d]
     trace = traces[-1]
     V = votes[:, classes].transpose(0, 1).double().cpu()  # [k i d]
     R = torch.stack([one[0][:, classes].T for one in trace.couplings], 1).double().cpu()  # [k iterations i]
@@ -63,10 +58,10 @@ def class_votes(model: CapsuleClassifier, image: Float[Tensor, "c h w"], classes
         means = torch.stack([poses[0, classes] for poses in trace.poses], 1).double().cpu()
     else:
         means = torch.einsum("kti,kid->ktd", R / R.sum(2, keepdim=True).clamp(min=1e-12), V)
-    strongest = seen[-1].activations.flatten().argsort(descending=True, stable=True)[:MOST_VOTES].cpu()
+    strongest = children.activations.flatten().argsort(descending=True, stable=True)[:MOST_VOTES].cpu()
     couplings = R[:, :, strongest]
     points, flat_means, shown = _in_a_plane(V, means, strongest, couplings[:, -1])
-    parts = np.stack(np.unravel_index(strongest.numpy(), seen[-1].activations.shape[1:]), 1)
+    parts = np.stack(np.unravel_index(strongest.numpy(), children.activations.shape[1:]), 1)
     return ClassVotes(points, flat_means, couplings.numpy(), shown, V.shape[1], parts)
 
 

@@ -47,12 +47,13 @@ class Stem(nn.Module):
         super().__init__()
         if channels != description.channels and {channels, description.channels} != {1, 3}:
             raise ValueError(f"channels: must be {description.channels} for this stem, or grey or RGB, got {channels}")
-        self.description, self.network = description, network
+        self.description = description
         self.is_frozen = freeze and description.learned
         self.enlarge = EnlargeImages(image_size, min(description.size))
         require(
             self.enlarge.size == description.size, f"be {self.enlarge.size} for these images", size=description.size
         )
+        self.network = network  # behind what comes before it, so that modules are met in their order
         for name in ("mean", "std"):
             values = getattr(description, name)
             tensor = None if values is None else torch.tensor(values)[:, None, None]
