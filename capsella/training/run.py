@@ -138,7 +138,9 @@ class RunFolder:
         write_json(self.path / "config.json", values | ({} if images is None else {"images": dict(images)}))
 
     def images(self) -> dict[str, str] | None:
-        """The digests of its images when the training began; None of a run from before they were kept."""
+        """The digests of its images when the training began; None of one from before they were kept, or in no file."""
+        if not (self.path / "config.json").exists():
+            return None
         found: dict[str, str] | None = json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("images")
         return found
 

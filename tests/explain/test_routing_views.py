@@ -86,6 +86,63 @@ def test_a_receptive_field_is_where_the_gradient_is(name, options):
         assert fields.side[axis] == pytest.approx(side, abs=1 + fields.step[axis] / 4)
 
 
+@pytest.mark.parametrize("kind", ["enlarged", "residual", "attention"])
+def test_receptive_fields_behind_a_stem(kind, tmp_path):
+    """Shortcuts lie beside their blocks; images are enlarged before the stem; attention looks everywhere."""
+    torch.manual_seed(0)
+    size = {"enlarged": 16, "residual": 96, "attention": 56}[kind]
+    if kind == "enlarged":
+        create_model("he2016_resnet10", image_size=41, channels=3, classes=3).save_pretrained(tmp_path)
+    else:
+        transformers = pytest.importorskip("transformers")
+        config = (
+            transformers.ResNetConfig(
+                embedding_size=8, hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 1, 1], layer_type="basic"
+            )
+            if kind == "residual"
+            else transformers.Dinov2Config(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, image_size=56)
+        )
+        whole = transformers.AutoModel if kind == "attention" else transformers.AutoModelForImageClassification
+        whole.from_config(config).save_pretrained(tmp_path)
+    model = create_model("stem_capsules", stem=str(tmp_path), image_size=size, classes=3).eval()
+    for module in model.backbone.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.weight.data.abs_()
+    fields = receptive_fields(model)[0]
+    image = torch.rand(1, 3, size, size, requires_grad=True)
+    poses = model.primary(model.backbone(image)).poses
+    row = poses.shape[1] // 2
+    poses[0, row, row].square().sum().backward()
+    lines = (image.grad[0].abs().sum(0) > 0).any(1).nonzero().flatten()
+    seen = float(lines[-1] + 1 - lines[0])
+    if seen == size:  # at the rim of the image a field is cut off
+        assert fields.side[0] >= size - fields.step[0]
+    else:
+        assert fields.side[0] == pytest.approx(seen, abs=1 + fields.step[0] / 4)
+    last = fields.first[0] + (poses.shape[1] - 1) * fields.step[0]
+    assert -1 < fields.first[0] < last < size + 1
+
+
+def test_parts_of_heinsen_s_network_stand_where_they_look():
+    """Its children stand in a row a position and a column a type, which is no place on the image."""
+    torch.manual_seed(0)
+    model = create_model("heinsen2019_capsnet", image_size=(40, 52), classes=3).eval()
+    image = torch.rand(1, *model.image_size)
+    first, second = routed_layers(model, image)
+    rows, columns = model.primary.grid
+    assert rows != columns
+    assert first.evidence.shape[1:] == (rows, columns, 64, 64)
+    assert first.entropy_map.shape[1:] == (rows, columns)
+    with torch.no_grad():
+        children = model.primary(model.backbone(image[None]))
+    active = children.activations[0, ..., 0].reshape(rows, columns, 64)
+    np.testing.assert_allclose(first.evidence[-1].sum(3), active, rtol=1e-4, atol=1e-6)
+    for axis, number in enumerate((rows, columns)):
+        last = first.fields.first[axis] + (number - 1) * first.fields.step[axis]
+        assert 0 < first.fields.first[axis] < last < model.image_size[axis]
+        assert second.fields.side[axis] == first.fields.side[axis] + (number - 1) * first.fields.step[axis]
+
+
 def test_values_stand_at_the_centres_of_the_fields():
     model = create_model("sabour2017_capsnet", image_size=21)
     fields = receptive_fields(model)[0]

@@ -12,10 +12,12 @@ import torch
 from capsella.cli import share as command
 from capsella.errors import CapsellaError
 from capsella.models import create_model
+from capsella.routing import record
 from capsella.share import parity, share_runs
 from capsella.share.arrays import Arrays
 from capsella.share.beside import add_beside, choose_features
 from capsella.share.engine import decoder_graph, encoder_graph
+from capsella.share.routed import class_votes, look_at_routing
 from capsella.share.shared import parted
 from capsella.share.turned import STOPS
 
@@ -28,6 +30,23 @@ def test_the_page_is_one_file_that_asks_for_nothing(shared):
     assert "default-src 'none'" in html
     assert not re.findall(r'(?:src|href)="(?!data:)', html)
     assert [len(numbers) for numbers in shared.images.values()] == [12]
+
+
+@pytest.mark.parametrize(
+    ("network", "routing"), [("league_capsnet", "em"), ("league_capsnet", "variational"), ("heinsen2019_capsnet", None)]
+)
+def test_networks_whose_log_odds_are_logits_are_looked_into(network, routing):
+    """Their last layer is asked for log-odds, not called."""
+    torch.manual_seed(0)
+    more = {} if routing is None else {"routing": {"name": routing}}
+    model = create_model(network, image_size=32, classes=3, **more).eval()
+    image = torch.rand(1, 32, 32)
+    votes = class_votes(model, image, [0, 2])
+    with torch.no_grad(), record() as traces:
+        output = model(image[None])
+    assert votes.couplings.shape[:2] == (2, len(traces[-1].couplings))
+    assert votes.children == traces[-1].couplings[-1].shape[1]
+    look_at_routing(model, image, output.activations[0])
 
 
 @needs_node
