@@ -118,7 +118,7 @@ def image_figure(
     target = int(activations.argmax()) if target is None else target
     decoded = output.reconstruction
     figure = Figure(figsize=(6.5, 3.6) if decoded is None else (11, 8), layout="constrained")
-    figure.suptitle(f"{shorten(title, 60)}: {model.classes[target]}", parse_math=False)
+    figure.suptitle(f"{shorten(title, 60)}: {shorten(model.classes[target])}", parse_math=False)
     if decoded is None:
         left, right = figure.subplots(1, 2)
         left.set_xlabel(NO_DECODER, fontsize=9)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from capsella.errors import CapsellaError, at_least
+from capsella.explain.plots import shorten
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.routing import RoutingTrace, record
@@ -136,7 +137,7 @@ def _draw_grid(part: FigureBase, histograms: VoteDistances, parents: Sequence[st
     """One row an iteration, one column a parent."""
     grid = part.subplots(*histograms.weights.shape[:2], sharex=True, sharey=True, squeeze=False)
     for axes, parent in zip(grid[0], parents, strict=True):
-        axes.set_title(parent, fontsize=9, parse_math=False)
+        axes.set_title(shorten(parent), fontsize=9, parse_math=False)
     for number, (row, weights) in enumerate(zip(grid, histograms.weights, strict=True), 1):
         row[0].set_ylabel(f"iteration {number}", fontsize=9)
         for axes, of_parent in zip(row, weights, strict=True):

@@ -18,6 +18,7 @@ MOST_BYTES = 20_000_000
 MOST_PIXELS = 40_000_000  # a page is no place to wait for a gigapixel scan; 120 MB of memory unpacked
 MOST_SKETCHED = 1_000_000  # pixels of the page's own canvas
 _OTHERS = ("ICO", "TGA", "PPM")  # looked at only to say what a file is
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # of EXIF
 _FOREIGN = "drawing: must come from the page's own canvas"
 
 
@@ -47,7 +48,12 @@ def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str
         with image:
             kind, (width, height), mode = image.format, image.size, image.mode
             _check_pixels(name, width * height, f"{width}×{height} = ")
-            depth, frames = depth_of(image), getattr(image, "n_frames", 1)
+            depth = depth_of(image)
+            # A phone's JPEG may hold smaller pictures of the same thing, of which the first counts, as in training.
+            frames = 1 if kind == "MPO" else getattr(image, "n_frames", 1)
+            has_exif = "exif" in image.info or kind == "TIFF"  # else a PNG would be unpacked to look for it
+            if has_exif and image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE:
+                width, height = height, width
     except Image.DecompressionBombError as error:  # Pillow does not even say its sides
         pixels = re.search(r"\d+", str(error))
         _check_pixels(name, int(pixels[0]) if pixels else 2 * MOST_PIXELS, "")

@@ -24,7 +24,7 @@ def check_alike(cnn: ImageClassifier, model: CapsuleClassifier) -> None:
     Raises:
         CapsellaError: they do not.
     """
-    for what in ("image_size", "channels", "classes"):
+    for what in ("image_size", "channels", "classes", "value_range", "cut"):
         theirs, ours = getattr(cnn, what), getattr(model, what)
         if theirs != ours:
             raise CapsellaError(
@@ -50,7 +50,13 @@ class Beside:
     @property
     def facts(self) -> dict[str, Any]:
         """What a page says of it."""
-        return {"name": self.name, "network": self.cnn.name, "features": len(self.kept), "of": self.of}
+        return {
+            "name": self.name,
+            "network": self.cnn.name,
+            "features": len(self.kept),
+            "of": self.of,
+            "kept": self.kept.tolist(),
+        }
 
 
 def choose_features(name: str, cnn: ImageClassifier, images: UInt8[Tensor, "n c h w"]) -> Beside:

@@ -127,7 +127,7 @@ def parted(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClas
     """Of runs by their names those with capsules, and the CNN beside the only one, if there is one.
 
     Raises:
-        CapsellaError: a CNN without capsules or beside two runs, two CNNs, or one for other images or classes.
+        CapsellaError: a CNN without capsules or beside two runs, two CNNs, or one for or of other images.
     """
     own = {name: run for name, run in runs.items() if isinstance(run.model, CapsuleClassifier)}
     cnns = {name: run.model for name, run in runs.items() if name not in own}
@@ -135,9 +135,24 @@ def parted(runs: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, ImageClas
         capsules_of(next(iter(runs.values())))
     if cnns and len(runs) > 2:
         raise CapsellaError(f"a CNN stands beside one capsule network: give these two runs, got {', '.join(runs)}")
-    for cnn in cnns.values():
-        check_alike(cnn, capsules_of(next(iter(own.values()))))
+    for name, cnn in cnns.items():
+        first = next(iter(own.values()))
+        check_alike(cnn, capsules_of(first))
+        _check_split(name, runs[name], first)
     return own, cnns
+
+
+def _check_split(name: str, cnn: Run, first: Run) -> None:
+    """The CNN learned from the same images: else it might have seen those that are shown.
+
+    Raises:
+        CapsellaError: it did not.
+    """
+    if cnn.recipe.data != first.recipe.data and own_splits(cnn).digests() != own_splits(first).digests():
+        raise CapsellaError(
+            f"{name}: a CNN beside a capsule network must be trained on the same images as {first.folder}, so that the "
+            "images on the page are new to both; train it with the same data options"
+        )
 
 
 def page_content(

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from capsella.explain import OFFSETS, dimension_tweaks, explain_images
 from capsella.explain.image_grids import mosaic
 from capsella.explain.images import image_figure, image_figures
 from capsella.explain.tweaks import dial_range, offsets_across
+from capsella.explain.vote_distances import class_vote_distances, vote_distances_figure
 from capsella.models import create_model
 
 
@@ -98,6 +101,17 @@ def test_a_cnn_says_why_there_is_no_reconstruction(cnn):
     figure = image_figure(cnn, torch.rand(1, *cnn.image_size), "x.png")
     assert len(figure.axes) == 2
     assert "no decoder" in figure.axes[0].get_xlabel()
+
+
+def test_a_class_whose_name_is_not_utf_8_is_drawn(tmp_path):
+    """Names of folders are bytes."""
+    model = create_model(
+        "hinton2018_matrix_capsnet_small", image_size=32, classes=("a", os.fsdecode(b"caf\xe9"))
+    ).eval()
+    image = torch.rand(1, 32, 32)
+    votes = vote_distances_figure(class_vote_distances(model, image), model.classes)
+    for figure in (image_figure(model, image, "x", 1), votes):
+        figure.savefig(tmp_path / "x.png")
 
 
 def test_a_broken_file_is_named(capsnet, folder, tmp_path):

@@ -37,6 +37,21 @@ def random(*shape, dtype=np.uint8):
     return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype=dtype)
 
 
+def test_a_phone_s_picture_is_taken_and_judged_upright(grey):
+    """Its JPEG may hold a second picture, and lie on its side."""
+    wide, high = SIZE if isinstance(SIZE, tuple) else (SIZE, SIZE)
+    first, second = (Image.fromarray(random(2 * high, 3 * wide)) for _ in range(2))
+    for orientation, said in ((1, f"has {3 * wide}×{2 * high} pixels"), (6, f"has {2 * high}×{3 * wide} pixels")):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        buffer = io.BytesIO()
+        first.save(buffer, format="MPO", save_all=True, append_images=[second], exif=exif)
+        assert Image.open(buffer).n_frames == 2
+        pixels, sentences = read_upload(buffer.getvalue(), "p.jpg", grey)
+        assert pixels.shape[1:] == grey.image_size
+        assert said in sentences[0]
+
+
 def test_a_file_that_fits_is_taken_as_it_is(grey):
     pixels = random(SIZE, SIZE)
     image, said = read_upload(saved(pixels), "a.png", grey)

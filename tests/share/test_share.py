@@ -182,7 +182,7 @@ def test_a_cnn_stands_beside_the_capsules(run, cnn, tmp_path):
     shared = share_runs([cnn, run], tmp_path / "page.html", images=2)
     assert list(shared.images) == ["digits"]
     html = shared.path.read_text(encoding="utf-8")
-    assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192}' in html
+    assert '"beside":{"name":"plain-cnn","network":"sabour2017_cnn","features":16,"of":192,"kept":[' in html
 
 
 def test_features_of_changed_images(cnn):
@@ -205,6 +205,17 @@ def test_features_of_changed_images(cnn):
 def test_a_cnn_beside_two_runs_is_refused(run, plain_run, cnn):
     with pytest.raises(CapsellaError, match="beside one capsule network: give these two runs, got a, b, c"):
         parted({"a": run, "b": plain_run, "c": cnn})
+
+
+def test_a_cnn_that_learned_from_other_images_is_refused(run, cnn):
+    """It might have seen those on the page."""
+    other = replace(cnn, recipe=replace(cnn.recipe, data=replace(cnn.recipe.data, split_seed=7)))
+    with pytest.raises(CapsellaError, match="b: a CNN beside a capsule network must be trained on the same images"):
+        parted({"a": run, "b": other})
+    seen_otherwise = replace(cnn, model=copy.deepcopy(cnn.model))
+    seen_otherwise.model.value_range = (0.0, 4095.0)
+    with pytest.raises(CapsellaError, match=r"its value_range must be None, got \(0.0, 4095.0\)"):
+        parted({"a": run, "b": seen_otherwise})
 
 
 def test_a_cnn_for_other_classes_is_refused(run, cnn, tmp_path):

@@ -29,7 +29,8 @@ export function keptDrawing(run, image) {
 /**
  * `now(wish)` is a drawing or null, `guess(wish)` what it is likely to be, or null; a wish is { image, target, pose,
  * found, mayGuess }, of which `found` is the pose as the network gave it.
- * `later(target, poses, urgent)` is a promise of drawings. `quick`: whether every drawing is there at once.
+ * `later(target, poses, urgent)` is a promise of drawings; `urgent` is the wish of a reader who waits for one of them,
+ * or nothing. `quick`: whether every drawing is there at once.
  */
 export function makeArtist(run) {
   if (!run.decoder) return null;
@@ -45,7 +46,7 @@ export function makeArtist(run) {
 function makeSlowArtist(run, asked) {
   const shelf = makeShelf();
   const { most } = run.dials;
-  let last = null; // the pose that was drawn last for a reader, and of which class
+  let last = null; // the wish that was drawn last for a reader
 
   /** Levels of a drawing that was made before, or null. */
   function known(image, target, pose, turned) {
@@ -66,9 +67,10 @@ function makeSlowArtist(run, asked) {
     const start = known(image, target, found, false);
     const there = start && endsOf(target, found, away(pose), 1);
     if (!there) return null;
-    const passed = last?.target === target ? endsOf(target, found, away(last.pose), -1) : null;
-    const near = passed && shelf.get(target, last.pose);
-    return near ? guess(start, near, [...there, ...passed]) : guess(start, start, there);
+    const near = last && last.target === target && last.found.join() === found.join() ? last : null;
+    const passed = near && endsOf(target, found, away(near.pose), -1);
+    const drawn = passed && shelf.get(target, near.pose);
+    return drawn ? guess(start, drawn, [...there, ...passed]) : guess(start, start, there);
   }
   return {
     quick: false,
@@ -79,7 +81,7 @@ function makeSlowArtist(run, asked) {
       if (before.every(Boolean)) return before.map(inUnits);
       const pictures = await asked(target, poses, urgent);
       pictures.forEach((picture, k) => shelf.put(target, poses[k], picture));
-      if (urgent) last = { target, pose: poses[0] };
+      if (urgent) last = { target, pose: poses[0], found: urgent.found ?? poses[0] };
       return pictures;
     },
   };
@@ -103,7 +105,7 @@ export function makeEasel(artist, { show, wait, fail }) {
     const mine = wish;
     asking = true;
     try {
-      const [picture] = await artist.later(mine.target, [mine.pose], true);
+      const [picture] = await artist.later(mine.target, [mine.pose], mine);
       if (wish === mine) show(picture, "");
       else if (wish.image === mine.image && wish.target === mine.target && !artist.guess(wish)) show(picture, "late");
     } catch (error) {

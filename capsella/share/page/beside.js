@@ -6,7 +6,7 @@ import { plain } from "./words.js";
 
 /** A row of charts; `show(image, target, change, stop)`. */
 export function makeBeside(run) {
-  const { name, network, features, of } = run.beside;
+  const { name, network, features, of, kept } = run.beside;
   const sure = makeChart(`How sure ${name} is, at each amount`, () => [0, 0.5, 1]);
   const moving = makeChart(`Features of ${name}, at each amount`, (low, high) => [low, 0, high]);
   const legend = h("p", { class: "legend" });
@@ -29,7 +29,7 @@ export function makeBeside(run) {
     const { series, most, high } = seriesOf(run.its(image, `besideFeatures${change}`).row(), features);
     moving.show(series, -high, high, stop, stops);
     const which = features < of ? `the ${features} of its ${of} features that move most` : `its ${of} features`;
-    legend.replaceChildren(`${which}: `, ...namedMovers(most.map((k) => `feature ${k + 1}`)));
+    legend.replaceChildren(`${which}: `, ...namedMovers(most.map((k) => `feature ${kept[k] + 1}`)));
     const angle = run.its(image, `besideAngles${change}`).row()[stop];
     said.textContent =
       `${network} saw the same images. Of ${run.classes[target]} it is sure by ${plain(values[(stops - 1) / 2])} → ${plain(values[stop])}; ` +

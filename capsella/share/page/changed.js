@@ -155,18 +155,22 @@ function easelOn(run, canvas, caption) {
 
 /** Asks the network what becomes of an image, once the section is in sight; `done(image, failure)` when it is known. */
 function makeLooker(run, element, done) {
+  const asked = new Set(); // images that the network is looking at
   let wish = null;
   let seen = false;
   async function go() {
     if (!seen || !wish) return;
     const { image, facts } = wish;
     wish = null;
+    if (asked.has(image)) return;
+    asked.add(image);
     try {
       run.learn(image, await run.looker.changes(run.its(image, "images").row(), facts.predicted));
       done(image, "");
     } catch (error) {
       done(image, error.message);
     }
+    asked.delete(image);
   }
   if (run.looker) {
     new IntersectionObserver((entries) => {

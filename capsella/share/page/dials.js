@@ -48,10 +48,12 @@ function makeDial(index, name, most, shape, turn, refuse) {
     return !refusal;
   }
   number.addEventListener("focus", () => number.select());
+  const asItWas = () => (number.value = slider.element.getAttribute("aria-valuetext").split(",")[0]);
   number.addEventListener("change", () => {
-    if (!take()) number.value = slider.element.getAttribute("aria-valuetext").split(",")[0];
+    if (!take()) asItWas();
   });
   number.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") asItWas();
     if (event.key === "Enter" || event.key === "Escape") slider.element.focus();
   });
   slider.element.addEventListener("keydown", (event) => {

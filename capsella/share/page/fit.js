@@ -68,8 +68,51 @@ export function changesSaid(name, [h, w], [height, width], turnsGrey) {
   return said;
 }
 
+const text = (bytes, from, length) => String.fromCharCode(...bytes.subarray(from, from + length));
+const big = (bytes, at) => ((bytes[at] << 24) | (bytes[at + 1] << 16) | (bytes[at + 2] << 8) | bytes[at + 3]) >>> 0;
+
+/** Names of a PNG's chunks before its pixels. */
+function chunksOf(bytes) {
+  const names = [];
+  for (let at = 8; at + 8 <= bytes.length && names.at(-1) !== "IDAT"; at += 12 + big(bytes, at)) names.push(text(bytes, at + 4, 4));
+  return names;
+}
+
+/** How many pictures a GIF holds. */
+function picturesOf(bytes) {
+  const table = (flags) => (flags & 0x80 ? 3 * 2 ** ((flags & 7) + 1) : 0);
+  let at = 13 + table(bytes[10]);
+  let count = 0;
+  const skip = () => {
+    while (at < bytes.length && bytes[at]) at += 1 + bytes[at];
+    at += 1;
+  };
+  while (at < bytes.length && bytes[at] !== 0x3b) {
+    if (bytes[at] === 0x2c) {
+      count += 1;
+      at += 11 + table(bytes[at + 9]);
+    } else at += 2;
+    skip();
+  }
+  return count;
+}
+
+/** Why a browser would show another picture than the file holds, as a sentence; or "". It takes all files for 8 bits. */
+export function notAsItIs(name, bytes) {
+  const moves = `${name}: must be a single picture, and it is animated`;
+  if (text(bytes, 1, 3) === "PNG") {
+    if (bytes[24] === 16) return `${name}: has 16 bits a channel, of which a browser drops half; save it with 8 bits`;
+    return chunksOf(bytes).includes("acTL") ? moves : "";
+  }
+  if (text(bytes, 0, 3) === "GIF") return picturesOf(bytes) > 1 ? moves : "";
+  if (text(bytes, 8, 8) === "WEBPVP8X") return bytes[20] & 2 ? moves : "";
+  return "";
+}
+
 /** An image file: `values` [c h w] of 0..255, and what was `said` of the changes. */
 export async function readFile(file, [channels, ...size]) {
+  const problem = notAsItIs(file.name, new Uint8Array(await file.arrayBuffer()));
+  if (problem) throw new Error(problem);
   const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" }).catch(() => {
     throw new Error(`${file.name}: is damaged, or no image that this browser can read`);
   });
@@ -78,6 +121,8 @@ export async function readFile(file, [channels, ...size]) {
     throw new Error(`${file.name}: must have at most ${MOST_PIXELS / 1e6} megapixels, got ${width}×${height}`);
   }
   const pen = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d", { willReadFrequently: true });
+  pen.drawImage(bitmap, 0, 0);
+  const seesThrough = pen.getImageData(0, 0, width, height).data.some((value, k) => k % 4 === 3 && value < 255);
   pen.fillStyle = "black"; // behind what is transparent
   pen.fillRect(0, 0, width, height);
   pen.drawImage(bitmap, 0, 0);
@@ -85,5 +130,7 @@ export async function readFile(file, [channels, ...size]) {
   const planes = channelsOf(rgba, channels).map((plane) => resized(plane, [height, width], size));
   const values = new Uint8Array(channels * size[0] * size[1]);
   planes.forEach((plane, c) => values.set(plane, c * plane.length));
-  return { values, said: changesSaid(file.name, [height, width], size, channels === 1 && !isGrey(rgba)) };
+  const said = changesSaid(file.name, [height, width], size, channels === 1 && !isGrey(rgba));
+  if (seesThrough) said.push("what was transparent became black");
+  return { values, said };
 }

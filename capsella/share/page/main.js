@@ -196,9 +196,9 @@ function makePage(runs, { compared, alike }) {
 function playOnce({ views }) {
   if (location.hash.length > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   const timer = setTimeout(() => views[0].pane.playOnce(), 600);
-  const cancel = () => {
+  const cancel = ({ target }) => {
     clearTimeout(timer);
-    views.forEach(({ pane }) => pane.stop());
+    views.forEach(({ pane }) => pane.interrupt(target));
   };
   for (const kind of ["pointerdown", "keydown"]) addEventListener(kind, cancel, { once: true, capture: true });
 }

@@ -210,7 +210,7 @@ export function makePane(run, change, bring) {
     changed.show(view, state);
     routing.show(view, state);
   }
-  return { element, show, showAll, say, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop };
+  return { element, show, showAll, say, playOnce: () => run.artist?.quick && tools.play(), stop: tools.stop, interrupt: tools.interrupt };
 }
 
 /** A file that is dropped on the view is looked at. */

@@ -54,6 +54,12 @@ export function makeTools(run, dials, change, { drawn, settled }) {
     playing = null;
     play.textContent = "Play the strongest dial";
   }
+  /** The reader did something else than to press the button: the dial is as it was before it was played. */
+  function interrupt(target) {
+    if (playing === null || play.contains(target)) return;
+    stop();
+    change({ offsets: { [dials.strongest()]: 0 } });
+  }
   /** The dial that was turned last, or the strongest, through its whole range; then it is as before. */
   function sweep() {
     stop();
@@ -76,7 +82,7 @@ export function makeTools(run, dials, change, { drawn, settled }) {
     view = next;
     reset.disabled = next.turnedDials === 0;
   }
-  return { element, show, play: () => dials && start(), stop };
+  return { element, show, play: () => dials && start(), stop, interrupt };
 }
 
 /** "number 3 +0.25, number 5 −0.10", or "". */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { changesSaid } from "../../../capsella/share/page/fit.js";
+import { changesSaid, notAsItIs } from "../../../capsella/share/page/fit.js";
 import { makeNetwork } from "../../../capsella/share/page/network.js";
 
 /** A thread whose network of two classes is as sure of each as the first two pixels are bright; its poses are these. */
@@ -40,4 +40,26 @@ test("what was done to a file is said, and nothing where nothing was done", () =
     "its colours became grey, which is what the network takes",
   ]);
   assert.match(changesSaid("a.png", [16, 20], [8, 8], false)[0], /20×16 pixels: the middle was cut out and resized/);
+});
+
+// Of 2×3 pixels, as Pillow writes them.
+const FILES = {
+  "plain.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAAAAACcgYFdAAAAEUlEQVR4nGO8cYpl1SEGPy4AE3ADbIPO1oEAAAAASUVORK5CYII=",
+  "deep.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADEAAAAADMEV0eAAAAF0lEQVR4nGPg4OPcwsReyfSd6fe0v+wAGwkE5hsKSwwAAAAASUVORK5CYII=",
+  "moves.png": "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAAAAACcgYFdAAAACGFjVEwAAAACAAAAAPONk3AAAAAaZmNUTAAAAAAAAAACAAAAAwAAAAAAAAAAAAAAAQAAYJrBuQAAABFJREFUeJxjvHGKZdUhBj8uABNwA2yDztaBAAAAGmZjVEwAAAABAAAAAgAAAAMAAAAAAAAAAAAAAAEAAPvpK20AAAAVZmRBVAAAAAJ4nGMQZmGSPM2w9AUABqQCizRS/YgAAAAASUVORK5CYII=",
+  "plain.gif": "R0lGODdhAgADAIIAAAoKCkRERE5OToKCgqKiotjY2AAAAAAAACwAAAAAAgADAAAICQALEBgQQACAgAA7",
+  "moves.gif": "R0lGODdhAgADAIIAAAoKCkRERE5OToKCgqKiotjY2AAAAAAAACwAAAAAAgADAAAICQALEBgQQACAgAAh+QQBAAAGACwAAAAAAgADAIIEBAQTExMsLCylpaXPz8/o6OgAAAAAAAAICQADABBAYECBgAA7",
+  "plain.webp": "UklGRjIAAABXRUJQVlA4ICYAAACwAQCdASoCAAMAAUAmJaQAAudg2cwAAP72/sf590Y9r9cGgAAAAA==",
+  "moves.webp": "UklGRvQAAABXRUJQVlA4WAoAAAACAAAAAQAAAgAAQU5JTQYAAAAAAAAAAABBTk1GPAAAAAAAAAAAAAEAAAIAAAAAAAJWUDggJAAAAJABAJ0BKgIAAwABQCYlpAADXxDkIAD+9f5/9+cova/ZZ2AAAEFOTUaEAAAAAAAAAAAAAQAAAgAAAAAAAFZQOCBsAAAAVAEAnQEqAgADAAAAJiWkAAWMAAD++QEcE//UI/+zn/xL16v/9ml//9XP/Wn/i87+cyj/hfv72Bc+m43n/+vx/L3i/p2N//X4/l7xf07G//r8fy94v6ef/wt/k7WL/8Lf5O2U/8Lf5O1MAAAA",
+  "plain.jpg": "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwg",
+};
+
+test("files that a browser would show otherwise are refused", () => {
+  const problem = (name) => notAsItIs(name, Uint8Array.from(Buffer.from(FILES[name], "base64")));
+  for (const name of ["plain.png", "plain.gif", "plain.webp", "plain.jpg"]) assert.equal(problem(name), "");
+  assert.equal(problem("deep.png"), "deep.png: has 16 bits a channel, of which a browser drops half; save it with 8 bits");
+  for (const name of ["moves.png", "moves.gif", "moves.webp"]) {
+    assert.equal(problem(name), `${name}: must be a single picture, and it is animated`);
+  }
+  assert.equal(notAsItIs("cut.gif", Uint8Array.from(Buffer.from(FILES["moves.gif"], "base64").subarray(0, 30))), "");
 });
