@@ -22,6 +22,8 @@ NOT_RUN = "not run"
 """The cell of a row whose training was left out."""
 SHORT = "short"
 """What stands behind a number of the small budget."""
+_GAP = "gap"
+_NUMBER = re.compile(r"[+-]?\d")
 _OURS = re.compile(r"\bours( %)?$")  # heads of what trained networks reached, beside what a paper prints
 
 
@@ -190,13 +192,14 @@ def draw_table(values: dict[str, Any]) -> Table:
 def marked_cells(values: dict[str, Any], mark: str = SHORT) -> list[list[str]]:
     """The cells of a table's JSON; at the small budget, what networks reached says in its cell how they were trained.
 
-    >>> small = {"heads": ["data", "paper %", "ours %"], "command": "capsella table x --budget small"}
-    >>> marked_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10"]}]})
-    [['MNIST', '0.25', '3.10 (short)']]
+    >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella table x --budget small"}
+    >>> marked_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
+    [['MNIST', '0.25', '3.10 (short)', '+2.85 (short)']]
     """
-    marked = ours_columns(values) if is_short(values) else []
+    gaps = [at for at, head in enumerate(values["heads"]) if head == _GAP]
+    marked = [*ours_columns(values), *gaps] if is_short(values) else []
     return [
-        [f"{cell} ({mark})" if at in marked and cell[:1].isdigit() else cell for at, cell in enumerate(row["cells"])]
+        [f"{cell} ({mark})" if at in marked and _NUMBER.match(cell) else cell for at, cell in enumerate(row["cells"])]
         for row in values["rows"]
     ]
 

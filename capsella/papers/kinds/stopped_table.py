@@ -57,13 +57,20 @@ class StoppedRow(Row):
 
     label: what the row says, the network last. paper: the published errors in per cent, as it was stopped and under the
     change; None where there are none. impossible: sources whose images cannot make this row, each with the sentence
-    that says why. stops: sources on whose images the network stops at another error, in per cent.
+    that says why. stops: sources on whose images the network stops at another error, in per cent. other_stop: that
+    error, on such a source: what was reached is then no number to hold against the paper's.
     """
 
     label: tuple[str, ...]
     paper: tuple[float, float] | None
     impossible: Mapping[str, str] = field(default_factory=dict)
     stops: Mapping[str, float] = field(default_factory=dict)
+    other_stop: float | None = None
+
+    @property
+    def mark(self) -> str:
+        """What stands behind a number in its cell."""
+        return "" if self.other_stop is None else f" (at {self.other_stop:g} %)"
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class StoppedTable(FolderTable):
                 paper = row.paper if source.startswith(row.recipe.data.name) else None
                 stop = row.stops.get(source, row.recipe.stop_at_error)
                 recipe = dataclasses.replace(row.recipe, data=data, stop_at_error=stop)
-                rows.append(dataclasses.replace(row, recipe=recipe, paper=paper))
+                rows.append(dataclasses.replace(row, recipe=recipe, paper=paper, other_stop=row.stops.get(source)))
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
         stops = dict.fromkeys(
             f"On {source} they stop at {row.stops[source]:g} % instead." for row in rows if source in row.stops
@@ -190,8 +197,9 @@ class StoppedTable(FolderTable):
             cells = [*row.label, "–", *self._beside(row.paper, "g", [NOT_RUN, NOT_RUN], None)]
             return {"cells": cells, "slugs": [row.slug] * 2, "paper": self._by_key(row.paper), "runs": runs}
         errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
-        ours = [mean_cell(one) for one in errors]
-        cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, _mean(errors[1]))]
+        ours = [mean_cell(one) + row.mark for one in errors]
+        changed = _mean(errors[1]) if row.other_stop is None else None
+        cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, changed)]
         slugs, keys = [row.slug] * len(self.errors_on), [on.key for on in self.errors_on]
         return {"cells": cells, "slugs": slugs, "keys": keys, "paper": self._by_key(row.paper), "runs": runs}
 
@@ -210,7 +218,8 @@ class StoppedTable(FolderTable):
             stopped, cells = NOT_RUN, self._beside(paper, "+.2f", ["–", "–"], None)
         elif all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
             stopped = "all"
-            cells = self._beside(paper, "+.2f", [mean_cell(values, signed=True) for values in errors], _mean(errors[1]))
+            ours = [mean_cell(values, signed=True) + one.mark for values in errors]
+            cells = self._beside(paper, "+.2f", ours, _mean(errors[1]) if one.other_stop is None else None)
         else:
             stopped, cells = "not all: not compared", self._beside(paper, "+.2f", ["–", "–"], None)
         label = [*one.label[:-1], f"{other.label[-1]} − {one.label[-1]}"]

@@ -87,6 +87,18 @@ def test_rows_that_stop_elsewhere_on_a_source():
     assert [row.recipe.stop_at_error for row in table.on("mnist").rows] == [row.recipe.stop_at_error for row in ROWS]
 
 
+def test_numbers_of_another_stop_say_so_and_have_no_gap(tmp_path):
+    rows = tuple(dataclasses.replace(row, other_stop=60.0) for row in ROWS)
+    values = tiny_table(rows=rows).run(tmp_path, (0,), "capsella table …", QUIET)
+    for row in values["rows"]:
+        assert all(row["cells"][at].endswith(" (at 60 %)") for at in (4, 6))
+        assert row["cells"][3] != "–"
+        assert row["cells"][7] == "–"
+    table = tiny_table(rows=tuple(dataclasses.replace(row, stops={"wine": 7.0}) for row in ROWS))
+    assert [row.other_stop for row in table.on("wine").rows] == [7.0, 7.0]
+    assert [row.other_stop for row in table.on("mnist").rows] == [None, None]
+
+
 def test_images_of_another_name_have_no_published_errors(tmp_path):
     rows = [dataclasses.replace(row, paper=None) for row in ROWS]
     values = tiny_table(rows=tuple(rows)).run(tmp_path, (0,), "capsella table …", QUIET)
