@@ -11,7 +11,7 @@ from capsella.errors import at_least
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import check_decoder, inference
-from capsella.routing import EMRouting
+from capsella.routing import LogisticRouting
 from capsella.types import Capsules
 
 OFFSETS = tuple(step / 20 for step in range(-5, 6))  # −0.25, −0.20, … 0.25, as in the paper's figure
@@ -22,9 +22,9 @@ def dial_range(model: ImageClassifier) -> float:
     """How far a pose element is moved either way to see what it stands for.
 
     0.25 (Sabour et al. 2017, Fig. 4); 0.4 for Forslöv's networks with dynamic routing, and 5 where EM routes the class
-    capsules (Forslöv 2018, Figures 35 and 36): no squash holds those poses below 1.
+    capsules (Forslöv 2018, Figures 35 and 36), or another routing by Gaussians: no squash holds those poses below 1.
     """
-    if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, EMRouting):
+    if isinstance(model, CapsuleClassifier) and isinstance(model.class_routing, LogisticRouting):
         return 5.0
     return 0.4 if model.name.startswith("forslov2018_") else 0.25
 

@@ -152,8 +152,7 @@ def _check_norm(norm: str | None, routing: Routing) -> None:
         raise ValueError(f"norm: must be 'batch' or None, got {norm!r}")
     if not isinstance(routing, LogisticRouting):
         raise ValueError(
-            "norm: must be None where activations are lengths, which have no log-odds to normalise, as with "
-            f"routing {routing.name!r}; got {norm!r}"
+            f"norm: must be None for routing {routing.name!r}, which has no log-odds to normalise; got {norm!r}"
         )
 
 

@@ -158,7 +158,7 @@ def test_exported_layers_agree() -> None:
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("name", sorted(set(ROUTINGS) - set(LOGISTIC)))
 def test_lengths_have_no_log_odds(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"norm: must be None where activations are lengths.* '{name}'; got 'batch'"):
+    with pytest.raises(ValueError, match=rf"norm: must be None for routing '{name}', .*; got 'batch'"):
         layer(name)
     bare = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=ROUTINGS[name]())
     with pytest.raises(ValueError, match=f"routing: must be one whose activations are of log-odds, got '{name}'"):

@@ -58,7 +58,7 @@ def test_all_capsules_are_normalised() -> None:
 def test_other_routings() -> None:
     create_model("ribeiro2020_capsnet", routing=EMRouting(competition="types"))
     create_model("ribeiro2020_capsnet", routing=DynamicRouting(), norm=None)
-    with pytest.raises(ValueError, match="norm: must be None where activations are lengths"):
+    with pytest.raises(ValueError, match="norm: must be None for routing"):
         create_model("ribeiro2020_capsnet", routing=DynamicRouting())
 
 

@@ -55,7 +55,7 @@ def test_the_algorithm(backend: str, iterations: int, epsilon: float) -> None:
     for image in range(2):
         expected = algorithm(votes[image] + bias, f[image], gain, cost, iterations, epsilon)
         for ours, theirs in zip(routed, expected, strict=True):
-            np.testing.assert_allclose(ours[image].numpy(), theirs, rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(ours[image].numpy(), theirs, rtol=1e-9, atol=1e-9)
 
 
 @every_backend

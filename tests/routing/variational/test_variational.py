@@ -68,7 +68,7 @@ def test_the_equations(backend: str, iterations: int, options: str) -> None:
     for image in range(2):
         expected = equations(votes[image].numpy(), a[image].numpy(), bias.numpy(), iterations, **OPTIONS[options])
         for ours, theirs in zip(routed, expected, strict=True):
-            np.testing.assert_allclose(ours[image].numpy(), theirs, rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(ours[image].numpy(), theirs, rtol=1e-9, atol=1e-9)
 
 
 def test_one_child_by_hand() -> None:
