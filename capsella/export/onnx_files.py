@@ -90,8 +90,10 @@ def _name_batch(proto: Any) -> None:
                 dimension.dim_param = "batch"
 
 
-def load_onnx(path: str | Path, threads: int | None = None) -> Activations:
+def load_onnx(path: str | Path, threads: int | None = None, output: str = "activations") -> Activations:
     """An ONNX file in ONNX Runtime, on the CPU with this many threads (default: as many as PyTorch has).
+
+    output: "activations", or "reconstruction" of a file that has it.
 
     Raises:
         CapsellaError: ONNX Runtime is not installed, or cannot read the file.
@@ -107,7 +109,7 @@ def load_onnx(path: str | Path, threads: int | None = None) -> Activations:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise CapsellaError(f"{path}: ONNX Runtime cannot read it: {error}") from error
-    return lambda images: torch.from_numpy(session.run(["activations"], {"images": images.numpy()})[0])
+    return lambda images: torch.from_numpy(session.run([output], {"images": images.numpy()})[0])
 
 
 def read_onnx_description(path: str | Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from capsella.models.inference import inference
 
 Precision = Literal["float32", "float16", "int8"]
 Activations = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b classes"]]
+Reconstructions = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b c h w"]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Parity:
 
     images: their number. difference: the largest of any activation. flips: images with another class.
     error, exported_error: share of images classified wrong by PyTorch and by the exported network, in per cent.
+    drawn: the largest difference of any pixel of the reconstructions, of images that have the same class in both; None
+    of a file without them.
     """
 
     images: int
@@ -58,11 +61,12 @@ class Parity:
     error: float
     exported_error: float
     tolerance: Tolerance
+    drawn: float | None = None
 
     @property
     def holds(self) -> bool:
-        """Both are within the tolerance."""
-        within = self.difference <= self.tolerance.difference
+        """All are within the tolerance, of which the pixels' is the activations'."""
+        within = self.difference <= self.tolerance.difference and (self.drawn or 0.0) <= self.tolerance.difference
         return within and 100 * self.flips <= self.tolerance.flips * self.images
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,15 +74,21 @@ class Parity:
         return {**asdict(self), "holds": self.holds}
 
     def __str__(self) -> str:
+        drawn = "" if self.drawn is None else f"largest pixel difference of reconstructions {self.drawn:.2g}, "
         return (
-            f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), "
+            f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), {drawn}"
             f"other label for {self.flips} of {self.images} images (at most {self.tolerance.flips:g} %), "
             f"error {self.error:.2f} % in PyTorch and {self.exported_error:.2f} % exported"
         )
 
 
 def compare(
-    model: ImageClassifier, exported: Activations, images: ImageSet, tolerance: Tolerance, batch_size: int = 64
+    model: ImageClassifier,
+    exported: Activations,
+    images: ImageSet,
+    tolerance: Tolerance,
+    batch_size: int = 64,
+    drawn: Reconstructions | None = None,
 ) -> Parity:
     """Run both on every image.
 
@@ -90,6 +100,7 @@ def compare(
         images: labelled, of the model's size.
         tolerance: what may differ.
         batch_size: images at a time.
+        drawn: from the same images to the exported network's reconstructions, where it has them.
 
     Raises:
         ValueError: no images, or of another size.
@@ -98,13 +109,17 @@ def compare(
     if len(images) == 0:
         raise ValueError("images: must hold at least one to compare on, got none")
     model.check_images(images.images)
-    ours, theirs = [], []
+    ours, theirs, apart = [], [], []
     first, rest = torch.arange(len(images)).split([1, len(images) - 1])
     with inference(model) as device:
         for part, *_ in chain(batches(images, 1, order=first), batches(images, batch_size, order=rest)):
-            ours.append(model(part.to(device)).activations.float().cpu())
+            output = model(part.to(device))
+            ours.append(output.activations.float().cpu())
             theirs.append(exported(part))
             _check_answer(theirs[-1], ours[-1])
+            if drawn is not None and output.reconstruction is not None:
+                alike = ours[-1].argmax(1) == theirs[-1].argmax(1)  # else another capsule is drawn
+                apart.append((drawn(part) - output.reconstruction.float().cpu())[alike].flatten())
     a, b = torch.cat(ours), torch.cat(theirs)
     labels = images.labels
     return Parity(
@@ -114,6 +129,7 @@ def compare(
         error=100 * float((a.argmax(1) != labels).double().mean()),
         exported_error=100 * float((b.argmax(1) != labels).double().mean()),
         tolerance=tolerance,
+        drawn=float(torch.cat(apart).abs().max()) if apart and torch.cat(apart).numel() else None,
     )
 
 

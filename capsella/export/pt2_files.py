@@ -38,8 +38,10 @@ def write_pt2(
     return description
 
 
-def load_pt2(path: str | Path) -> tuple[Activations, dict[str, Any]]:
+def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, Any]]:
     """A .pt2 file as a function, and what it says of itself; the native kernels that it may call are registered first.
+
+    output: 0 for activations, 1 for reconstructions of a file that has them.
 
     Raises:
         CapsellaError: the file cannot be read, or calls native kernels and there are none here.
@@ -58,9 +60,9 @@ def load_pt2(path: str | Path) -> tuple[Activations, dict[str, Any]]:
         raise CapsellaError(f"{path}: cannot be loaded as a .pt2 file: {error}{reason}") from error
     description: dict[str, Any] = json.loads(extra[f"{KEY}.json"] or "{}")
 
-    def activations(images: torch.Tensor) -> torch.Tensor:
+    def run(images: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            answer: torch.Tensor = module(images)[0]
+            answer: torch.Tensor = module(images)[output]
         return answer
 
-    return activations, description
+    return run, description

@@ -9,7 +9,16 @@ from capsella.data.images import ImageSet
 from capsella.data.split.sets import Splits, single_images
 from capsella.errors import unknown_name
 from capsella.export.onnx_files import load_onnx, write_onnx
-from capsella.export.parity import TOLERANCES, Activations, Parity, Precision, Tolerance, check_parity, compare
+from capsella.export.parity import (
+    TOLERANCES,
+    Activations,
+    Parity,
+    Precision,
+    Reconstructions,
+    Tolerance,
+    check_parity,
+    compare,
+)
 from capsella.export.pt2_files import load_pt2, write_pt2
 from capsella.export.reduced import write_float16, write_int8
 from capsella.files import write_json, write_whole
@@ -70,8 +79,9 @@ def export_model(
     result: list[tuple[dict[str, Any], Parity]] = []
 
     def write(temporary: Path) -> None:
-        exported, description = _written(model, temporary, train, format, precision, reconstruction, facts)
-        check_parity(parity := compare(model, exported, test, tolerance or TOLERANCES[precision]))
+        description = _written(model, temporary, train, format, precision, reconstruction, facts)
+        run, drawn = _read_back(temporary, format, reconstruction)
+        check_parity(parity := compare(model, run, test, tolerance or TOLERANCES[precision], drawn=drawn))
         result.append((description, parity))
 
     write_whole(path, write)
@@ -88,13 +98,18 @@ def _written(
     precision: Precision,
     reconstruction: bool,
     facts: dict[str, Any] | None,
-) -> tuple[Activations, dict[str, Any]]:
-    """The file, read back, and its description."""
+) -> dict[str, Any]:
+    """The file; returns its description."""
     if format == "pt2":
-        description = write_pt2(model, path, reconstruction=reconstruction, facts=facts)
-        return load_pt2(path)[0], description
-    description = write_onnx_as(precision, model, path, train, reconstruction, facts)
-    return load_onnx(path), description
+        return write_pt2(model, path, reconstruction=reconstruction, facts=facts)
+    return write_onnx_as(precision, model, path, train, reconstruction, facts)
+
+
+def _read_back(path: Path, format: Format, reconstruction: bool) -> tuple[Activations, Reconstructions | None]:
+    """What the file answers, by each of its outputs."""
+    if format == "pt2":
+        return load_pt2(path)[0], load_pt2(path, 1)[0] if reconstruction else None
+    return load_onnx(path), load_onnx(path, output="reconstruction") if reconstruction else None
 
 
 def _check(format: str, precision: str) -> None:

@@ -46,6 +46,24 @@ def test_what_is_the_same_holds_with_no_tolerance_at_all():
     check_parity(parity)
 
 
+def test_reconstructions_are_compared_where_classes_agree():
+    class Drawing(Darkness):
+        def forward(self, images, labels=None):
+            return super().forward(images)._replace(reconstruction=images)
+
+    def drawn(part):
+        wrong = (part.mean((1, 2, 3)) * 255).round() == 126  # the one that gets another class
+        return part + 0.3 * wrong[:, None, None, None] - 0.05
+
+    parity = compare(Drawing(), shifted(0.02), IMAGES, Tolerance(0.06, 100.0), drawn=drawn)
+    assert parity.flips == 1
+    assert parity.drawn == pytest.approx(0.05, abs=1e-6)
+    assert parity.holds
+    parity = compare(Drawing(), shifted(0.02), IMAGES, Tolerance(0.04, 100.0), drawn=drawn)
+    with pytest.raises(CapsellaError, match="largest pixel difference of reconstructions 0.05, other label"):
+        check_parity(parity)
+
+
 def test_differences_flips_and_errors_are_counted():
     parity = compare(MODEL, shifted(0.02), IMAGES, Tolerance(0.5, 100.0), batch_size=4)
     assert parity.difference == pytest.approx(0.02, abs=1e-6)

@@ -14,6 +14,7 @@ import capsella
 from capsella import _native
 from capsella.errors import CapsellaError
 from capsella.export import export_model, load_pt2, write_pt2
+from capsella.export import ship as export_ship
 from capsella.export.graph import operators, traced, with_backend
 from capsella.models import create_model
 from capsella.routing import EMRouting, RandomRouting
@@ -83,6 +84,21 @@ def test_a_file_that_is_none(tmp_path):
     (tmp_path / "x.pt2").write_text("no zip")
     with pytest.raises(CapsellaError, match=r"x\.pt2: cannot be loaded as a \.pt2 file"):
         load_pt2(tmp_path / "x.pt2")
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
+def test_the_second_output_is_compared_before_a_file_counts(model, splits, tmp_path, format, monkeypatch):
+    if format == "onnx":
+        pytest.importorskip("onnxscript", reason="needs the extra `export`")
+    exported = export_model(model, splits, tmp_path / "x", format=format, reconstruction=True)
+    assert 0 <= exported.parity.drawn < 1e-5
+    compared = export_ship.compare
+    monkeypatch.setattr(
+        export_ship, "compare", lambda *given, drawn: compared(*given, drawn=lambda part: drawn(part) + 0.01)
+    )
+    with pytest.raises(CapsellaError, match="largest pixel difference of reconstructions 0.01"):
+        export_model(model, splits, tmp_path / "y", format=format, reconstruction=True)
+    assert not (tmp_path / "y").exists()
 
 
 def test_the_reconstruction_is_a_second_output(model, tmp_path):
