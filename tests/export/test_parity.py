@@ -60,7 +60,7 @@ def test_reconstructions_are_compared_where_classes_agree():
     assert parity.drawn == pytest.approx(0.05, abs=1e-6)
     assert parity.holds
     parity = compare(Drawing(), shifted(0.02), IMAGES, Tolerance(0.04, 100.0), drawn=drawn)
-    with pytest.raises(CapsellaError, match="largest pixel difference of reconstructions 0.05, other label"):
+    with pytest.raises(CapsellaError, match=r"largest pixel difference of reconstructions 0\.05, other label"):
         check_parity(parity)
 
 

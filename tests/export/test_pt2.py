@@ -96,7 +96,7 @@ def test_the_second_output_is_compared_before_a_file_counts(model, splits, tmp_p
     monkeypatch.setattr(
         export_ship, "compare", lambda *given, drawn: compared(*given, drawn=lambda part: drawn(part) + 0.01)
     )
-    with pytest.raises(CapsellaError, match="largest pixel difference of reconstructions 0.01"):
+    with pytest.raises(CapsellaError, match=r"largest pixel difference of reconstructions 0\.01"):
         export_model(model, splits, tmp_path / "y", format=format, reconstruction=True)
     assert not (tmp_path / "y").exists()
 
