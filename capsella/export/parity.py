@@ -109,7 +109,24 @@ def compare(
     if len(images) == 0:
         raise ValueError("images: must hold at least one to compare on, got none")
     model.check_images(images.images)
-    ours, theirs, apart = [], [], []
+    labels = images.labels
+    (a, b), apart = _answers(model, exported, images, batch_size, drawn)
+    return Parity(
+        images=len(images),
+        difference=float((a - b).abs().max()),
+        flips=int((a.argmax(1) != b.argmax(1)).sum()),
+        error=100 * float((a.argmax(1) != labels).double().mean()),
+        exported_error=100 * float((b.argmax(1) != labels).double().mean()),
+        tolerance=tolerance,
+        drawn=float(apart.abs().max()) if len(apart) else None,
+    )
+
+
+def _answers(
+    model: ImageClassifier, exported: Activations, images: ImageSet, batch_size: int, drawn: Reconstructions | None
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Activations of both, and by how much the pixels of reconstructions differ, of images of one class in both."""
+    ours, theirs, apart = [], [], [torch.empty(0)]
     first, rest = torch.arange(len(images)).split([1, len(images) - 1])
     with inference(model) as device:
         for part, *_ in chain(batches(images, 1, order=first), batches(images, batch_size, order=rest)):
@@ -120,17 +137,7 @@ def compare(
             if drawn is not None and output.reconstruction is not None:
                 alike = ours[-1].argmax(1) == theirs[-1].argmax(1)  # else another capsule is drawn
                 apart.append((drawn(part) - output.reconstruction.float().cpu())[alike].flatten())
-    a, b = torch.cat(ours), torch.cat(theirs)
-    labels = images.labels
-    return Parity(
-        images=len(images),
-        difference=float((a - b).abs().max()),
-        flips=int((a.argmax(1) != b.argmax(1)).sum()),
-        error=100 * float((a.argmax(1) != labels).double().mean()),
-        exported_error=100 * float((b.argmax(1) != labels).double().mean()),
-        tolerance=tolerance,
-        drawn=float(torch.cat(apart).abs().max()) if apart and torch.cat(apart).numel() else None,
-    )
+    return (torch.cat(ours), torch.cat(theirs)), torch.cat(apart)
 
 
 def _check_answer(answer: Tensor, expected: Tensor) -> None:

@@ -65,8 +65,7 @@ def export_model(
         path: the file, written only if it passes; PATH.json beside it gets description and parity.
         format: "onnx", or "pt2" for `torch.export` with the native kernels.
         precision: "float32"; of ONNX also "float16" and "int8".
-        reconstruction: with the decoder.
-        tolerance: what may differ; default: `TOLERANCES[precision]`.
+        reconstruction: with the decoder. tolerance: what may differ; default: `TOLERANCES[precision]`.
         facts: more entries for the description.
 
     Raises:

@@ -34,7 +34,7 @@ def sabour2017_capsnet(
         channels, classes: of the image, and their names. routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
-        evenly_routed: the primary capsules and first weights of the authors' code (`PrimaryCapsules`).
+        evenly_routed: primary capsules and the convolutions' first weights as in the authors' code (`PrimaryCapsules`).
         class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code. reconstruction: the decoder.
         decoder_width: units before the decoder's pixels, from 2 on, and half as many before those; 1024 in the paper.
     """

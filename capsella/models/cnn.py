@@ -72,11 +72,12 @@ def sabour2017_affnist_cnn(
     classes: tuple[str, ...] = tuple("0123456789"),
     dropout: float = 0.5,
 ) -> ConvolutionalClassifier:
-    """A CNN for the comparison on affNIST (Sabour et al. 2017, §5.1): 13.48 M parameters, as CapsNet's at 40×40×1.
+    """A CNN for the comparison on affNIST (Sabour et al. 2017, §5.2): 13.48 M parameters, as CapsNet's at 40×40×1.
 
-    The paper says "a traditional convolutional model with a similar number of parameters" and no more. This is its
-    MNIST baseline, 5×5 convolutions of 256, 256 and 128 channels, with a 2×2 max-pool after the first and the second,
-    without which the dense layer alone would have 67 M, and with dense layers of 848 and 192.
+    The paper says "a traditional convolutional model with a similar number of parameters", with max-pooling and
+    dropout, and no more. This is its MNIST baseline, 5×5 convolutions of 256, 256 and 128 channels, with a 2×2 max-pool
+    after the first and the second, without which the dense layer alone would have 67 M, and with dense layers of 848
+    and 192.
 
     Args:
         image_size: (height, width), at least 4×4; the paper's is 40×40.

@@ -25,7 +25,7 @@ def hinton2018_matrix_capsnet(
     *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
     routing: Routing = EMRouting(), pose: PoseKind = "matrix", pose_elements: int = 16,
     coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
-    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
+    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False, maps: int | None = None,
 ) -> CapsuleClassifier:  # fmt: skip
     """The network of Figure 1, A = B = C = D = 32: 316,394 parameters at one channel, 5 classes (paper: 310 K).
 
@@ -42,10 +42,12 @@ def hinton2018_matrix_capsnet(
         brightness: in training, add to each image a number of up to this, either way, in its standard deviations.
         contrast: in training, scale each image about its mean by a factor of 1 ± up to this.
         reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
+        maps: of the first convolution, None for A; the paper's network for CIFAR-10 has 256.
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    types = (maps or 32, 32, 32, 32)
     return _matrix_capsnet(
-        (32, 32, 32, 32), prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
+        types, prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
     )
 
 
@@ -54,15 +56,16 @@ def hinton2018_matrix_capsnet_small(
     *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
     routing: Routing = EMRouting(), pose: PoseKind = "matrix", pose_elements: int = 16,
     coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
-    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
+    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False, maps: int | None = None,
 ) -> CapsuleClassifier:  # fmt: skip
     """The paper's smaller network, A = 64, B = 8, C = D = 16: 67,154 parameters (68 K in the paper), 2.2 % there.
 
     Args as for `hinton2018_matrix_capsnet`.
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    types = (maps or 64, 8, 16, 16)
     return _matrix_capsnet(
-        (64, 8, 16, 16), prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
+        types, prepare, channels, classes, routing, pose, pose_elements, coordinate_addition, reconstruction
     )
 
 

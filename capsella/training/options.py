@@ -174,6 +174,8 @@ class OptimizerOptions:
     """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it."""
     decay_steps: int = 2000
     """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code."""
+    least_rate: float = 0.0
+    """The exponential schedule falls no lower than this."""
     l2: float = 0.0
     """L2 penalty on all weights, as Adam's and SGD's weight decay."""
     gradient_clip: float | None = None
@@ -198,7 +200,7 @@ class OptimizerOptions:
         rise = all(a < b for a, b in pairwise((0.0, *self.drops, 1.0)))
         require(rise, "rise within (0, 1)", drops=self.drops)
         require(bool(self.drops) or self.schedule != "steps", "be given for the schedule of steps", drops=self.drops)
-        not_negative(warmup_steps=self.warmup_steps, l2=self.l2)
+        not_negative(warmup_steps=self.warmup_steps, l2=self.l2, least_rate=self.least_rate)
         require(self.ema is None or 0 < self.ema < 1, "be between 0 and 1, both excluded, or None", ema=self.ema)
         clip = self.gradient_clip
         require(clip is None or clip > 0, "be above 0 or None", gradient_clip=clip)
@@ -213,7 +215,7 @@ class OptimizerOptions:
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "exponential":
-            return float(self.learning_rate * self.decay ** (step / self.decay_steps))
+            return float(max(self.least_rate, self.learning_rate * self.decay ** (step / self.decay_steps)))
         if self.schedule == "steps":
             dropped = sum(step >= share * total_steps for share in self.drops)
             return float(self.learning_rate * self.decay**dropped)

@@ -159,6 +159,22 @@ def test_the_learning_rate_decays_smoothly():
     options = OptimizerOptions(learning_rate=0.5, decay=0.25, decay_steps=10)
     assert [options.rate_at(step, 100) for step in (0, 5, 10, 20)] == pytest.approx([0.5, 0.25, 0.125, 0.03125])
     assert OptimizerOptions(learning_rate=0.5, decay=1.0).rate_at(10**6, 10**7) == 0.5
+    floored = dataclasses.replace(options, least_rate=0.1)
+    assert [floored.rate_at(step, 100) for step in (10, 20)] == pytest.approx([0.125, 0.1])
+    with pytest.raises(ValueError, match="least_rate: must not be negative, got -1"):
+        dataclasses.replace(options, least_rate=-1.0)
+
+
+def test_efficient_capsnet_learns_as_its_authors_had_it():
+    """Their rate falls to a tenth and stays there."""
+    optimizer = get_recipe("mazzia2021-mnist").optimizer
+    rates = [optimizer.rate_at(epoch * 3375, 150 * 3375) for epoch in (0, 1, 75, 76, 149)]
+    assert rates == pytest.approx([5e-4, 4.85e-4, 5e-4 * 0.97**75, 5e-5, 5e-5])
+
+
+def test_cifar10_of_sabour_routes_to_none_of_the_above_too():
+    """§7: a part that no class explains need not be explained."""
+    assert get_recipe("sabour2017-cifar10").model.options["routing"].leaky
 
 
 def test_a_recipe_is_frozen():

@@ -17,7 +17,7 @@ SMALL_RATES = {"capsnet": 3e-4, "matrix": 3e-3, "cnn": 3e-4}
 """Learning rates of the small budget."""
 SMALL = Budget(epochs=80, epoch_images=250, batch_size=32, validation_per_class=20, test_per_class=20)
 SMALL_OPTIONS = AttackOptions(epsilons=(0.01, 0.03, 0.1), steps=10, restarts=2)
-# At the paper's familiar error, on whole 48×48: minutes to half an hour a network on two cores.
+# At the paper's error on familiar elevations, on whole 48×48: minutes to half an hour a network on two cores.
 NIGHT = Budget(
     epochs=200, epoch_images=4000, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.999,
     precision="auto",
@@ -27,7 +27,8 @@ NIGHT_OPTIONS = AttackOptions(epsilons=(0.01, 0.02, 0.03, 0.05, 0.1), steps=20, 
 TITLE = "Hinton et al. 2018, section 6: adversarial attacks"
 NOTE = (
     "All attacks climb the margin between log-odds, not the loss; 'vote' passes by the last routing and is for "
-    "capsules alone. The paper has curves of FGSM and BIM, and no numbers."
+    "capsules alone. The paper has curves of FGSM and BIM, of fully trained networks; it says that its capsules never "
+    "fell below chance (20 %)."
 )
 NOTES: dict[BudgetName, str] = {
     "small": f"Images of 24×24, small matrix network, 2 iterations. At most {SMALL}. ",

@@ -22,7 +22,7 @@ VIEWPOINTS = {
     ("elevation", "capsules"): (4.3, 12.3),
     ("elevation", "CNN"): (4.3, 17.8),
 }
-"""§5.1: on familiar viewpoints, at which both were stopped, and on novel ones."""
+"""§5.1: on familiar viewpoints, the CNN's error, at which the capsules were stopped, and on novel ones."""
 
 OTHERS = {"MNIST": 0.44, "CIFAR-10": 11.9, "NORB with clutter": 2.6}
-"""§6."""
+"""§5."""

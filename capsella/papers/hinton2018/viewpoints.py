@@ -33,8 +33,8 @@ NO_AZIMUTHS = {
 }
 NOTE = (
     "Each network stops at the first epoch with {stop} % error or less on the familiar viewpoints of the test's toys, "
-    "as in the paper, and is then tested once on the novel ones. Each third row is the CNN's error less the capsules', "
-    "seed by seed."
+    "and is then tested once on the novel ones; the paper stops its capsules alone, at its CNN's error. Each third row "
+    "is the CNN's error less the capsules', seed by seed."
 )
 
 

@@ -13,7 +13,7 @@ TABLE_1 = {
 """Data, network, iterations, with reconstruction: the error, and its standard deviation over three trainings."""
 
 AFFNIST = {"CapsNet": (0.77, 21.0), "CNN": (0.78, 34.0)}
-"""§5.1: the error on plain digits at which each network was stopped, and under affine maps."""
+"""§5.2: the error on plain digits at which each network was stopped, and under affine maps."""
 
 OTHERS = {"CIFAR-10": 10.6, "smallNORB": 2.7, "SVHN": 4.3}
 """§7; CIFAR-10's is of seven networks together."""

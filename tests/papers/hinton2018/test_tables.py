@@ -181,8 +181,17 @@ def test_the_small_budget():
         assert small.recipe.loss == full.recipe.loss
 
 
+def test_cifar10_has_more_maps_in_front():
+    """§5: 256 in place of 32, with which the paper has 11.9 %."""
+    recipe = get_recipe("hinton2018-cifar10")
+    model = recipe.model.create((32, 32), 3, tuple(map(str, range(10))))
+    assert model.backbone[1].weight.shape[:2] == (256, 3)
+    small = next(row for row in others("small").rows if row.slug == "cifar10").recipe.model
+    assert small.create((32, 32), 3, tuple(map(str, range(10)))).backbone[1].weight.shape[:2] == (64, 3)
+
+
 @pytest.mark.parametrize("name", ["hinton2018-smallnorb", "hinton2018-smallnorb-small", "hinton2018-smallnorb-cnn"])
-def test_the_protocol_of_the_paper(name):
+def test_images_are_those_of_the_paper_and_validation_is_ours(name):
     recipe = parsed(name, "--data.name smallnorb-jpeg")
     assert (recipe.data.name, recipe.data.size, recipe.model.options["crop"], recipe.model.options["standardise"]) == (
         "smallnorb-jpeg", 48, 32, True
