@@ -17,17 +17,16 @@ from capsella.evaluation.attacks.table import attack_notes, attack_table
 from capsella.evaluation.intervals import (
     FoldInterval,
     Interval,
-    McNemar,
-    Spread,
     accuracy_interval,
     auc_interval,
+    balanced_difference_interval,
     balanced_interval,
     difference_interval,
     fold_interval,
-    mcnemar,
     mean_share_interval,
     wilson_interval,
 )
+from capsella.evaluation.mcnemar import McNemar, mcnemar
 from capsella.evaluation.novelty.elsewhere import Elsewhere, elsewhere
 from capsella.evaluation.novelty.measure import FromElsewhere, Knowledge, Told, measure_knowledge
 from capsella.evaluation.novelty.table import knowledge_table
@@ -41,6 +40,7 @@ from capsella.evaluation.rejection.measure import Kept, Rejection, SetSize, meas
 from capsella.evaluation.rejection.table import rejection_table
 from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
 from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
+from capsella.evaluation.spread import Spread
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies, network_latencies
 from capsella.models.confidence.reliability import Calibration, calibration

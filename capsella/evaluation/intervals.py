@@ -1,4 +1,4 @@
-"""How sure a number is: intervals over seeds and test images, the spread over seeds, and McNemar's test.
+"""How sure a number is: intervals over seeds and test images.
 
 What was measured is a table of hits, [seeds images]: whether the network trained with each seed has each test image
 right. Another laboratory would have drawn other test images and other seeds, so an interval covers both: the variance
@@ -16,7 +16,7 @@ for each outcome of the pair (Agresti and Min 2005).
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -70,35 +70,6 @@ class FoldInterval(NamedTuple):
     estimate: float
     low: float
     high: float
-
-
-class McNemar(NamedTuple):
-    """Images that only one of two networks has right, and the exact p-value of such an imbalance by chance."""
-
-    only_first: int
-    only_second: int
-    p_value: float
-
-
-class Spread(NamedTuple):
-    """Mean and standard deviation (of the sample, n − 1) of one number over seeds.
-
-    >>> print(Spread.of([0.2, 0.3, 0.4]))
-    0.30 ± 0.10
-    """
-
-    mean: float
-    sd: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Self:
-        """At least two values: one alone has no spread."""
-        if len(values) < 2:
-            raise ValueError(f"values: must be at least 2 for a standard deviation, got {len(values)}")
-        return cls(statistics.mean(values), statistics.stdev(values))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.sd:.2f}"
 
 
 def wilson_interval(hits: int, number: int) -> tuple[float, float]:
@@ -180,18 +151,31 @@ def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.nda
         ValueError: not a table of hits, or another number of labels.
     """
     _check("hits", hits)
-    if labels.shape != hits.shape[1:]:
-        raise ValueError(f"labels: must be one for each of the {hits.shape[1]} images, got {labels.shape}")
-    classes = [hits[:, labels == label] for label in np.unique(labels)]
-    by_seed = np.mean([one.mean(1) for one in classes], 0)
+    _check_labels(labels, hits)
     # The pseudo images widen the interval, but must not move it: a rare class would be half right by them alone.
-    # As the centre stays, each class's variance is that of its own number of images; the rare ones have few degrees.
-    counts = [one.shape[1] for one in classes]
-    padded = [_padded(one.mean(0), added=4, total=2, squares=2)[1] for one in classes]
-    variances = [one * (number + 4) / number for one, number in zip(padded, counts, strict=True)]
-    degrees = sum(variances) ** 2 / sum(one**2 / (number + 3) for one, number in zip(variances, counts, strict=True))
-    mean, variance = float(by_seed.mean()), sum(variances) / len(classes) ** 2
-    return _interval(mean, mean, (variance, degrees + 1), [_over_seeds(by_seed)])
+    images = _over_classes(hits.mean(0), labels, added=4, total=2, squares=2)
+    by_seed = _of_classes(hits, labels)
+    return _interval(float(by_seed.mean()), float(by_seed.mean()), images, [_over_seeds(by_seed)])
+
+
+def balanced_difference_interval(
+    first: Bool[np.ndarray, "seeds images"],
+    second: Bool[np.ndarray, "other_seeds images"],
+    labels: Int[np.ndarray, " images"],
+) -> Interval:
+    """What `first` finds of a class, on average over classes, less what `second` does, with its 95 % interval.
+
+    Images are paired, seeds are not. Classes without images do not count.
+
+    Raises:
+        ValueError: not tables of hits on the same images, or another number of labels.
+    """
+    _check_pair(first, second)
+    _check_labels(labels, first)
+    images = _over_classes(first.mean(0) - second.mean(0), labels, added=2, total=0, squares=1)
+    by_seed = [_of_classes(one, labels) for one in (first, second)]
+    apart = float(by_seed[0].mean() - by_seed[1].mean())
+    return _interval(apart, apart, images, [_over_seeds(one) for one in by_seed], least=-1.0)
 
 
 def difference_interval(
@@ -204,10 +188,7 @@ def difference_interval(
     Raises:
         ValueError: not tables of hits on the same images.
     """
-    _check("first", first)
-    _check("second", second)
-    if first.shape[1] != second.shape[1]:
-        raise ValueError(f"second: must be of the same {first.shape[1]} images as first, got {second.shape[1]}")
+    _check_pair(first, second)
     apart = first.mean(0) - second.mean(0)
     mean, image_variance = _padded(apart, added=2, total=0, squares=1)
     seeds = [_over_seeds(first.mean(1)), _over_seeds(second.mean(1))]
@@ -247,27 +228,45 @@ def fold_interval(
     return FoldInterval(mean, max(least, mean - half), min(1.0, mean + half))
 
 
-def mcnemar(first: Bool[np.ndarray, " images"], second: Bool[np.ndarray, " images"]) -> McNemar:
-    """McNemar's exact test (1947) of two trained networks on the same images.
-
-    Raises:
-        ValueError: not hits of the same images.
-    """
-    if first.dtype != bool or second.dtype != bool or first.ndim != 1 or first.shape != second.shape:
-        raise ValueError(
-            f"first, second: must be hits [images] of the same images, got {first.dtype} {first.shape} and "
-            f"{second.dtype} {second.shape}"
-        )
-    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-    unlike = only_first + only_second
-    return McNemar(only_first, only_second, float(scipy.stats.binomtest(only_first, unlike).pvalue) if unlike else 1.0)
-
-
 def _check(name: str, hits: np.ndarray) -> None:
     if hits.dtype != bool or hits.ndim != 2 or hits.shape[0] < 1 or hits.shape[1] < 2:
         raise ValueError(
             f"{name}: must be hits [seeds images] of at least one seed and two images, got {hits.dtype} {hits.shape}"
         )
+
+
+def _check_pair(first: np.ndarray, second: np.ndarray) -> None:
+    _check("first", first)
+    _check("second", second)
+    if first.shape[1] != second.shape[1]:
+        raise ValueError(f"second: must be of the same {first.shape[1]} images as first, got {second.shape[1]}")
+
+
+def _check_labels(labels: np.ndarray, hits: np.ndarray) -> None:
+    if labels.shape != hits.shape[1:]:
+        raise ValueError(f"labels: must be one for each of the {hits.shape[1]} images, got {labels.shape}")
+
+
+def _of_classes(hits: np.ndarray, labels: np.ndarray) -> Float[np.ndarray, " seeds"]:
+    """The mean over classes of the share that each seed finds."""
+    shares: Float[np.ndarray, " seeds"] = np.mean([hits[:, labels == label].mean(1) for label in np.unique(labels)], 0)
+    return shares
+
+
+def _over_classes(
+    values: Float[np.ndarray, " images"], labels: np.ndarray, added: int, total: float, squares: float
+) -> _Part:
+    """What the choice of images adds to the variance of a mean over classes, and the number that its degrees are of.
+
+    As the centre stays where it is, each class's variance is that of its own number of images; the rare ones have few
+    degrees.
+    """
+    classes = [values[labels == label] for label in np.unique(labels)]
+    counts = [len(one) for one in classes]
+    padded = [_padded(one, added, total, squares)[1] for one in classes]
+    variances = [one * (number + added) / number for one, number in zip(padded, counts, strict=True)]
+    parts = sum(one**2 / (number + added - 1) for one, number in zip(variances, counts, strict=True))
+    return sum(variances) / len(classes) ** 2, sum(variances) ** 2 / parts + 1
 
 
 def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squares: float) -> tuple[float, float]:

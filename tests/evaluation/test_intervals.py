@@ -6,13 +6,14 @@ from scipy.stats import norm, t
 
 from capsella.evaluation.intervals import (
     accuracy_interval,
+    balanced_difference_interval,
     balanced_interval,
     difference_interval,
     fold_interval,
-    mcnemar,
     mean_share_interval,
     wilson_interval,
 )
+from capsella.evaluation.mcnemar import mcnemar
 
 
 def hits(*rows):
@@ -218,3 +219,46 @@ class TestFolds:
             fold_interval([0.5], 10, 10)
         with pytest.raises(ValueError, match="tested, others: must be at least 1 image each, got 10 and 0"):
             fold_interval([0.5, 0.6], 10, 0)
+
+
+class TestBalancedDifference:
+    LABELS = np.repeat([0, 1, 2], [60, 30, 10])
+
+    def test_it_is_the_difference_of_the_balanced_accuracies(self):
+        random = np.random.default_rng(0)
+        first, second = (random.random((3, 100)) < share for share in (0.8, 0.6))
+        found = balanced_difference_interval(first, second, self.LABELS)
+        parts = [balanced_interval(one, self.LABELS).estimate for one in (first, second)]
+        assert found.estimate == pytest.approx(parts[0] - parts[1])
+        other = balanced_difference_interval(second, first, self.LABELS)
+        assert (other.low, other.high) == pytest.approx((-found.high, -found.low))
+
+    def test_of_one_class_it_is_the_plain_difference(self):
+        random = np.random.default_rng(1)
+        first, second = (random.random((2, 100)) < 0.7 for _ in range(2))
+        found = balanced_difference_interval(first, second, np.zeros(100, int))
+        plain = difference_interval(first, second)
+        assert found.estimate == pytest.approx(plain.estimate)
+        assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=0.01)
+
+    def test_a_rare_class_that_is_never_found_shows(self):
+        first, second = (np.ones((3, 100), bool) for _ in range(2))
+        first[:, :8] = False
+        second[:, 90:] = False
+        assert difference_interval(first, second).low < 0
+        assert balanced_difference_interval(first, second, self.LABELS).low > 0
+
+    def test_it_holds_the_truth(self):
+        """Two networks of 80 and 70 % of each class, answers of an image alike in half of the cases."""
+        random, held = np.random.default_rng(2), 0
+        for _ in range(300):
+            draws = random.random(100), random.random(100)
+            alike = random.random(100) < 0.5
+            first, second = draws[0] < 0.8, np.where(alike, draws[0], draws[1]) < 0.7
+            found = balanced_difference_interval(first[None], second[None], self.LABELS)
+            held += found.low <= 0.1 <= found.high
+        assert held >= 0.93 * 300
+
+    def test_labels_of_other_images(self):
+        with pytest.raises(ValueError, match="labels: must be one for each of the 4 images, got"):
+            balanced_difference_interval(hits("1010"), hits("1010"), np.zeros(5, int))

@@ -1,0 +1,25 @@
+"""The spread of a number over seeds."""
+
+import statistics
+from typing import NamedTuple, Self
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation (of the sample, n − 1) of one number over seeds.
+
+    >>> print(Spread.of([0.2, 0.3, 0.4]))
+    0.30 ± 0.10
+    """
+
+    mean: float
+    sd: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """At least two values: one alone has no spread."""
+        if len(values) < 2:
+            raise ValueError(f"values: must be at least 2 for a standard deviation, got {len(values)}")
+        return cls(statistics.mean(values), statistics.stdev(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.sd:.2f}"
