@@ -16,7 +16,14 @@ from capsella.compare.study import compare
 from capsella.compare.trained import FAMILIES
 from capsella.data import single_images
 from capsella.errors import CapsellaError
-from capsella.evaluation import FoldInterval, accuracy_interval, balanced_interval, difference_interval, fold_interval
+from capsella.evaluation import (
+    FoldInterval,
+    accuracy_interval,
+    balanced_difference_interval,
+    balanced_interval,
+    difference_interval,
+    fold_interval,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +110,13 @@ class OverFolds:
         ends = np.cumsum([len(fold.labels) for fold in self.folds])[:-1]
         each = [a - float(b.mean()) for a, b in zip(self.by_fold, np.split(other, ends, axis=1), strict=True)]
         return over_folds(self.folds, each, difference_interval(self.pooled, other).image_error, least=-1.0)
+
+    def finds_more_than(self, other: "OverFolds") -> FoldInterval:
+        """The mean recall of all classes less the other's, as a share; paired fold by fold."""
+        pairs = [(fold.hits[self.name], fold.hits[other.name], fold.labels) for fold in self.folds]
+        each = [balanced_difference_interval(*pair).estimate for pair in pairs]
+        error = balanced_difference_interval(self.pooled, other.pooled, labels_of(self.folds)).image_error
+        return over_folds(self.folds, each, error, least=-1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; intervals as shares, errors in per cent."""

@@ -10,7 +10,7 @@ from capsella.compare.folds_verdict import FoldsVerdict, judge_folds
 from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan
 from capsella.compare.report import protocol
-from capsella.compare.verdict import points
+from capsella.compare.words import points
 from capsella.errors import counted
 from capsella.explain.page import embedded, render_page
 from capsella.files import write_json, write_text
@@ -60,6 +60,7 @@ def _values(options: ComparisonOptions, verdict: FoldsVerdict, folds: Sequence[F
             "cnn": cnn.name,
             "difference": verdict.difference._asdict(),
             "difference_by_fold": verdict.difference_by_fold,
+            "by_class": verdict.classes.to_dict(),
             "better_than_chance": list(verdict.useful),
             "not_trained_to_the_end": list(verdict.unfinished),
         },

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capsella.compare.by_class import ByClass, never_found
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
-from capsella.compare.verdict import AgainstChance, Winner, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.compare.verdict import AgainstChance
+from capsella.compare.words import Winner, points, still_learning, too_few_to_tell, winner_of, wins
 from capsella.evaluation import FoldInterval
 
 
 @dataclass(frozen=True, eq=False)
 class FoldsVerdict:
-    """As `Verdict`, over folds. best: the best capsule network and the best CNN by validation; difference: theirs.
+    """As `Verdict`, over folds.
 
+    best: the best capsule network and the best CNN by validation; difference, classes: theirs.
     useful: those of them that are better than always saying the largest class, and find more of each than guessing.
     """
 
@@ -22,6 +25,7 @@ class FoldsVerdict:
     best: tuple[OverFolds, OverFolds]
     winner: Winner | None
     difference: FoldInterval
+    classes: ByClass
     useful: tuple[str, ...]
     unfinished: tuple[str, ...]
     headline: str
@@ -47,16 +51,18 @@ def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
     useful = tuple(chance.network for chance in chances if chance.is_beaten)
     unfinished = tuple(sorted({name for fold in folds for name in fold.unfinished}))
     headline = _headline((capsules, cnn), winner, difference, useful)
+    classes = _by_class(capsules, cnn, first.splits.classes)
     if useful:
-        headline += still_learning((capsules.name, cnn.name), unfinished)
+        headline += classes.addition(winner) + still_learning((capsules.name, cnn.name), unfinished)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference),
+        "classes": classes.sentence,
         "better than chance": " ".join(chance.sentence for chance in chances),
         "training": _training(unfinished, first.epochs),
     }
     if gone := sorted({one.network for one in first.candidates} - {one.name for one in networks}):
         sentences["left out"] = f"Diverged on a fold: {', '.join(gone)}."
-    return FoldsVerdict(networks, (capsules, cnn), winner, difference, useful, unfinished, headline, sentences)
+    return FoldsVerdict(networks, (capsules, cnn), winner, difference, classes, useful, unfinished, headline, sentences)
 
 
 def _headline(
@@ -92,6 +98,15 @@ def _training(unfinished: Sequence[str], epochs: int) -> str:
     return (
         f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "
         f"(--epochs {2 * epochs}, with another --out)."
+    )
+
+
+def _by_class(capsules: OverFolds, cnn: OverFolds, classes: Sequence[str]) -> ByClass:
+    labels = labels_of(capsules.folds)
+    return ByClass(
+        {one.name: one.balanced_accuracy.estimate for one in (capsules, cnn)},
+        capsules.finds_more_than(cnn),
+        {one.name: never_found(one.pooled, labels, classes) for one in (capsules, cnn)},
     )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from capsella.compare.figures import accuracy_figure, learning_figure, size_figure
 from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
-from capsella.compare.verdict import Verdict, too_few_to_tell
+from capsella.compare.verdict import Verdict
+from capsella.compare.words import too_few_to_tell
 from capsella.data import single_images
 from capsella.environment import machine, versions
 from capsella.evaluation import Robustness, accuracy_interval

@@ -71,6 +71,7 @@ def values(found: Findings) -> dict[str, Any]:
             "capsules": found.champions[0].name,
             "cnn": found.champions[1].name,
             "difference": verdict.difference.to_dict(),
+            "by_class": verdict.classes.to_dict(),
             "detectable_difference": verdict.difference.detectable,
             "better_than_chance": list(verdict.useful),
             "not_trained_to_the_end": list(verdict.unfinished),

@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool
 
+from capsella.compare.by_class import ByClass, by_class
 from capsella.compare.sides import Side, Yardstick
-from capsella.evaluation import FoldInterval, Interval, McNemar, balanced_interval, difference_interval, mcnemar
+from capsella.compare.words import Either, Winner, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.evaluation import Interval, McNemar, balanced_interval, difference_interval, mcnemar
 from capsella.evaluation.robustness.kept import KeptAccuracy, kept
 
-Winner = Literal["capsules", "CNN"]
-Either = Interval | FoldInterval
 MOST_IMAGES = 1_000_000
-ENOUGH_EPOCHS = 12
-"""The slope of the last third of fewer epochs is of three points or less: it seldom shows what still falls."""
 """More test images than that are no advice."""
 
 
@@ -23,14 +20,15 @@ ENOUGH_EPOCHS = 12
 class Verdict:
     """winner: None where the difference is within noise. ship: the network to take, None where none is fit.
 
-    difference: capsules less CNN. useful: the networks that are better than chance. unfinished: those that still
-    learned. kept: by change, what capsules and CNN keep. headline: one sentence. sentences: the rest, by what they are
-    about.
+    difference: capsules less CNN. classes: what they find of each. useful: the networks that are better than chance.
+    unfinished: those that still learned. kept: by change, what capsules and CNN keep. headline: one sentence.
+    sentences: the rest, by what they are about.
     """
 
     winner: Winner | None
     ship: str | None
     difference: Interval
+    classes: ByClass
     shipped_pair: McNemar
     useful: tuple[str, ...]
     unfinished: tuple[str, ...]
@@ -83,12 +81,14 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     winner = winner_of(difference)
     chances = [_against_chance(one, by) for one in (capsules, cnn)]
     useful = [one for one, chance in zip((capsules, cnn), chances, strict=True) if chance.is_beaten]
+    classes = by_class(capsules, cnn, by)
     left = {}
     if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
         left = kept(capsules.changed, cnn.changed, by.chance)
-    ship, speed = _speed(capsules, cnn, winner, useful, by.limit)
+    ship, speed = _speed(capsules, cnn, winner, useful, classes, by.limit)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference, pair),
+        "classes": classes.sentence,
         "better than chance": " ".join(chance.sentence for chance in chances),
         "training": _training(by),
         "speed and size": speed,
@@ -99,45 +99,14 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
         winner,
         ship,
         difference,
+        classes,
         pair,
         tuple(one.network for one in useful),
         tuple(by.unfinished),
         left,
-        _headline(capsules, cnn, winner, difference, useful, by),
+        _headline(capsules, cnn, winner, difference, useful, by) + (classes.addition(winner) if useful else ""),
         sentences,
     )
-
-
-def winner_of(difference: Either) -> Winner | None:
-    """The kind with the higher accuracy, by the interval of capsules less CNN; None where it holds 0."""
-    return "capsules" if difference.low > 0 else "CNN" if difference.high < 0 else None
-
-
-def wins(winner: Winner, capsules: str, cnn: str, difference: Either, over: str = "") -> str:
-    """The sentence that says which network wins; `over`: what its interval is over."""
-    best, other, sign = (capsules, cnn, 1) if winner == "capsules" else (cnn, capsules, -1)
-    low, high = sorted((sign * difference.low, sign * difference.high))
-    kind = "The capsule network" if winner == "capsules" else "The CNN"
-    return (
-        f"{kind} wins: {best} is right {100 * sign * difference.estimate:.1f} points more often than {other} "
-        f"(95 % interval{over} {100 * low:.1f} to {100 * high:.1f})."
-    )
-
-
-def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
-    """What a headline says of the networks that were not trained to the end; nothing where all were."""
-    early = [name for name in networks if name in unfinished]
-    return f" But {' and '.join(early)} still learned when the training ended." if early else ""
-
-
-def too_few_to_tell(epochs: int) -> str:
-    """What is to be added where a curve is too short to tell whether it still falls."""
-    return "" if epochs >= ENOUGH_EPOCHS else " So few hardly tell: look at the curves."
-
-
-def points(share: float) -> str:
-    """A difference of shares as percentage points, with its sign."""
-    return f"{100 * share:+.1f}".replace("-", "−")
 
 
 def _headline(
@@ -199,30 +168,42 @@ def _training(by: Yardstick) -> str:
 
 
 def _speed(
-    capsules: Side, cnn: Side, winner: Winner | None, useful: Sequence[Side], limit: float
+    capsules: Side, cnn: Side, winner: Winner | None, useful: Sequence[Side], classes: ByClass, limit: float
 ) -> tuple[str | None, str]:
-    """Which network to ship, and why: the winner if it is fast enough, of equals the faster; none that guesses."""
+    """Which network to ship, and why: the winner, or else who finds more by class, if fast enough; else the faster.
+
+    None that guesses, and none that misses a whole class.
+    """
     facts = "; ".join(
         f"{one.network} takes {one.latency[0]:.1f} ms an image (95 % of calls within {one.latency[1]:.1f} ms) and has "
         f"{one.parameters:,} parameters"
         for one in (capsules, cnn)
     )
-    fast = [one for one in useful if one.latency[1] <= limit]
-    best = None if winner is None else capsules if winner == "capsules" else cnn
     if not useful:
         return None, f"{facts}. Ship neither: fast or not, they are not shown to be better than chance."
+    fit = [one for one in useful if not classes.never[one.network]]
+    if not fit:
+        blind = " and ".join(one.network for one in useful)
+        return None, f"{facts}. Ship neither: {blind} never found a class of the test images."
+    fast = [one for one in fit if one.latency[1] <= limit]
+    alone = "which alone beats chance" if len(useful) == 1 else "which alone finds every class"
     if not fast:
-        none = "Neither stays" if len(useful) == 2 else f"{useful[0].network}, which alone beats chance, does not stay"
+        none = "Neither stays" if len(fit) == 2 else f"{fit[0].network}, {alone}, does not stay"
         return None, (
             f"{facts}. {none} within {limit:g} ms on this machine; `capsella bench` tells whether "
             "ONNX Runtime or int8 does."
         )
-    ship = best if best is not None and best in fast else min(fast, key=lambda one: one.latency[0])
-    if ship is best:
-        why = "the more accurate, and fast enough"
-    elif len(useful) == 1:
-        why = "the only one that is better than chance"
-    elif best is None:
+    best = winner or classes.ahead
+    ahead = None if best is None else capsules if best == "capsules" else cnn
+    ship = ahead if ahead is not None and ahead in fast else min(fast, key=lambda one: one.latency[0])
+    if ship is ahead:
+        better = (
+            "the more accurate" if winner else "of two that are equally accurate, the one that finds more of a class"
+        )
+        why = f"{better}, and fast enough"
+    elif len(fit) == 1:
+        why = "the only one that is better than chance" if len(useful) == 1 else "the only one that finds every class"
+    elif ahead is None:
         why = "of two that cannot be told apart, the faster" if len(fast) == 2 else "the only one within the limit"
     else:
         why = "the winner is too slow as it is; see `capsella bench` before giving it up"

@@ -13,6 +13,7 @@ from capsella.grid.clock import Clock
 from capsella.grid.place import Task, each
 from capsella.grid.run import result_of, trained_run
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
+from capsella.training.validation import kept_by
 
 T = TypeVar("T")
 Results = dict[str, list[dict[str, Any]]]
@@ -51,7 +52,10 @@ class Row:
 
 
 class Validated(NamedTuple):
-    """The kept epoch of a run by its validation images; error in per cent, infinite where the training diverged."""
+    """The kept epoch of a run by its validation images; error in per cent, infinite where the training diverged.
+
+    The error is balanced where the run balances its classes: a mean over classes.
+    """
 
     folder: Path
     error: float
@@ -234,5 +238,5 @@ def _validated(files: RunFolder) -> Validated:
     if files.has_diverged:
         return Validated(files.path, float("inf"), float("inf"), 0, 0.0)
     summary = files.read("summary")
-    best = summary["best"]
-    return Validated(files.path, best["validation_error"], best["validation_loss"], best["epoch"], summary["seconds"])
+    best, error = summary["best"], kept_by(files.read_config()[1])  # what chose the epoch chooses among runs
+    return Validated(files.path, best[error], best["validation_loss"], best["epoch"], summary["seconds"])

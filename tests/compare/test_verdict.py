@@ -133,7 +133,7 @@ class TestChance:
         every[:, 160:192] = False
         found = judge(side("caps", every), side("net", large), 50, labels)
         assert (found.winner, found.useful, found.ship) == ("CNN", ("caps",), "caps")
-        assert found.headline.endswith(" But it is not shown to be better than chance.")
+        assert " But it is not shown to be better than chance. But caps finds 5" in found.headline
 
     def test_always_the_largest_class_is_no_use_however_often_it_is_right(self):
         labels = np.where(np.arange(IMAGES) < 180, 4, np.arange(IMAGES) % 4)
@@ -265,3 +265,56 @@ def test_errors():
         judge(one, one, 0)
     with pytest.raises(ValueError, match=r"^second: must be of the same 200 images as first, got 100$"):
         judge(one, dataclasses.replace(one, hits=right(50)[:, :100]), 50)
+
+
+class TestClasses:
+    """A rare class decides nothing by its share of the images, and may be what matters."""
+
+    NAMES = ("basophil", "eosinophil", "blast")
+    LABELS = np.repeat([0, 1, 2], [120, 60, 20])
+
+    def judge(self, capsules, cnn, limit=50):
+        return judge_by(capsules, cnn, Yardstick(self.LABELS, self.NAMES, limit, 30))
+
+    def hits(self, *shares, seeds=3):
+        """That share of each class right, with every seed."""
+        counts = (np.arange(3)[:, None] == self.LABELS).sum(1)
+        row = np.concatenate([np.arange(n) < round(share * n) for n, share in zip(counts, shares, strict=True)])
+        return np.stack([row] * seeds)
+
+    def test_a_network_that_never_finds_a_class_is_not_shipped_however_fast(self):
+        cnn = side("net", self.hits(1.0, 0.98, 0.0), latency=(2.0, 3.0))
+        found = self.judge(side("caps", self.hits(0.9, 0.88, 0.85)), cnn)
+        assert (found.winner, found.useful) == (None, ("caps", "net"))
+        assert found.ship == "caps"
+        assert found.sentences["speed and size"].endswith("finds more of a class, and fast enough.")
+        assert "No difference that these 200 test images and 3 seeds could show. But caps finds " in found.headline
+        assert found.headline.endswith(" net never found blast (20 test images).")
+        assert found.classes.never == {"caps": [], "net": [("blast", 20)]}
+        assert "net never found blast (20 test images)." in found.sentences["classes"]
+
+    def test_the_more_accurate_one_that_never_finds_a_class_is_told(self):
+        cnn = side("net", self.hits(1.0, 1.0, 0.0))
+        found = self.judge(side("caps", self.hits(0.8, 0.7, 0.8)), cnn)
+        assert (found.winner, found.ship) == ("CNN", "caps")
+        assert found.headline.startswith("The CNN wins: net is right ")
+        assert " But caps finds " in found.headline
+        assert found.sentences["speed and size"].endswith("ship caps: the only one that finds every class.")
+        both = self.judge(side("caps", self.hits(1.0, 0.95, 0.0)), cnn)
+        assert both.ship is None
+        assert "Ship neither: caps and net never found a class" in both.sentences["speed and size"]
+
+    def test_of_equals_in_accuracy_the_one_that_finds_more_of_each_class_is_shipped(self):
+        cnn = side("net", self.hits(0.98, 0.95, 0.4), latency=(2.0, 3.0))
+        found = self.judge(side("caps", self.hits(0.92, 0.92, 0.95)), cnn)
+        assert (found.winner, found.classes.ahead, found.ship) == (None, "capsules", "caps")
+        why = "of two that are equally accurate, the one that finds more of a class, and fast enough"
+        assert found.sentences["speed and size"].endswith(f"ship caps: {why}.")
+
+    def test_few_images_of_a_class_may_all_be_missed(self):
+        labels = np.repeat([0, 1, 2], [120, 76, 4])
+        hits = np.ones((2, 200), bool)
+        hits[:, 196:] = False
+        found = judge_by(side("caps", hits), side("net", hits), Yardstick(labels, self.NAMES, 50, 30))
+        assert not any(found.classes.never.values())
+        assert "never found" not in found.headline

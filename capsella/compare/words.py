@@ -1,0 +1,43 @@
+"""Sentences and rules that both verdicts share, on one split and over folds."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from capsella.evaluation import FoldInterval, Interval
+
+Winner = Literal["capsules", "CNN"]
+Either = Interval | FoldInterval
+ENOUGH_EPOCHS = 12
+"""The slope of the last third of fewer epochs is of three points or less: it seldom shows what still falls."""
+
+
+def winner_of(difference: Either) -> Winner | None:
+    """The kind with the higher accuracy, by the interval of capsules less CNN; None where it holds 0."""
+    return "capsules" if difference.low > 0 else "CNN" if difference.high < 0 else None
+
+
+def wins(winner: Winner, capsules: str, cnn: str, difference: Either, over: str = "") -> str:
+    """The sentence that says which network wins; `over`: what its interval is over."""
+    best, other, sign = (capsules, cnn, 1) if winner == "capsules" else (cnn, capsules, -1)
+    low, high = sorted((sign * difference.low, sign * difference.high))
+    kind = "The capsule network" if winner == "capsules" else "The CNN"
+    return (
+        f"{kind} wins: {best} is right {100 * sign * difference.estimate:.1f} points more often than {other} "
+        f"(95 % interval{over} {100 * low:.1f} to {100 * high:.1f})."
+    )
+
+
+def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
+    """What a headline says of the networks that were not trained to the end; nothing where all were."""
+    early = [name for name in networks if name in unfinished]
+    return f" But {' and '.join(early)} still learned when the training ended." if early else ""
+
+
+def too_few_to_tell(epochs: int) -> str:
+    """What is to be added where a curve is too short to tell whether it still falls."""
+    return "" if epochs >= ENOUGH_EPOCHS else " So few hardly tell: look at the curves."
+
+
+def points(share: float) -> str:
+    """A difference of shares as percentage points, with its sign."""
+    return f"{100 * share:+.1f}".replace("-", "−")
