@@ -14,6 +14,7 @@ from capsella.evaluation.robustness.kept import KeptAccuracy, kept
 
 MOST_IMAGES = 1_000_000
 """More test images than that are no advice."""
+_MORE = "of two equally accurate ones, the one that finds more of a class"
 
 
 @dataclass(frozen=True)
@@ -197,10 +198,7 @@ def _speed(
     ahead = None if best is None else capsules if best == "capsules" else cnn
     ship = ahead if ahead is not None and ahead in fast else min(fast, key=lambda one: one.latency[0])
     if ship is ahead:
-        better = (
-            "the more accurate" if winner else "of two that are equally accurate, the one that finds more of a class"
-        )
-        why = f"{better}, and fast enough"
+        why = f"{'the more accurate' if winner else _MORE}, and fast enough"
     elif len(fit) == 1:
         why = "the only one that is better than chance" if len(useful) == 1 else "the only one that finds every class"
     elif ahead is None:

@@ -26,10 +26,10 @@ from capsella.evaluation.intervals import (
     mean_share_interval,
     wilson_interval,
 )
-from capsella.evaluation.mcnemar import McNemar, mcnemar
 from capsella.evaluation.novelty.elsewhere import Elsewhere, elsewhere
 from capsella.evaluation.novelty.measure import FromElsewhere, Knowledge, Told, measure_knowledge
 from capsella.evaluation.novelty.table import knowledge_table
+from capsella.evaluation.paired import McNemar, mcnemar
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import Written, predict_table
 from capsella.evaluation.prediction.listing import find_images, image_files

@@ -13,7 +13,6 @@ from capsella.grid.clock import Clock
 from capsella.grid.place import Task, each
 from capsella.grid.run import result_of, trained_run
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
-from capsella.training.validation import kept_by
 
 T = TypeVar("T")
 Results = dict[str, list[dict[str, Any]]]
@@ -238,5 +237,5 @@ def _validated(files: RunFolder) -> Validated:
     if files.has_diverged:
         return Validated(files.path, float("inf"), float("inf"), 0, 0.0)
     summary = files.read("summary")
-    best, error = summary["best"], kept_by(files.read_config()[1])  # what chose the epoch chooses among runs
+    best, error = summary["best"], summary.get("kept_by", "validation_error")  # what chose its epoch chooses a run
     return Validated(files.path, best[error], best["validation_loss"], best["epoch"], summary["seconds"])

@@ -94,6 +94,7 @@ def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str]) -> dic
     speeds = sorted(row["images_per_second"] for row in history)
     return {
         "best": progress.best,
+        "kept_by": kept_by(recipe),
         "epochs": progress.epoch,
         "seconds": sum(row["seconds"] for row in history),
         "images_per_second": speeds[len(speeds) // 2],

@@ -308,7 +308,7 @@ class TestClasses:
         cnn = side("net", self.hits(0.98, 0.95, 0.4), latency=(2.0, 3.0))
         found = self.judge(side("caps", self.hits(0.92, 0.92, 0.95)), cnn)
         assert (found.winner, found.classes.ahead, found.ship) == (None, "capsules", "caps")
-        why = "of two that are equally accurate, the one that finds more of a class, and fast enough"
+        why = "of two equally accurate ones, the one that finds more of a class, and fast enough"
         assert found.sentences["speed and size"].endswith(f"ship caps: {why}.")
 
     def test_few_images_of_a_class_may_all_be_missed(self):

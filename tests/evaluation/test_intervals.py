@@ -13,7 +13,7 @@ from capsella.evaluation.intervals import (
     mean_share_interval,
     wilson_interval,
 )
-from capsella.evaluation.mcnemar import mcnemar
+from capsella.evaluation.paired import mcnemar
 
 
 def hits(*rows):
