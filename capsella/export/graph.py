@@ -106,7 +106,8 @@ def _calibration(model: ImageClassifier) -> dict[str, Any]:
     logits = {"log": "ln max(a, LEAST)", "logit": "ln max(a, LEAST) - ln(1 - min(a, MOST))"}[confidence.logits]
     return {
         "calibration": {
-            "probabilities": "softmax over the classes of logits / temperature, in float64",
+            "probabilities": "softmax over the classes of (logits + prior) / temperature, in float64",
+            "prior": list(confidence.prior or [0.0] * len(model.classes)),
             "logits": logits,
             "least": LEAST,
             "most": MOST,

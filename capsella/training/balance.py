@@ -86,3 +86,20 @@ def class_weights(recipe: Recipe, images: LabelledImages) -> Float[Tensor, " cla
     counts = list(images.counts().values())
     shares = even_shares(counts)
     return torch.tensor([share * sum(counts) / count for share, count in zip(shares, counts, strict=True)])
+
+
+def prior_of(recipe: Recipe, images: LabelledImages) -> tuple[float, ...] | None:
+    """For each class ln of its share of the training images over its share of the draws; None where both are alike.
+
+    A network learns how likely a class is among what it is shown. Added to its logits, these bring that back to the
+    images as they are (Saerens, Latinne and Decaestecker 2002).
+    """
+    if recipe.balance == "none" or recipe.data.is_paired:
+        return None
+    counts = list(images.counts().values())
+    drawn = even_shares(counts)
+    if recipe.balance == "sampling" and "laboratory" in images.metadata:
+        cells = _cells(images)
+        alike = 1 / len(cells.unique())  # each class of each laboratory
+        drawn = [alike * len(cells[images.labels == label].unique()) for label in range(len(counts))]
+    return tuple(math.log(count / sum(counts) / share) for count, share in zip(counts, drawn, strict=True))

@@ -1,6 +1,6 @@
 """What is fitted to a trained network at the end of a training, or later: how sure it is, and what it knows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +17,18 @@ from capsella.models.inference import inference, without_decoder
 from capsella.models.novelty.files import write_novelty
 from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
 from capsella.models.novelty.fitted import Novelty
-from capsella.training.run import load_run, own_splits
+from capsella.training.balance import prior_of
+from capsella.training.run import RunFolder, load_run, own_splits
 
 
-def calibrate_model(model: ImageClassifier, images: LabelledImages, batch_size: int = 128) -> Confidence:
+def calibrate_model(
+    model: ImageClassifier, images: LabelledImages, batch_size: int = 128, prior: Sequence[float] | None = None
+) -> Confidence:
     """Fit `model.confidence` on images that it was not trained on, set it, and return it; weights stay as they are.
 
     Args:
         images: validation images, one class each. Their mix of classes is part of what is fitted.
+        prior: as of `Confidence`, where the training drew classes otherwise than they are.
 
     Raises:
         ValueError: images of two classes each; other sizes than the model's; answers that are not finite.
@@ -36,7 +40,7 @@ def calibrate_model(model: ImageClassifier, images: LabelledImages, batch_size: 
         parts = batches(images, batch_size, device=device)
         answers = [(quick(part).activations.float().cpu(), labels.cpu()) for part, labels, _ in parts]
     activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))
-    fitted = fit_confidence(activations, labels)
+    fitted = fit_confidence(activations, labels, prior)
     model.confidence = Confidence(**{**vars(fitted), "weights": weights_digest(model)})
     return model.confidence
 
@@ -74,7 +78,8 @@ def calibrate_folder(
     Raises as `calibrate_model`.
     """
     model = ImageClassifier.from_pretrained(folder).to(device)
-    confidence = calibrate_model(model, validation, batch_size)
+    recipe = RunFolder(folder).read_config()[1]
+    confidence = calibrate_model(model, validation, batch_size, prior_of(recipe, training))
     novelty = familiarise_model(model, training, validation, batch_size)
     write_confidence(model, confidence, folder)
     write_novelty(model, novelty, folder)

@@ -3,19 +3,20 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 import torch
 from rich.console import Console
 
-from capsella.data import balanced_order, even_shares
+from capsella.data import ImageSet, balanced_order, even_shares
 from capsella.data.batches import MOST_REPEATS
 from capsella.errors import CapsellaError
 from capsella.grid.run import finish_run
 from capsella.losses import Classification, LossOptions, total_loss
 from capsella.training import Machine, RunFolder, TrainingDivergedError, load_run, resume, train
 from capsella.training import loop as training_loop
-from capsella.training.balance import BalanceChoice, choose_balance, class_weights
+from capsella.training.balance import BalanceChoice, choose_balance, class_weights, prior_of
 from capsella.types import Output
 from tests.training.test_resume import poison_step
 
@@ -108,7 +109,30 @@ def uneven(tiny, monkeypatch):
         return splits
 
     monkeypatch.setattr(training_loop.Trainer, "load", staticmethod(load_uneven))
+    monkeypatch.setattr("capsella.training.run.load_data", load_uneven)
     return tiny
+
+
+def test_a_run_is_calibrated_for_the_classes_as_they_are(uneven, tmp_path):
+    """What balanced training made of them is taken back."""
+    for balance in ("sampling", "weights", "none"):
+        recipe = uneven(epochs=1, balance=balance)
+        console = Console(quiet=True)
+        run = train(recipe, tmp_path / balance, machine=Machine(accelerator="cpu"), console=console)
+        counts = list(training_loop.Trainer.load(recipe.data).train.counts().values())
+        expected = [math.log(n / sum(counts) / share) for n, share in zip(counts, even_shares(counts), strict=True)]
+        prior = run.model.confidence.prior
+        assert prior == (None if balance == "none" else pytest.approx(expected))
+
+
+def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
+    """Of two laboratories, one without the third class."""
+    labels = torch.tensor([0] * 30 + [1] * 10 + [2] * 10)
+    place = torch.tensor([0] * 20 + [1] * 10 + [0] * 5 + [1] * 5 + [0] * 10)
+    images = ImageSet(torch.zeros(50, 1, 2, 2).byte(), labels, ("a", "b", "c"), metadata={"laboratory": place})
+    recipe = uneven(balance="sampling")
+    shares = [2 / 5, 2 / 5, 1 / 5]
+    assert prior_of(recipe, images) == pytest.approx([math.log(n / 50 / s) for n, s in zip((30, 10, 10), shares)])
 
 
 def test_mean_weight_is_one_over_the_training_images(uneven):

@@ -68,10 +68,10 @@ class Certainty:
         if self.confidence is None:
             return [None]
         probabilities = self.confidence.probabilities(prediction.activations)
-        probability = float(probabilities.max())
+        probability = float(probabilities[prediction.activations.argmax()])
         found: list[Value] = [round(probability, 6)]
         if self.coverage is not None:
-            inside = self.confidence.sets(probabilities, self.coverage)
+            inside = self.confidence.sets(prediction.activations, self.coverage)
             order = probabilities.argsort(descending=True, stable=True)
             found.append(order[inside[order]].tolist())
         if self.unsure_below is not None:

@@ -169,7 +169,7 @@ def _kept(share: float, threshold: float, sure: Float[np.ndarray, " n"], correct
 
 
 def _sets(confidence: Confidence, test: Evaluation, coverage: float) -> SetSize:
-    sets = confidence.sets(confidence.probabilities(test.activations), coverage)
+    sets = confidence.sets(test.activations, coverage)
     held = sets.gather(1, test.labels[:, None])[:, 0]
     sizes = sets.sum(1)
     shares = {

@@ -1,10 +1,12 @@
 """How sure a trained model may be: calibrated probabilities, and sets that hold the true class as often as asked for.
 
-Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T, so that the predicted class stays.
+Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T. Where training drew classes otherwise
+than they are, z is first brought back to their own shares (Saerens, Latinne and Decaestecker 2002).
 Prediction sets by split conformal prediction (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
@@ -24,6 +26,8 @@ class Confidence:
     """What was fitted on validation images, and is kept beside the weights; made by `fit_confidence`.
 
     logits: what z is, "log" (ln a) or "logit" (ln a − ln(1 − a)) of the activations a. temperature: T.
+    prior: what is added to z, a number a class: ln of its share of the training images over the share with which the
+    training drew it; None where they were drawn as they are.
     scores: of the validation images, 1 − probability of the true class, ascending.
     nll, nll_before: mean −ln p of the true class on them, in nats; `before`, of activations divided by their sum.
     ece, ece_before: expected calibration error on them, 15 bins, in [0, 1].
@@ -41,6 +45,7 @@ class Confidence:
     ece_before: float
     ece: float
     weights: str | None = None
+    prior: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.logits not in get_args(Logits):
@@ -48,6 +53,8 @@ class Confidence:
         measured = (self.nll_before, self.nll, self.ece_before, self.ece)
         if not (0 < self.temperature < math.inf and all(0 <= value < math.inf for value in measured)):
             raise CapsellaError("temperature, nll, ece: must be finite and not negative")
+        if self.prior is not None and not all(map(math.isfinite, self.prior)):
+            raise CapsellaError("prior: must be finite numbers, one a class")
         inside = all(0 <= score <= 1 for score in self.scores)
         if not self.scores or not inside or list(self.scores) != sorted(self.scores):
             raise CapsellaError("scores: must be at least one number in [0, 1], ascending")
@@ -58,8 +65,12 @@ class Confidence:
         return len(self.scores)
 
     def probabilities(self, activations: Float[Tensor, "*b classes"]) -> Float[Tensor, "*b classes"]:
-        """Calibrated probabilities, in float64; they sum to one over the classes, and keep the activations' order."""
-        return (logits_of(activations, self.logits) / self.temperature).softmax(-1)
+        """Calibrated probabilities, in float64; they sum to one over the classes.
+
+        They keep the activations' order, but for a network that was trained on balanced classes: of an image that it
+        takes for a rare one, a common class may be the more probable.
+        """
+        return (shifted_logits(activations, self.logits, self.prior) / self.temperature).softmax(-1)
 
     def quantile(self, coverage: float) -> float:
         """The score up to which a class is in the set: the ⌈(n + 1) · coverage⌉-th smallest; infinite if n is too few.
@@ -71,7 +82,7 @@ class Confidence:
         rank = math.ceil(round((self.images + 1) * coverage, 9))  # 0.55 · 20 is a last bit above 11
         return self.scores[rank - 1] if rank <= self.images else math.inf
 
-    def sets(self, probabilities: Float[Tensor, "*b classes"], coverage: float) -> Bool[Tensor, "*b classes"]:
+    def sets(self, activations: Float[Tensor, "*b classes"], coverage: float) -> Bool[Tensor, "*b classes"]:
         """Which classes are in the set of each image: those with 1 − probability up to `quantile(coverage)`.
 
         Of images drawn like the validation images, at least the share `coverage` have their true class in the set, on
@@ -81,8 +92,8 @@ class Confidence:
         Raises:
             ValueError: a coverage that is not between 0 and 1.
         """
-        largest = probabilities == probabilities.max(-1, keepdim=True).values
-        return (1 - probabilities <= self.quantile(coverage)) | largest
+        predicted = activations == activations.max(-1, keepdim=True).values
+        return (1 - self.probabilities(activations) <= self.quantile(coverage)) | predicted
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -98,7 +109,8 @@ class Confidence:
         try:
             scores = tuple(map(float, values["scores"]))
             numbers = {name: float(values[name]) for name in ("temperature", "nll_before", "nll", "ece_before", "ece")}
-            return cls(logits=values["logits"], scores=scores, weights=values["weights"], **numbers)
+            prior = None if values.get("prior") is None else tuple(map(float, values["prior"]))
+            return cls(logits=values["logits"], scores=scores, weights=values["weights"], prior=prior, **numbers)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CapsellaError(f"must hold what a calibration writes: {error!r}") from error
 
@@ -108,6 +120,14 @@ def logits_of(activations: Float[Tensor, "*b classes"], kind: Logits) -> Float[T
     activations = activations.double()
     logarithm = activations.clamp_min(LEAST).log()
     return logarithm if kind == "log" else logarithm - torch.log1p(-activations.clamp_max(MOST))
+
+
+def shifted_logits(
+    activations: Float[Tensor, "*b classes"], kind: Logits, prior: Sequence[float] | None
+) -> Float[Tensor, "*b classes"]:
+    """`logits_of`, with a number added for each class where there is a prior."""
+    z = logits_of(activations, kind)
+    return z if prior is None else z + torch.tensor(prior, dtype=z.dtype, device=z.device)
 
 
 def check_coverage(coverage: float) -> None:

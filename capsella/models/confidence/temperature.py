@@ -8,25 +8,28 @@ T → 0 and be sure of everything; so each target gives 1/(n + 2) of its weight 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from capsella.errors import require
-from capsella.models.confidence.fitted import Confidence, Logits, logits_of
+from capsella.models.confidence.fitted import Confidence, Logits, logits_of, shifted_logits
 from capsella.models.confidence.reliability import calibration
 
 _RANGE = (-7.0, 7.0)  # of ln T
 _SUM_TOLERANCE = 1e-3
 
 
-def fit_confidence(activations: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Confidence:
+def fit_confidence(
+    activations: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], prior: Sequence[float] | None = None
+) -> Confidence:
     """Temperature and conformal scores from a model's activations for validation images.
 
     Args:
         activations: [n classes], in [0, 1]. labels: [n], the true classes.
+        prior: as of `Confidence`.
 
     Raises:
         ValueError: no images, shapes that do not fit, activations that are not finite.
@@ -38,10 +41,10 @@ def fit_confidence(activations: Float[Tensor, "n classes"], labels: Int[Tensor, 
     sums = activations.double().sum(1)
     is_softmax = bool(((sums - 1).abs() < _SUM_TOLERANCE).all())
     kinds: tuple[Logits, ...] = ("log",) if is_softmax else ("log", "logit")
-    fits = {kind: _fit(logits_of(activations, kind), labels) for kind in kinds}
+    fits = {kind: _fit(shifted_logits(activations, kind, prior), labels) for kind in kinds}
     kind = min(fits, key=lambda kind: fits[kind][1])
     temperature = fits[kind][0]
-    after = (logits_of(activations, kind) / temperature).softmax(1)
+    after = (shifted_logits(activations, kind, prior) / temperature).softmax(1)
     before = logits_of(activations, "log").softmax(1)
     true = after.gather(1, labels[:, None])[:, 0]
     return Confidence(
@@ -50,8 +53,9 @@ def fit_confidence(activations: Float[Tensor, "n classes"], labels: Int[Tensor, 
         scores=tuple((1 - true).clamp(0, 1).sort().values.tolist()),
         nll_before=log_loss(before, labels),
         nll=log_loss(after, labels),
-        ece_before=_calibration_error(before, labels),
-        ece=_calibration_error(after, labels),
+        ece_before=_calibration_error(before, activations, labels),
+        ece=_calibration_error(after, activations, labels),
+        prior=None if prior is None else tuple(prior),
     )
 
 
@@ -84,6 +88,10 @@ def _smoothed_loss(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
     return loss
 
 
-def _calibration_error(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
-    largest, predicted = probabilities.max(1)
-    return calibration(largest.clamp(0, 1).numpy(), (predicted == labels).numpy()).expected_error
+def _calibration_error(
+    probabilities: Float[Tensor, "n classes"], activations: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
+) -> float:
+    """Of the class that is predicted, whether or not it is the most probable one."""
+    predicted = activations.argmax(1)
+    sure = probabilities.gather(1, predicted[:, None])[:, 0]
+    return calibration(sure.clamp(0, 1).numpy(), (predicted == labels).numpy()).expected_error

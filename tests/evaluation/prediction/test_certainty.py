@@ -1,13 +1,15 @@
 """The columns behind the activations: probability, prediction set, unsure; empty rather than pretending."""
 
 import csv
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import Certainty, predict_files, predict_table, write_table
+from capsella.evaluation import Certainty, Prediction, predict_files, predict_table, write_table
 from capsella.models import fit_confidence
 
 KNOWN = ("known", "why_unknown")
@@ -52,9 +54,22 @@ def test_in_every_format(folder, tmp_path, darkness, confidence, ending):
         probabilities = confidence.probabilities(prediction.activations)
         assert float(row["probability"]) == pytest.approx(float(probabilities.max()), abs=1e-6)
         assert row["unsure"] == (float(probabilities.max()) < 0.9)
-        inside = confidence.sets(probabilities, 0.95).tolist()
+        inside = confidence.sets(prediction.activations, 0.95).tolist()
         assert set(row["prediction_set"]) == {n for n, yes in zip(darkness.classes, inside, strict=True) if yes}
         assert row["prediction_set"][0] == prediction.class_name == row["class"]
+
+
+def test_the_probability_is_that_of_the_predicted_class(confidence):
+    """After balanced training a common class may be the more probable one; the answer stays what the network says."""
+    shifted = dataclasses.replace(confidence, prior=(2.0, -2.0))
+    prediction = Prediction(Path("x.png"), "b", torch.tensor([0.4, 0.6]))
+    probabilities = shifted.probabilities(prediction.activations)
+    assert probabilities[0] > probabilities[1]
+    values = Certainty(shifted, 0.9, 0.9).values(prediction)
+    assert values[0] == pytest.approx(float(probabilities[1]), abs=1e-6)
+    assert values[1][0] == 0  # the likeliest first
+    assert 1 in values[1]
+    assert values[2] is True
 
 
 def test_a_calibrated_model_says_its_probability_and_others_leave_it_empty(folder, tmp_path, darkness, confidence):

@@ -62,15 +62,54 @@ def test_probabilities_sum_to_one_and_keep_the_order_also_at_the_ends():
         torch.testing.assert_close(probabilities[1:], torch.full((2, 5), 0.2, dtype=torch.float64))
 
 
+SHARES = torch.tensor([0.9, 0.1])
+
+
+def balanced_answers(number: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What an ideal network says that learned both of two classes as often, of images of which nine of ten are one's."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.multinomial(SHARES, number, replacement=True, generator=generator)
+    x = torch.randn(number, generator=generator) + 2.5 * labels  # two Gaussians
+    odds = 2.5 * x - 2.5**2 / 2
+    return torch.stack([-odds, odds], 1).mul(0.5).softmax(1), labels
+
+
+def test_a_rare_class_s_probability_holds_after_balanced_training():
+    """Its prior brings the draws back to the images as they are; a temperature alone is right on average only."""
+    activations, labels = balanced_answers(20_000, 1)
+    rare = activations.argmax(1) == 1
+    right = float((labels[rare] == 1).double().mean())
+    prior = (SHARES / 0.5).log().tolist()
+    plain, fitted = (fit_confidence(*balanced_answers(2_000, 2), prior=one) for one in (None, prior))
+    said = {one: float(fit.probabilities(activations)[rare, 1].mean()) for one, fit in ((0, plain), (1, fitted))}
+    assert right < 0.75
+    assert said[0] > right + 0.1
+    assert said[1] == pytest.approx(right, abs=0.02)
+    assert fitted.temperature == pytest.approx(1, abs=0.15)
+    assert fitted.ece < 0.02
+    assert Confidence.from_dict(fitted.to_dict()) == fitted
+    assert fitted.sets(activations, 0.95).gather(1, activations.argmax(1, keepdim=True)).all()  # the predicted class
+    sets = fitted.sets(activations, 0.95)
+    assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_prior_that_is_no_number_is_refused():
+    values = fit_confidence(*answers(20, 1.0)).to_dict()
+    with pytest.raises(CapsellaError, match="prior: must be finite numbers, one a class"):
+        Confidence.from_dict({**values, "prior": [math.inf, 0.0]})
+    assert Confidence.from_dict({name: value for name, value in values.items() if name != "prior"}).prior is None
+
+
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
 def test_sets_are_those_of_conformal_p_values(coverage):
     """Vovk et al. 2005: a class is left out where (1 + #{scores at least as large}) / (n + 1) ≤ 1 − coverage."""
     fitted = fit_confidence(*answers(73, 1.5))
-    probabilities = fitted.probabilities(answers(200, 1.5, seed=1)[0])
+    activations = answers(200, 1.5, seed=1)[0]
+    probabilities = fitted.probabilities(activations)
     scores = torch.tensor(fitted.scores, dtype=torch.float64)
     p_values = (1 + (scores >= (1 - probabilities)[..., None]).sum(-1)) / 74
     expected = (p_values > 1 - coverage + 1e-12) | (probabilities == probabilities.max(1, keepdim=True).values)
-    assert torch.equal(fitted.sets(probabilities, coverage), expected)
+    assert torch.equal(fitted.sets(activations, coverage), expected)
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.95])
@@ -80,11 +119,11 @@ def test_sets_cover_as_often_as_asked(coverage):
     for seed in range(100):
         fitted = fit_confidence(*answers(60, 2.0, seed))
         activations, labels = answers(1, 2.0, 10_000 + seed)
-        held += int(fitted.sets(fitted.probabilities(activations), coverage)[0, labels[0]])
+        held += int(fitted.sets(activations, coverage)[0, labels[0]])
     assert binom.cdf(held, 100, coverage) > 0.001
     fitted = fit_confidence(*answers(4000, 2.0))
     activations, labels = answers(4000, 2.0, 1)
-    sets = fitted.sets(fitted.probabilities(activations), coverage)
+    sets = fitted.sets(activations, coverage)
     assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(coverage, abs=0.025)
     assert 1 < float(sets.sum(1).double().mean()) < 5
 
@@ -92,7 +131,7 @@ def test_sets_cover_as_often_as_asked(coverage):
 def test_too_few_images_give_all_classes():
     fitted = fit_confidence(*answers(18, 1.0))
     assert fitted.quantile(0.95) == math.inf
-    assert fitted.sets(fitted.probabilities(answers(4, 1.0)[0]), 0.95).all()
+    assert fitted.sets(answers(4, 1.0)[0], 0.95).all()
     assert fit_confidence(*answers(19, 1.0)).quantile(0.95) < 1
     assert [images_needed(coverage) for coverage in (0.5, 0.9, 0.95, 0.99)] == [1, 9, 19, 99]
 

@@ -62,5 +62,7 @@ def test_damaged(model, tmp_path, content):
 def test_the_file_says_what_it_is_of(model, tmp_path):
     model.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "calibration.json").read_text())
-    assert {"logits", "temperature", "scores", "nll_before", "nll", "ece_before", "ece", "weights"} == set(values)
+    assert {"logits", "temperature", "scores", "nll_before", "nll", "ece_before", "ece", "weights", "prior"} == set(
+        values
+    )
     assert len(values["weights"]) == 64
