@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
+from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import ImageSet, Splits, draw_labelled, single_images
 from capsella.errors import CapsellaError, at_least, counted
@@ -22,7 +23,6 @@ from capsella.training import (
     adapt_model,
     calibrate_adapted,
     cross_fitted,
-    load_run,
     save_adapted,
 )
 
@@ -58,7 +58,7 @@ class Adapt:
 def run(arguments: list[str]) -> None:
     """Adapt, test, save and print."""
     options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
-    trained, out = load_run(options.run), console()
+    trained, out = open_run(options.run), console()
     RunFolder(options.out).check_unused()
     if trained.adapted is not None:
         raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")

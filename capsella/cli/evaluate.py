@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from capsella.cli.laboratory import laboratory_images
+from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
 from capsella.errors import CapsellaError
@@ -28,7 +29,7 @@ from capsella.evaluation import (
 from capsella.files import write_json
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
-from capsella.training import Run, RunFolder, load_run, own_splits
+from capsella.training import Run, RunFolder, own_splits
 
 PICTURE = Path("figures") / "risk_coverage.png"
 ELSEWHERE_PICTURE = Path("figures") / "elsewhere.png"
@@ -116,7 +117,7 @@ def _form(images: LabelledImages | ImageClassifier) -> str:
 def run(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
-    trained = load_run(options.run)
+    trained = open_run(options.run)
     _check_fitted(options, trained)
     if trained.recipe.data.is_paired and options.split is None:
         options = replace(options, split="test")

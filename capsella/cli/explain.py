@@ -7,11 +7,12 @@ from typing import Annotated
 
 import tyro
 
+from capsella.cli.runs import open_run
 from capsella.data import PairSet
 from capsella.errors import CapsellaError
 from capsella.evaluation import Broken
 from capsella.explain import explain_images, explain_pairs
-from capsella.training import load_run, own_splits
+from capsella.training import own_splits
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Explain:
 def run(arguments: list[str]) -> None:
     """Draw and say where."""
     options = tyro.cli(Explain, args=arguments, prog="capsella explain")
-    trained = load_run(options.run)
+    trained = open_run(options.run)
     out = options.out or options.run / "explain"
     paired = trained.recipe.data.is_paired
     broken: list[Broken] = []

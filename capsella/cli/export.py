@@ -1,15 +1,18 @@
 """`capsella export`."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from capsella.cli.runs import open_run
 from capsella.data import load_data
+from capsella.errors import CapsellaError
 from capsella.export import TOLERANCES, Format, Precision, Tolerance, export_model
-from capsella.training import load_run
+from capsella.training import RunFolder
 
 
 @dataclass(frozen=True)
@@ -40,22 +43,28 @@ class Export:
 def run(arguments: list[str]) -> None:
     """Export, check and print."""
     options = tyro.cli(Export, args=arguments, prog="capsella export")
-    trained = load_run(options.run)
+    trained = open_run(options.run)
     usual = TOLERANCES[options.precision]
     tolerance = Tolerance(
         usual.difference if options.tolerance is None else options.tolerance,
         usual.flips if options.flips is None else options.flips,
     )
     reduced = "" if options.precision == "float32" else f"-{options.precision}"
+    images, facts = load_data(trained.recipe.data), {"recipe": trained.name}
+    try:
+        RunFolder(options.run).check_images(images)
+    except CapsellaError as error:  # the parity holds on any images
+        print(f"note: the errors below say nothing of new images: {error}", file=sys.stderr)
+        facts["images"] = "others than those of the training: the errors say nothing of new images"
     exported = export_model(
         trained.model,
-        load_data(trained.recipe.data),
+        images,
         options.out or options.run / f"{trained.name}{reduced}.{options.format}",
         format=options.format,
         precision=options.precision,
         reconstruction=options.reconstruction,
         tolerance=tolerance,
-        facts={"recipe": trained.name},
+        facts=facts,
     )
     if options.json:
         print(json.dumps(exported.to_dict(), indent=2))

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any, Literal
 
-from capsella.data import ImageSet, Laboratory, Splits, copies_among, load_data, read_laboratory, single_images, without
+from capsella.data import ImageSet, Laboratory, Splits, copies_among, read_laboratory, single_images, without
 from capsella.data.images import join
 from capsella.data.split.holdout import first_per_class
 from capsella.errors import CapsellaError, counted
-from capsella.training import Run
+from capsella.training import Run, own_splits
 
 _EXAMPLES = 3
 
@@ -51,11 +51,12 @@ def laboratory_images(
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:
-    """The images that the run was trained on, or None and a line where they are not at hand."""
+    """The images that the run was trained on, or None and a line where they are not at hand, or have changed."""
     try:
-        return load_data(run.recipe.data), []
+        return own_splits(run), []
     except (CapsellaError, ValueError) as error:
-        return None, [f"note: the run's own images are not at hand, so copies of them are not looked for ({error})"]
+        what = "copies of them are not looked for, and nothing is tested on them"
+        return None, [f"note: the run's own images are not at hand as they were, so {what} ({error})"]
 
 
 def copies_seen(own: Splits, images: ImageSet) -> tuple[int, list[str]]:

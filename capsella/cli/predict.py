@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from capsella.cli.runs import open_run
 from capsella.cli.screen import console
 from capsella.cluster import Place, joined
 from capsella.data.depth import check_range
@@ -86,7 +87,7 @@ def run(arguments: list[str]) -> None:
     _check_place(options)
     began = time.monotonic()
     check_range(options.range)
-    trained = load_run(options.run)
+    trained = open_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
     notes = _scale(options, trained.model)
     if trained.adapted is not None and (options.coverage is not None or options.unsure_below is not None):

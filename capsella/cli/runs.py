@@ -1,5 +1,7 @@
 """Several runs on one command line."""
 
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -7,7 +9,8 @@ from pathlib import Path
 
 from capsella.data import ImageSet, single_images
 from capsella.errors import CapsellaError
-from capsella.training import Run, load_run, own_splits, run_names
+from capsella.training import Run, RunFolder, load_run, own_splits, run_names
+from capsella.training.checkpoint import read_progress
 
 
 def load_runs(folders: Sequence[Path]) -> dict[str, Run]:
@@ -18,6 +21,19 @@ def load_runs(folders: Sequence[Path]) -> dict[str, Run]:
         CapsellaError: a folder is no run's.
     """
     return dict(zip(run_names(folders), map(load_run, folders), strict=True))
+
+
+def open_run(folder: Path) -> Run:
+    """As `load_run`; says so where the training was interrupted."""
+    run, files = load_run(folder), RunFolder(folder)
+    if files.checkpoint.exists() and not files.is_trained:
+        done = read_progress(files.checkpoint).epoch
+        print(
+            f"WARNING: this training was interrupted after epoch {done} of {run.recipe.epochs}; "
+            f"capsella train --resume {shlex.quote(str(folder))} goes on",
+            file=sys.stderr,
+        )
+    return run
 
 
 def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, ImageSet]:

@@ -1,6 +1,8 @@
 """`capsella train`."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +15,9 @@ from capsella.cli.chosen import chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.cluster import Place, joined
-from capsella.errors import at_least, require
-from capsella.training import Machine, Recipe, is_launched_first, new_run_folder, resume, train
+from capsella.errors import at_least, counted, require
+from capsella.training import Machine, Recipe, RunFolder, is_launched_first, new_run_folder, resume, train
+from capsella.training.checkpoint import read_progress
 
 USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALUE …]
        capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
@@ -99,7 +102,25 @@ def run(arguments: list[str]) -> None:
             with joined(options.place):
                 train_seeds(options.recipe, options.seeds, folder, name, machine, console)
         else:
-            finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
+            with _told_how_to_go_on(folder, console):
+                finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
+
+
+@contextmanager
+def _told_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
+    """Where the training is interrupted, say what goes on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (checkpoint := RunFolder(folder).checkpoint).exists():
+            done = read_progress(checkpoint).epoch
+            console.print(
+                f"{folder} has {counted(done, 'whole epoch')}; capsella train --resume {shlex.quote(str(folder))} "
+                "goes on from its last checkpoint",
+                soft_wrap=True,
+                markup=False,
+            )
+        raise
 
 
 def _warn_of_few_epochs(asked: int, chosen: int, console: Console) -> None:

@@ -3,6 +3,7 @@
 All of its images are taken, whatever splits it brings: a network of another laboratory was trained on none of them.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -114,7 +115,7 @@ def read_laboratory(place: str, data: DataOptions) -> Laboratory:
 def by_class_name(images: ImageSet, classes: Sequence[str]) -> tuple[ImageSet, dict[str, int]]:
     """The images of classes that have a name in `classes`, numbered as there; and how many others each class has.
 
-    Upper and lower case are alike where no name is exactly the same.
+    Upper and lower case are alike where no name is exactly the same, and so are the two ways to write an umlaut.
     """
     names = [_same_name(name, classes) for name in images.classes]
     number = torch.tensor([-1 if name is None else tuple(classes).index(name) for name in names])
@@ -142,8 +143,13 @@ def common_classes(sets: Sequence[ImageSet], places: Sequence[str]) -> tuple[str
 def _same_name(name: str, among: Sequence[str]) -> str | None:
     if name in among:
         return name
-    alike = [one for one in among if one.casefold() == name.casefold()]
+    alike = [one for one in among if _folded(one) == _folded(name)]
     return alike[0] if len(alike) == 1 else None
+
+
+def _folded(name: str) -> str:
+    """Without the difference of cases, and of how an umlaut is written: in one character, or in two as on a Mac."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet, ImageSet, list[str]]:

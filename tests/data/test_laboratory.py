@@ -1,6 +1,7 @@
 """Images of another laboratory: classes by name, all images, copies, what is drawn to learn from."""
 
 import shutil
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from capsella.data import (
     without,
 )
 from capsella.data.images import join
+from capsella.data.laboratory import common_classes
 from capsella.errors import CapsellaError
 from capsella.papers.own_images import images_efficient
 from capsella.training.balance import order_of, settle_balance
@@ -103,6 +105,16 @@ def test_what_is_drawn_and_its_copies_are_not_tested():
     assert len(without(whole, digests)) == 24
     again = draw_labelled(ImageSet(images, labels, ("a", "b"), metadata={"group": group}), 3, 0)[0]
     assert torch.equal(again.images, drawn.images)
+
+
+def test_an_umlaut_is_the_same_however_it_is_written():
+    """A Mac writes it in two characters."""
+    one, two = (unicodedata.normalize(form, "Stäbchen") for form in ("NFC", "NFD"))
+    assert one != two
+    images = ImageSet(torch.zeros(4, 1, 2, 2).byte(), torch.tensor([0, 0, 1, 1]), (two, "x"))
+    mapped, left_out = by_class_name(images, (one, "x"))
+    assert (mapped.counts(), left_out) == ({one: 2, "x": 2}, {})
+    assert common_classes([images, mapped], ["there", "here"]) == (two, "x")
 
 
 def test_a_class_of_one_image_is_tested_and_not_learned_from():

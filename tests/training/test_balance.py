@@ -131,8 +131,8 @@ def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
     place = torch.tensor([0] * 20 + [1] * 10 + [0] * 5 + [1] * 5 + [0] * 10)
     images = ImageSet(torch.zeros(50, 1, 2, 2).byte(), labels, ("a", "b", "c"), metadata={"laboratory": place})
     recipe = uneven(balance="sampling")
-    shares = [2 / 5, 2 / 5, 1 / 5]
-    assert prior_of(recipe, images) == pytest.approx([math.log(n / 50 / s) for n, s in zip((30, 10, 10), shares)])
+    expected = [math.log(0.6 / 0.4), math.log(0.2 / 0.4), math.log(0.2 / 0.2)]
+    assert prior_of(recipe, images) == pytest.approx(expected)
 
 
 def test_mean_weight_is_one_over_the_training_images(uneven):

@@ -1,7 +1,7 @@
 """How sure a trained model may be: calibrated probabilities, and sets that hold the true class as often as asked for.
 
-Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T. Where training drew classes otherwise
-than they are, z is first brought back to their own shares (Saerens, Latinne and Decaestecker 2002).
+Temperature scaling (Guo et al. 2017, section 4.2): softmax(z/T) with one number T. Where training drew classes
+otherwise than they are, z is first brought back to their own shares (Saerens, Latinne and Decaestecker 2002).
 Prediction sets by split conformal prediction (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1).
 """
 

@@ -66,7 +66,7 @@ SHARES = torch.tensor([0.9, 0.1])
 
 
 def balanced_answers(number: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What an ideal network says that learned both of two classes as often, of images of which nine of ten are one's."""
+    """What an ideal network says that learned two classes alike, of images of which nine in ten are of the first."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.multinomial(SHARES, number, replacement=True, generator=generator)
     x = torch.randn(number, generator=generator) + 2.5 * labels  # two Gaussians
