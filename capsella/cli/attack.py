@@ -1,6 +1,8 @@
 """`capsella attack`."""
 
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +15,8 @@ from capsella.data.split.holdout import first_per_class
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
 from capsella.explain.plots import attack_figure, write_png
 from capsella.files import write_json
-from capsella.models.novelty.fitted import REFUSE, check_refuse
+from capsella.models import ImageClassifier
+from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def run(arguments: list[str]) -> None:
     if options.per_class is not None:
         images = first_per_class(images, options.per_class, 0)
     models = {name: run.model for name, run in runs.items()}
+    _tell_where_nothing_is_refused(models, options.refuse)
     results = attack_networks(models, images, options.attack, progress=True, refuse=options.refuse)
     values = {
         "data": name,
@@ -71,3 +75,10 @@ def run(arguments: list[str]) -> None:
         return
     show(attack_table(results, options.attack))
     print(*attack_notes(results), f"written to {out / 'attacks.json'} and {out / 'attacks.png'}", sep="\n")
+
+
+def _tell_where_nothing_is_refused(models: Mapping[str, ImageClassifier], refuse: float) -> None:
+    for name, model in models.items():
+        if model.novelty is not None and not model.novelty.can_refuse(refuse):
+            needed = f"that takes {images_to_refuse(refuse)} validation images, and it has {model.novelty.images}"
+            print(f"note: {name}: what is not known is not counted: {needed}", file=sys.stderr)

@@ -29,7 +29,7 @@ def cnn(images, trained):
 
 
 def test_two_runs(cli, trained, cnn, tmp_path):
-    answer = cli("attack", trained, cnn, *QUICK, "--out", tmp_path)
+    answer = cli("attack", trained, cnn, *QUICK, "--refuse", 0.85, "--out", tmp_path)
     assert answer.code == 0, answer.err
     values = json.loads((tmp_path / "attacks.json").read_text())
     assert (values["data"], values["images"], values["options"]["epsilons"]) == ("my images", 6, [0.1, 0.5])
@@ -47,7 +47,8 @@ def test_two_runs(cli, trained, cnn, tmp_path):
         assert text in answer.out
     with Image.open(tmp_path / "attacks.png") as picture:
         assert min(picture.size) > 300
-    assert json.loads(cli("attack", trained, cnn, *QUICK, "--out", tmp_path, "--json").out) == values
+    again = cli("attack", trained, cnn, *QUICK, "--refuse", 0.85, "--out", tmp_path, "--json")
+    assert json.loads(again.out) == values
 
 
 def test_runs_of_the_same_test_images_by_other_flags(cli, trained, images, tmp_path):
@@ -65,6 +66,8 @@ def test_one_run_of_fewer_images(cli, trained):
     assert answer.code == 0, answer.err
     assert json.loads((trained / "attacks.json").read_text())["images"] == 3
     assert "transfer" not in answer.out
+    assert "adaptive" not in answer.out
+    assert "note: run: what is not known is not counted: that takes 45 validation images, and it has 3" in answer.err
 
 
 def test_errors(cli, trained, cnn, images, tmp_path):

@@ -52,8 +52,9 @@ def test_an_old_run_leaves_the_columns_empty_until_it_is_fitted(cli, old, images
     assert "an image is known by its appearance, features, poses" in fitted.out
     assert "beside those of 3 validation images" in fitted.out
     answer = cli("predict", old, images / "rows")
-    assert columns(answer.out) == [("true", "")] * 11
-    assert "every image counts as known: to refuse 0.05 takes at least 45 validation images" in answer.err
+    assert columns(answer.out) == [("", "")] * 11
+    assert "the known column is empty: to refuse 0.05 takes at least 45 validation images" in answer.err
+    assert "not known: unlike the training images" not in answer.err
 
 
 def test_evaluate_elsewhere(cli, trained, images):

@@ -140,7 +140,8 @@ def attack_networks(
         images: labelled images.
         options: how hard to attack.
         progress: show a bar on standard error.
-        refuse: the share of usual images that may be refused as not known, for models with `novelty`.
+        refuse: the share of usual images that may be refused as not known, for models with `novelty` and validation
+            images enough for it.
 
     Raises:
         ValueError: no model, no images, or images of other classes, size or channels than a model's.
@@ -151,7 +152,10 @@ def attack_networks(
         if model.classes != images.classes:
             raise ValueError(f"images.classes: must be {name}'s {model.classes}, got {images.classes}")
         model.check_images(images.images[:1])
-    tallies = {name: _Tally(None if refuse is None else model.novelty, refuse) for name, model in models.items()}
+    known = {
+        name: model.novelty for name, model in models.items() if model.novelty and model.novelty.can_refuse(refuse)
+    }
+    tallies = {name: _Tally(known.get(name), refuse) for name in models}
     rounds = -(-len(images) // options.batch_size) * len(models) * (len(options.epsilons) + 1)
     console = Console(stderr=True)
     with Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:

@@ -55,8 +55,8 @@ class Certainty:
 
     @property
     def watched(self) -> Novelty | None:
-        """By what each image is judged to be known; None where it is not."""
-        return None if self.refuse is None else self.novelty
+        """By what each image is judged to be known; None where it is not, as where too few images set a threshold."""
+        return self.novelty if self.novelty is not None and self.novelty.can_refuse(self.refuse) else None
 
     def values(self, prediction: Prediction) -> tuple[Value, ...]:
         """A probability, the numbers of the set's classes (the likeliest first), whether the answer is unsure, whether
@@ -121,6 +121,6 @@ class Certainty:
         if self.novelty.images >= (needed := images_to_refuse(self.refuse)):
             return []
         return [
-            f"every image counts as known: to refuse {self.refuse:g} takes at least {needed} validation images, "
-            f"and this model was fitted with {self.novelty.images}"
+            f"the known column is empty: to refuse {self.refuse:g} takes at least {needed} validation images, and this "
+            f"model was fitted with {self.novelty.images}; a larger --validation, or a larger --refuse, brings it"
         ]

@@ -141,6 +141,10 @@ class Novelty:
         rank = int(np.searchsorted(below, CERTAINTY)) + 1
         return float(self.largest[rank - 1]) if rank <= self.images else math.inf
 
+    def can_refuse(self, refuse: float | None) -> bool:
+        """Whether there are validation images enough for a threshold; of None, no."""
+        return refuse is not None and math.isfinite(self.threshold(refuse))
+
     def why(self, surprises: Float[Tensor, "scores"], class_name: str) -> str:
         """In words, what is strangest about an image that was taken for `class_name`."""
         return REASONS[self.scores[int(surprises.argmax())]].format(class_name=class_name)

@@ -80,10 +80,14 @@ def test_nothing_is_said_where_nothing_is_asked_or_fitted(model, files, tmp_path
     assert {row["known"] for row in read(tmp_path / "a.jsonl")} == {None}
     assert next(iter(predict_files(model, [files]))).surprises is None
     assert next(iter(predict_files(model, [files], novelty=model.novelty))).surprises.shape == (5,)
-    assert Certainty(novelty=model.novelty, refuse=0.001).notes()[1] == (
-        "every image counts as known: to refuse 0.001 takes at least 2302 validation images, "
-        "and this model was fitted with 60"
+    few = Certainty(novelty=model.novelty, refuse=0.001)
+    assert few.watched is None
+    assert few.notes()[1] == (
+        "the known column is empty: to refuse 0.001 takes at least 2302 validation images, and this model was fitted "
+        "with 60; a larger --validation, or a larger --refuse, brings it"
     )
+    assert predict_table(model, [files], tmp_path / "b.jsonl", certainty=few).unknown is None
+    assert {row["known"] for row in read(tmp_path / "b.jsonl")} == {None}
 
 
 def interrupted(model, files, out, monkeypatch, certainty=None):
