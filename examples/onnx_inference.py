@@ -20,7 +20,7 @@ def eight_bits(image: Image.Image, value_range: list[float] | None) -> Image.Ima
     """Values of more bits in the range that the network knows; what is transparent on black."""
     if image.mode.startswith(("I", "F")):
         if value_range is None:
-            raise SystemExit("more than 8 bits a channel: this network was trained on 8")
+            raise ValueError("more than 8 bits a channel: this network was trained on 8")
         low, high = value_range
         values = (np.asarray(image).astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
         return Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8))
@@ -39,17 +39,32 @@ def prepare(path: str, expected: dict) -> np.ndarray:
     return pixels[None, None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[None]
 
 
+def probabilities(activations: np.ndarray, calibration: dict) -> np.ndarray:
+    """What the activations are worth: [classes], which sum to one."""
+    a = np.maximum(activations.astype(np.float64), calibration["least"])
+    logits = np.log(a)
+    if "1 - " in calibration["logits"]:
+        logits -= np.log1p(-np.minimum(activations.astype(np.float64), calibration["most"]))
+    z = (logits + calibration["prior"]) / calibration["temperature"]
+    p = np.exp(z - z.max())
+    return p / p.sum()
+
+
 def main(model: str, paths: list[str]) -> None:
-    """Print each file with its class and the activation of that class."""
+    """Print each file with its class, the activation of that class, and its probability where there is one."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map["capsella"])
     if about["input"]["cuts_cells"] or about["input"]["channels"] not in MODES:
         raise SystemExit(f"{model}: this program cannot prepare its images: {'; '.join(about['preprocessing'])}")
     for path in paths:
-        images = prepare(path, about["input"])  # several images of one size can go in at once
+        try:
+            images = prepare(path, about["input"])  # several images of one size can go in at once
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"{path}: {error}") from error
         activations = session.run(["activations"], {"images": images})[0][0]
         best = int(activations.argmax())
-        print(f"{path}\t{about['classes'][best]}\t{activations[best]:.6f}")
+        sure = [f"{probabilities(activations, about['calibration'])[best]:.6f}"] if "calibration" in about else []
+        print(path, about["classes"][best], f"{activations[best]:.6f}", *sure, sep="\t")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """ONNX files, in every precision, and the example that reads them without PyTorch."""
 
+import dataclasses
 import json
 import os
 import runpy
@@ -16,7 +17,8 @@ from capsella.data.reading import read_image
 from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
 from capsella.export import export_model, load_onnx, read_onnx_description
-from capsella.models import create_model
+from capsella.export.graph import describe_model
+from capsella.models import create_model, fit_confidence
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
@@ -226,10 +228,27 @@ def test_the_example_prepares_images_as_training_does(example, kind, tmp_path):
     assert np.abs(example["prepare"](str(path), about) - expected.numpy()).max() < 1e-6
 
 
+@pytest.mark.parametrize("kind", ["log", "logit"])
+def test_the_example_makes_the_same_probabilities(example, kind):
+    model = create_model("sabour2017_capsnet", image_size=17, classes=3)
+    fitted = fit_confidence(torch.rand(60, 3), torch.arange(60) % 3, prior=(0.5, -0.5, 0.0))
+    model.confidence = dataclasses.replace(fitted, logits=kind)
+    calibration = describe_model(model)["calibration"]
+    for activations in (torch.tensor([0.2, 0.9, 0.4]), torch.tensor([0.0, 1.0, 0.3])):
+        ours = example["probabilities"](activations.numpy(), calibration)
+        np.testing.assert_allclose(ours, model.confidence.probabilities(activations), rtol=1e-6)
+
+
+def test_the_example_names_a_file_that_it_cannot_read(example, exported_onnx, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(SystemExit, match=r"broken\.png: cannot identify image file"):
+        example["main"](str(exported_onnx.path), [str(tmp_path / "broken.png")])
+
+
 def test_the_example_refuses_what_it_cannot_prepare(example, tmp_path):
     Image.fromarray(np.full((8, 8), 3000, np.uint16)).save(tmp_path / "x.png")
     about = {"channels": 1, "height": 8, "width": 8, "value_range": None}
-    with pytest.raises(SystemExit, match="more than 8 bits a channel: this network was trained on 8"):
+    with pytest.raises(ValueError, match="more than 8 bits a channel: this network was trained on 8"):
         example["prepare"](str(tmp_path / "x.png"), about)
     model = create_model("sabour2017_cnn", image_size=17, channels=2).eval()
     write_onnx(model, tmp_path / "pair.onnx")
