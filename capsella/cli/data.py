@@ -57,7 +57,7 @@ class Show:
     split: Literal["train", "validation", "test"] = "train"
     """The split on the contact sheet."""
     out: Path | None = None
-    """The contact sheet; default: NAME.png."""
+    """The contact sheet; default: NAME-sheet.png."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Split:
     thesis_sets: bool = False
     """Write the sets of Forslöv's thesis, a file each: mini, small, medium-size, basic, medium and hard."""
     out: Path | None = None
-    """The file, or the folder of the sets; default: NAME-split.csv, or NAME-sets."""
+    """The file, or the folder of the sets; default: NAME-split.csv, which is not overwritten, or NAME-sets."""
 
 
 def run(arguments: list[str]) -> None:
@@ -114,7 +114,7 @@ def _show(name: str, words: list[str]) -> None:
         show(Text(f"WARNING: {sentence}", style="bold red"))
     if splits.broken:
         print(f"left out {counted(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
-    out = options.out or Path(f"{Path(name).resolve().name}.png")
+    out = options.out or Path(f"{Path(name).resolve().name}-sheet.png")  # no name of a photograph
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")
@@ -165,6 +165,8 @@ def _split(name: str, words: list[str]) -> None:
         print(f"split files written to {out}")
     else:
         out = options.out or Path(f"{name}-split.csv")
+        if options.out is None and out.exists():  # it may have been edited by hand
+            raise CapsellaError(f"{out} is there already; give it another name with --out, or this one to replace it")
         _print_counts(name, save_split(data, out, print))
         print(f"split written to {out}")
 

@@ -84,4 +84,4 @@ def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     assert abs(float(shares[2]) - 75) < 8  # scikit-learn's digits fill nearly the whole height
     assert "drawn alone at" in answer.out
     assert int(re.search(r"drawn alone at ([\d,]+) a second", answer.out)[1].replace(",", "")) > 1000
-    assert (tmp_path / "multi.png").exists()
+    assert (tmp_path / "multi-sheet.png").exists()

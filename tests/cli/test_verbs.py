@@ -127,7 +127,7 @@ class TestData:
         answer = cli("data", "show", "digits", "--split", "test")
         assert answer.code == 0
         assert "digits: 8×8×1" in answer.out
-        with Image.open(tmp_path / "digits.png") as sheet:
+        with Image.open(tmp_path / "digits-sheet.png") as sheet:
             assert sheet.size[1] > 10 * 40
 
     def test_show_a_folder_with_a_broken_image(self, cli, images, tmp_path):
@@ -146,8 +146,11 @@ class TestData:
         answer = cli("data", "show", images)
         assert answer.code == 0
         assert "my images: 17×17×1" in answer.out
-        assert (tmp_path / "my images.png").exists()
+        assert (tmp_path / "my images-sheet.png").exists()
         assert "split written to my images-split.csv" in cli("data", "split", images, "--size", 16).out
+        again = cli("data", "split", images, "--size", 16)
+        assert again.code == 1
+        assert "my images-split.csv is there already; give it another name with --out" in again.err
 
     def test_split_writes_a_file_that_training_reads(self, cli, images, tmp_path):
         out = tmp_path / "split.csv"
