@@ -12,7 +12,7 @@ from capsella.cli.laboratory import laboratory_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 from capsella.evaluation import (
     Elsewhere,
     Evaluation,
@@ -62,6 +62,8 @@ class Evaluate:
     figures/elsewhere.png in the run's folder."""
     refuse: float = REFUSE
     """With --elsewhere: the share of images like the training images that may be called not known."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read, and list them; the run may have been trained without them."""
     batch_size: int = 128
     """Images at a time."""
     json: bool = False
@@ -106,6 +108,9 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
     splits = load_data(asked)
     if options.data is None:
         RunFolder(trained.folder).check_images(splits)
+    if splits.broken:
+        heading = f"left out {counted(len(splits.broken), 'broken image')}:"
+        console(stderr=True).print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
     return splits.named()[options.split or "test"]
 
 
@@ -119,6 +124,9 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
     trained = open_run(options.run)
     _check_fitted(options, trained)
+    if options.skip_broken:
+        data = replace(trained.recipe.data, skip_broken=True)
+        trained = replace(trained, recipe=replace(trained.recipe, data=data))
     if trained.recipe.data.is_paired and options.split is None:
         options = replace(options, split="test")
     about: dict[str, Any] = {}

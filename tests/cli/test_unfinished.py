@@ -86,3 +86,22 @@ class TestChangedImages:
         answer = cli(*words, "--replay", "--out", tmp_path / "replayed")
         assert answer.code == 1
         assert "replay: needs the images that the run was trained on, and they are not at hand" in answer.err
+
+    def test_a_file_that_broke_since_is_left_out_where_that_is_asked_for(self, cli, run, images, tmp_path):
+        (images / "a" / "0b.png").write_bytes(b"no image")
+        answer = cli("evaluate", run)
+        assert answer.code == 1
+        assert "0b.png: cannot be read as an image" in answer.err
+        answer = cli("evaluate", run, "--skip-broken")
+        assert answer.code == 0, answer.err
+        assert "left out 1 broken image:" in answer.err
+        assert "0b.png" in answer.err
+        elsewhere = tmp_path / "elsewhere"
+        for kind in ("a", "b"):
+            (elsewhere / kind).mkdir(parents=True)
+            Image.new("L", (17, 17), 90).save(elsewhere / kind / "x.png")
+        (elsewhere / "a" / "y.png").write_bytes(b"no image")
+        assert cli("evaluate", run, "--data", elsewhere).code == 1
+        answer = cli("evaluate", run, "--data", elsewhere, "--skip-broken")
+        assert answer.code == 0, answer.err
+        assert "y.png" in answer.out + answer.err
