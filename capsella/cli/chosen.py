@@ -1,5 +1,6 @@
 """The recipe that a command is given: a name, a file, or a folder of images for which one is made to fit."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from capsella.cli.flags import take
 from capsella.data.outline import outline
-from capsella.errors import require
+from capsella.errors import CapsellaError, require
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group
 from capsella.papers.own_images import DEFAULT, fitted
 from capsella.training import Recipe, read_recipe
@@ -35,11 +36,22 @@ def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, 
 
 
 def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
-    """The recipe's name, the folder of images if one is given, and the flags."""
+    """The recipe's name, the folder of images if one is given, and the flags.
+
+    Raises:
+        ValueError: the first word is neither; a recipe behind the folder.
+        CapsellaError: no such folder.
+    """
     first, *words = arguments
     if first not in list_recipes():
+        if first.startswith("-"):
+            raise ValueError(f"the first word must be a folder of images or a recipe, got {first!r}; flags come behind")
         if not Path(first).is_dir():
+            if first.endswith(("/", os.sep)) or Path(first).parent != Path():
+                raise CapsellaError(f"{first}: no such folder")
             recipe_function(first)  # raises, with the nearest name
+        if words and words[0] in list_recipes():
+            raise ValueError(f"a recipe must stand before the folder, as in {words[0]} {first}, got {first} {words[0]}")
         return DEFAULT, Path(first), words
     if words and not words[0].startswith("-"):
         return first, Path(words[0]), words[1:]
