@@ -15,7 +15,7 @@ from capsella.papers.league.measure import Speed
 from capsella.papers.league.search import Chosen
 
 HEADS = (
-    *("parameters", "rate", "error, ours %", "rank", "gain over even couplings", "changed images, ours %"),
+    *("parameters", "rate", "error, ours %", "rank", "gain over even, points", "changed images, ours %"),
     *("rank, changed", "attacked, right %", "training, images/s", "ms an image", "memory MiB", "entropy"),
 )
 

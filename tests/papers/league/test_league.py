@@ -150,7 +150,7 @@ def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
         assert float(cells["memory MiB"]) > 0 or row["label"][1] == "average pooling"
         assert float(cells["ms an image"]) > 0
         assert cells["attacked, right %"].split()[0] in ("0.0", "50.0", "100.0")  # of two images
-        assert cells["gain over even couplings"] == "–"  # neither has such a row
+        assert cells["gain over even, points"] == "–"  # neither has such a row
         assert cells["rate"].endswith(" (edge)")  # as both of two rates are
         assert (cells["entropy"] == "–") == (row["label"][1] == "average pooling")
         for run in row["runs"]:
@@ -298,5 +298,5 @@ def test_what_routing_gains_over_even_couplings(tmp_path, monkeypatch):
     assert low <= routed["gain_over_even"]["points"] <= high
     assert even["gain_over_even"] is None
     cells = dict(zip(values["heads"], routed["cells"], strict=True))
-    assert cells["gain over even couplings"] == f"{routed['gain_over_even']['points']:.2f} [{low:.1f}, {high:.1f}]"
+    assert cells["gain over even, points"] == f"{routed['gain_over_even']['points']:.2f} [{low:.1f}, {high:.1f}]"
     assert [dict(zip(values["heads"], row["cells"], strict=True))["entropy"] == "1.00" for row in values["rows"]][1]
