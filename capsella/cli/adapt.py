@@ -76,7 +76,9 @@ def run(arguments: list[str]) -> None:
     pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
     if own is not None:
         pairs["own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
-    gain = difference_interval(*(one.correct.numpy()[None] for one in reversed(pairs[found.name])))
+    groups = pairs[found.name][0].groups
+    before, after = (one.correct.numpy()[None] for one in pairs[found.name])
+    gain = difference_interval(after, before, groups)
     about = {
         "laboratory": options.images,
         "run": str(options.run.resolve()),

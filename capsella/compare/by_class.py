@@ -79,7 +79,7 @@ def by_class(capsules: Side, cnn: Side, by: Yardstick) -> ByClass:
     sides = (capsules, cnn)
     found = {one.network: _found(one.hits, by.labels) for one in sides}
     never = {one.network: never_found(one.hits, by.labels, by.classes) for one in sides}
-    return ByClass(found, balanced_difference_interval(capsules.hits, cnn.hits, by.labels), never)
+    return ByClass(found, balanced_difference_interval(capsules.hits, cnn.hits, by.labels, by.groups), never)
 
 
 def never_found(

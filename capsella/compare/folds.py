@@ -18,6 +18,7 @@ from capsella.data import single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import (
     FoldInterval,
+    Groups,
     accuracy_interval,
     balanced_difference_interval,
     balanced_interval,
@@ -30,11 +31,13 @@ from capsella.evaluation import (
 class Fold:
     """What the comparison of one fold found.
 
-    labels: of its test images. others: how many images were not tested. By network that trained to the end: hits, which
-    test images each seed has right; validation, the mean error in per cent; latency, the median in milliseconds.
+    labels: of its test images. groups: the number of each one's patient or the like, where known. others: how many
+    images were not tested. By network that trained to the end: hits, which test images each seed has right; validation,
+    the mean error in per cent; latency, the median in milliseconds.
     """
 
     labels: Int[np.ndarray, " images"]
+    groups: Groups | None
     others: int
     hits: dict[str, Bool[np.ndarray, "seeds images"]]
     validation: dict[str, float]
@@ -46,8 +49,10 @@ class Fold:
     def of(cls, found: Findings) -> "Fold":
         """Of the findings, which hold the images too, what is needed here."""
         splits = found.plan.splits
+        tested = single_images(splits.test, "comparisons")
         return cls(
-            single_images(splits.test, "comparisons").labels.numpy(),
+            tested.labels.numpy(),
+            None if tested.group is None else tested.group.numpy(),
             len(splits.train) + len(splits.validation),
             {one.name: one.hits for one in found.measured},
             {one.name: one.trained.validation_error for one in found.measured},
@@ -97,25 +102,28 @@ class OverFolds:
     @property
     def accuracy(self) -> FoldInterval:
         """Mean over folds, with its 95 % interval."""
-        return over_folds(self.folds, self.by_fold, accuracy_interval(self.pooled).image_error)
+        return over_folds(self.folds, self.by_fold, accuracy_interval(self.pooled, groups_of(self.folds)).image_error)
 
     @property
     def balanced_accuracy(self) -> FoldInterval:
         """Mean over folds of the mean recall of all classes, as a share, with its 95 % interval."""
         each = [balanced_interval(fold.hits[self.name], fold.labels).estimate for fold in self.folds]
-        return over_folds(self.folds, each, balanced_interval(self.pooled, labels_of(self.folds)).image_error)
+        error = balanced_interval(self.pooled, labels_of(self.folds), groups_of(self.folds)).image_error
+        return over_folds(self.folds, each, error)
 
     def less(self, other: Bool[np.ndarray, "seeds images"]) -> FoldInterval:
         """Accuracy less that of others' hits on the same images, in the order of the folds; paired fold by fold."""
         ends = np.cumsum([len(fold.labels) for fold in self.folds])[:-1]
         each = [a - float(b.mean()) for a, b in zip(self.by_fold, np.split(other, ends, axis=1), strict=True)]
-        return over_folds(self.folds, each, difference_interval(self.pooled, other).image_error, least=-1.0)
+        error = difference_interval(self.pooled, other, groups_of(self.folds)).image_error
+        return over_folds(self.folds, each, error, least=-1.0)
 
     def finds_more_than(self, other: "OverFolds") -> FoldInterval:
         """The mean recall of all classes less the other's, as a share; paired fold by fold."""
         pairs = [(fold.hits[self.name], fold.hits[other.name], fold.labels) for fold in self.folds]
         each = [balanced_difference_interval(*pair).estimate for pair in pairs]
-        error = balanced_difference_interval(self.pooled, other.pooled, labels_of(self.folds)).image_error
+        labels, groups = labels_of(self.folds), groups_of(self.folds)
+        error = balanced_difference_interval(self.pooled, other.pooled, labels, groups).image_error
         return over_folds(self.folds, each, error, least=-1.0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,6 +149,12 @@ def over_folds(folds: Sequence[Fold], values: Sequence[float], image_error: floa
 def labels_of(folds: Sequence[Fold]) -> Int[np.ndarray, " images"]:
     """The classes of all test images, in the order of the folds."""
     return np.concatenate([fold.labels for fold in folds])
+
+
+def groups_of(folds: Sequence[Fold]) -> Groups | None:
+    """The groups of all test images, in the order of the folds; None where images stand for themselves."""
+    known = [fold.groups for fold in folds if fold.groups is not None]
+    return np.concatenate(known) if known else None
 
 
 def first_plan(options: ComparisonOptions) -> Plan:

@@ -27,7 +27,7 @@ from capsella.data import (
 )
 from capsella.data.options import LABORATORIES
 from capsella.errors import at_least, counted, require
-from capsella.evaluation import Interval, accuracy_interval, balanced_interval, evaluate
+from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
 from capsella.grid import Grid, Row
 from capsella.papers.own_images import CHOSEN_ON
@@ -195,10 +195,11 @@ def _slug(place: str, options: TransferOptions) -> str:
 
 
 class _Hits(NamedTuple):
-    """Which images the network of each seed has right, [seeds images], and their labels [images]."""
+    """Which images the network of each seed has right, [seeds images], and their labels and groups [images]."""
 
     right: np.ndarray
     labels: np.ndarray
+    groups: Groups | None
 
     @classmethod
     def of(cls, folders: Sequence[Path], name: str, images: ImageSet) -> "_Hits":
@@ -212,14 +213,17 @@ class _Hits(NamedTuple):
                 known = {"labels": labels, "right": hits}
                 files.write(name, known)
             right.append(known["right"])
-        return cls(np.array(right, bool), images.labels.numpy())
+        return cls(np.array(right, bool), images.labels.numpy(), None if images.group is None else images.group.numpy())
 
     def tested(self, recipe: str, trained_in: tuple[str, ...], tested_in: str, own: "_Hits") -> Tested:
-        """With intervals over images and seeds."""
-        accuracy, balanced = accuracy_interval(self.right), balanced_interval(self.right, self.labels)
+        """With intervals over images, or the groups that they are of, and seeds."""
+        accuracy = accuracy_interval(self.right, self.groups)
+        balanced = balanced_interval(self.right, self.labels, self.groups)
         each = [100 * float(1 - seed.mean()) for seed in self.right]
         images = len(self.labels)
-        return Tested(recipe, trained_in, tested_in, images, accuracy, balanced, accuracy_interval(own.right), each)
+        return Tested(
+            recipe, trained_in, tested_in, images, accuracy, balanced, accuracy_interval(own.right, own.groups), each
+        )
 
 
 def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:

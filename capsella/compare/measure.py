@@ -55,7 +55,7 @@ class Measured:
     @property
     def accuracy(self) -> Interval:
         """Mean over seeds, with its 95 % interval over seeds and test images."""
-        return accuracy_interval(self.hits)
+        return accuracy_interval(self.hits, self.shipped.groups)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -102,7 +102,7 @@ class Measured:
             },
             "shares": {
                 f"{share:g}": {
-                    "accuracy": accuracy_interval(hits(evaluations)).to_dict(),
+                    "accuracy": accuracy_interval(hits(evaluations), self.shipped.groups).to_dict(),
                     "test_error_percent": {seed: one.error for seed, one in evaluations.items()},
                 }
                 for share, evaluations in self.by_share.items()

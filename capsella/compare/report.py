@@ -151,7 +151,11 @@ def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
     images = len(found.plan.splits.train)
     curves = {
         one.name: {
-            **{round(share * images): accuracy_interval(hits(e)) for share, e in one.by_share.items() if e},
+            **{
+                round(share * images): accuracy_interval(hits(e), one.shipped.groups)
+                for share, e in one.by_share.items()
+                if e
+            },
             images: one.accuracy,
         }
         for one in found.champions

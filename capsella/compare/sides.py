@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
+from capsella.evaluation import Groups
 from capsella.evaluation.robustness.kept import Changed
 
 
@@ -31,8 +32,9 @@ class Side:
 class Yardstick:
     """By what two networks are judged.
 
-    labels, classes: of the test images. limit: milliseconds that an image may take. epochs: of the training.
-    unfinished: all networks of the comparison that still learned when their training ended.
+    labels, classes: of the test images. groups: the number of each one's patient or the like, where known. limit:
+    milliseconds that an image may take. epochs: of the training. unfinished: all networks of the comparison that still
+    learned when their training ended.
 
     Raises:
         ValueError: a limit that is not above 0.
@@ -43,10 +45,16 @@ class Yardstick:
     limit: float
     epochs: int
     unfinished: Sequence[str] = ()
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
             raise ValueError(f"limit: must be above 0 milliseconds, got {self.limit}")
+
+    @property
+    def drawn(self) -> str:
+        """What another test would draw anew: "test images", or the groups that they are of."""
+        return "test images" if self.groups is None else f"groups of test images ({len(np.unique(self.groups))} here)"
 
     @property
     def largest(self) -> int:

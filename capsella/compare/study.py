@@ -41,7 +41,10 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])
     unfinished = [one.name for one in measured if still_learned([run.folder for run in one.trained.by_seed.values()])]
-    judged = Yardstick(images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, unfinished)
+    groups = pair[0].shipped.groups
+    judged = Yardstick(
+        images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, unfinished, groups
+    )
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     if gone := not_compared(plan, measured):
         verdict.sentences["left out"] = f"Diverged with a seed, so not compared: {', '.join(gone)}."

@@ -77,7 +77,7 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     Raises:
         ValueError: hits of different images, or labels of others.
     """
-    difference = difference_interval(capsules.hits, cnn.hits)
+    difference = difference_interval(capsules.hits, cnn.hits, by.groups)
     pair = mcnemar(capsules.hits[capsules.shipped], cnn.hits[cnn.shipped])
     winner = winner_of(difference)
     chances = [_against_chance(one, by) for one in (capsules, cnn)]
@@ -88,7 +88,7 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
         left = kept(capsules.changed, cnn.changed, by.chance)
     ship, speed = _speed(capsules, cnn, winner, useful, classes, by.limit)
     sentences = {
-        "accuracy": _accuracy(capsules, cnn, difference, pair),
+        "accuracy": _accuracy(capsules, cnn, difference, pair, by),
         "classes": classes.sentence,
         "better than chance": " ".join(chance.sentence for chance in chances),
         "training": _training(by),
@@ -135,11 +135,11 @@ def _winner(capsules: Side, cnn: Side, winner: Winner | None, difference: Interv
     return wins(winner, capsules.network, cnn.network, difference)
 
 
-def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) -> str:
+def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar, by: Yardstick) -> str:
     seeds = (
-        "With a single seed the interval covers the choice of test images alone: another seed may turn the result. "
+        f"With a single seed the interval covers the choice of {by.drawn} alone: another seed may turn the result. "
         if difference.seed_error is None
-        else "The interval covers the choice of test images and of seeds. "
+        else f"The interval covers the choice of {by.drawn} and of seeds. "
     )
     return (
         f"{capsules.network} has {100 * capsules.hits.mean():.1f} % of the test images right, {cnn.network} "
@@ -147,14 +147,14 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar) ->
         f"{points(difference.low)} to {points(difference.high)}. {seeds}"
         f"The smallest true difference that this comparison would find four times in five is "
         f"{100 * difference.detectable:.1f} points. Of the two networks to be shipped, {pair.only_first} images are "
-        f"right by the capsules alone and {pair.only_second} by the CNN alone (McNemar's exact test: "
-        f"p = {pair.p_value:.2g})."
+        f"right by the capsules alone and {pair.only_second} by the CNN alone (McNemar's exact test"
+        f"{'' if by.groups is None else ', of images as if none were alike'}: p = {pair.p_value:.2g})."
     )
 
 
 def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
-    ahead = difference_interval(one.hits, by.labels[None] == by.largest)
-    found, guess = balanced_interval(one.hits, by.labels), 1 / len(np.unique(by.labels))
+    ahead = difference_interval(one.hits, by.labels[None] == by.largest, by.groups)
+    found, guess = balanced_interval(one.hits, by.labels, by.groups), 1 / len(np.unique(by.labels))
     return AgainstChance(one.network, by.classes[by.largest], ahead, found, guess)
 
 
@@ -234,7 +234,7 @@ def _changed(capsules: Side, cnn: Side, left: Mapping[str, KeptAccuracy], by: Ya
 def _next(
     capsules: Side, cnn: Side, winner: Winner | None, difference: Interval, useful: Sequence[Side], by: Yardstick
 ) -> str:
-    advice = [_slope(one, *one.smaller) for one in (capsules, cnn) if one.smaller is not None]
+    advice = [_slope(one, *one.smaller, by) for one in (capsules, cnn) if one.smaller is not None]
     if by.unfinished:
         advice.append(f"Train longer: --epochs {2 * by.epochs}, with another --out.")
     if not useful:
@@ -259,9 +259,9 @@ def _next(
     return " ".join(advice)
 
 
-def _slope(one: Side, share: float, hits: Bool[np.ndarray, "seeds images"]) -> str:
+def _slope(one: Side, share: float, hits: Bool[np.ndarray, "seeds images"], by: Yardstick) -> str:
     """What the last step of the data-size curve brought."""
-    gain = difference_interval(one.hits, hits)
+    gain = difference_interval(one.hits, hits, by.groups)
     low, high = points(gain.low), points(gain.high)
     step = f"{one.network}: from {100 * share:g} % of the training images to all, {points(gain.estimate)} points"
     if gain.low > 0:

@@ -40,7 +40,8 @@ class ImageSet:
     files: tuple[str, ...] | None = None
     """Where each image came from, as read, or None where the source has no file names."""
     metadata: dict[str, Shaped[Tensor, " n"]] = field(default_factory=dict)
-    """More numbers an image. `group` says which images belong together (a patient, a photograph)."""
+    """More numbers an image. `group` says which images belong together (a patient, a photograph), and stay together in
+    every split. `toy` says which show one toy: they may be parted, but are no independent evidence."""
 
     def __post_init__(self) -> None:
         _check_images(self.images)
@@ -56,6 +57,11 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def group(self) -> Int64[Tensor, " n"] | None:
+        """The number of each image's patient, photograph or toy; None where every image stands for itself."""
+        return self.metadata.get("group", self.metadata.get("toy"))
 
     @property
     def channels(self) -> int:

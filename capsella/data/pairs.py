@@ -45,6 +45,8 @@ class PairSet:
     """Grey."""
     files: ClassVar[None] = None
     """Pairs have none."""
+    group: ClassVar[None] = None
+    """Nor groups."""
 
     def __post_init__(self) -> None:
         if self.source.channels != 1:

@@ -36,7 +36,8 @@ def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
     """What `options.viewpoints`, `test_viewpoints` and `group` ask of a source that brings train and test along.
 
     With viewpoints by azimuth or elevation, only familiar ones are trained on, and the test is on novel ones, or on
-    familiar ones for comparison. With `group="instance"`, images of one toy stay on one side of every split.
+    familiar ones for comparison. With `group="instance"`, images of one toy stay on one side of every split. Without,
+    they may be parted, and their `toy` is noted, over which intervals are.
 
     Raises:
         ValueError: `group` is something else.
@@ -51,15 +52,15 @@ def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
                 test = _chosen(test, familiar if options.test_viewpoints == "familiar" else ~familiar)
     if options.group is not None:
         require(options.group == "instance", f"be 'instance' for {parts.name}", group=options.group)
-        train, test = _grouped_by_toy(train), None if test is None else _grouped_by_toy(test)
-    return replace(parts, train=train, test=test)
+    kind = "toy" if options.group is None else "group"
+    return replace(parts, train=_by_toy(train, kind), test=None if test is None else _by_toy(test, kind))
 
 
 def _chosen(images: ImageSet, mask: Bool[Tensor, " n"]) -> ImageSet:
     return images.subset(mask.nonzero().flatten())
 
 
-def _grouped_by_toy(images: ImageSet) -> ImageSet:
+def _by_toy(images: ImageSet, kind: str) -> ImageSet:
     """A toy is an instance of a category; instance numbers begin anew in each."""
     toys = images.metadata["instance"] * len(images.classes) + images.labels
-    return replace(images, metadata={**images.metadata, "group": toys})
+    return replace(images, metadata={**images.metadata, kind: toys})

@@ -14,17 +14,15 @@ from capsella.evaluation.attacks.curves import (
     attack_networks,
 )
 from capsella.evaluation.attacks.table import attack_notes, attack_table
+from capsella.evaluation.groups import Groups
 from capsella.evaluation.intervals import (
     FoldInterval,
     Interval,
     accuracy_interval,
-    auc_interval,
     balanced_difference_interval,
     balanced_interval,
     difference_interval,
     fold_interval,
-    mean_share_interval,
-    wilson_interval,
 )
 from capsella.evaluation.novelty.elsewhere import Elsewhere, elsewhere
 from capsella.evaluation.novelty.measure import FromElsewhere, Knowledge, Told, measure_knowledge
@@ -43,4 +41,5 @@ from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, m
 from capsella.evaluation.spread import Spread
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies, network_latencies
+from capsella.evaluation.wilson import auc_interval, mean_share_interval, wilson_interval
 from capsella.models.confidence.reliability import Calibration, calibration

@@ -8,6 +8,7 @@ of a mean over the table is that of two crossed random effects,
 
 The noise of single answers is in both: on the safe side, because the second is estimated from a few seeds. The quantile
 is Student's, with the degrees of freedom of Satterthwaite (1946): few seeds that differ much make a wide interval.
+Where groups of images are given, the first part is that of groups, if it is more: see `groups.py`.
 Near 0 and 1, and where two networks agree on every image, a plain variance would be 0; so pseudo
 images are added, for an accuracy two right and two wrong ones (Agresti and Coull 1998), for a difference half an image
 for each outcome of the pair (Agresti and Min 2005).
@@ -22,8 +23,10 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-CONFIDENCE, POWER = 0.95, 0.8
-_Part = tuple[float, float]  # of the variance of a mean: by images, or by seeds, and how many they are
+from capsella.evaluation.groups import Groups, Part, deviations, over_groups
+from capsella.evaluation.wilson import CONFIDENCE
+
+POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -72,88 +75,35 @@ class FoldInterval(NamedTuple):
     high: float
 
 
-def wilson_interval(hits: int, number: int) -> tuple[float, float]:
-    """The 95 % interval of a share that was `hits` of `number` (Wilson 1927): for one network, over test images alone.
-
-    >>> wilson_interval(0, 100)
-    (0.0, 0.03699...)
-    """
-    low, high = scipy.stats.binomtest(hits, number).proportion_ci(CONFIDENCE, method="wilson")
-    return float(low), float(high)
-
-
-def auc_interval(auc: float, negatives: int, positives: int) -> tuple[float, float]:
-    """The 95 % interval of an area under the ROC curve of so many images of each kind: Newcombe 2006, method 5.
-
-    A score interval (Statistics in Medicine 25, p. 559), with Hanley and McNeil's variance at the mean of both numbers:
-    of an area of 1, too, it says how little few images prove.
-
-    Raises:
-        ValueError: an area outside [0, 1], or no images of a kind.
-
-    >>> auc_interval(1.0, 50, 50)
-    (0.960..., 1.0)
-    """
-    if not (0 <= auc <= 1 and min(negatives, positives) >= 1):
-        raise ValueError(f"auc, images: must be in [0, 1] and at least 1, got {auc} of {negatives} and {positives}")
-    quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2)
-    less_one = (negatives + positives) / 2 - 1
-
-    def beyond(area: float) -> float:
-        spread = 1 + less_one * ((1 - area) / (2 - area) + area / (1 + area))
-        return float(abs(area - auc) - quantile * (area * (1 - area) * spread / (negatives * positives)) ** 0.5)
-
-    # 0 and 1 are roots of their own.
-    low = 0.0 if auc == 0 else float(scipy.optimize.brentq(beyond, 0, min(auc, 1 - 1e-12)))
-    return low, 1.0 if auc == 1 else float(scipy.optimize.brentq(beyond, max(auc, 1e-12), 1))
-
-
-def mean_share_interval(shares: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """The 95 % interval of the mean of independent shares, each so many hits of a number, all weighing the same.
-
-    From the distances of each share to its Wilson limits, added as squares (MOVER: Zou, Huang and Zhang 2009): it fits
-    the asymmetry near 0 and 1, and a class of five images makes it as wide as five images must.
-
-    Raises:
-        ValueError: no shares, or one of no images.
-
-    >>> mean_share_interval([(10, 10), (10, 10)])
-    (0.8037..., 1.0)
-    """
-    if not shares or min(number for _, number in shares) < 1:
-        raise ValueError(f"shares: must each be of at least one image, got {list(shares)}")
-    below = above = mean = 0.0
-    for hits, number in shares:
-        low, high = wilson_interval(hits, number)
-        share = hits / number
-        mean, below, above = mean + share, below + (share - low) ** 2, above + (high - share) ** 2
-    count = len(shares)
-    return max(0.0, (mean - below**0.5) / count), min(1.0, (mean + above**0.5) / count)
-
-
-def accuracy_interval(hits: Bool[np.ndarray, "seeds images"]) -> Interval:
+def accuracy_interval(hits: Bool[np.ndarray, "seeds images"], groups: Groups | None = None) -> Interval:
     """The accuracy of a network, as a mean over seeds, with its 95 % interval.
 
     Raises:
-        ValueError: not a table of hits, or of fewer than two images.
+        ValueError: not a table of hits, or of fewer than two images; another number of groups.
     """
     _check("hits", hits)
-    mean, image_variance = _padded(hits.mean(0), added=4, total=2, squares=2)
-    return _interval(float(hits.mean()), mean, (image_variance, hits.shape[1]), [_over_seeds(hits.mean(1))])
+    values = hits.mean(0)
+    mean, image_variance = _padded(values, added=4, total=2, squares=2)
+    images = over_groups(deviations(values), groups, (image_variance, len(values)))
+    return _interval(float(hits.mean()), mean, images, [_over_seeds(hits.mean(1))])
 
 
-def balanced_interval(hits: Bool[np.ndarray, "seeds images"], labels: Int[np.ndarray, " images"]) -> Interval:
+def balanced_interval(
+    hits: Bool[np.ndarray, "seeds images"], labels: Int[np.ndarray, " images"], groups: Groups | None = None
+) -> Interval:
     """The mean over classes of the share of each that is found, as a mean over seeds, with its 95 % interval.
 
     Guessing has one over the number of classes, however uneven they are. Classes without images do not count.
 
     Raises:
-        ValueError: not a table of hits, or another number of labels.
+        ValueError: not a table of hits, or another number of labels or groups.
     """
     _check("hits", hits)
     _check_labels(labels, hits)
     # The pseudo images widen the interval, but must not move it: a rare class would be half right by them alone.
-    images = _over_classes(hits.mean(0), labels, added=4, total=2, squares=2)
+    values = hits.mean(0)
+    alone = _over_classes(values, labels, added=4, total=2, squares=2)
+    images = over_groups(deviations(values, labels), groups, alone)
     by_seed = _of_classes(hits, labels)
     return _interval(float(by_seed.mean()), float(by_seed.mean()), images, [_over_seeds(by_seed)])
 
@@ -162,37 +112,43 @@ def balanced_difference_interval(
     first: Bool[np.ndarray, "seeds images"],
     second: Bool[np.ndarray, "other_seeds images"],
     labels: Int[np.ndarray, " images"],
+    groups: Groups | None = None,
 ) -> Interval:
     """What `first` finds of a class, on average over classes, less what `second` does, with its 95 % interval.
 
     Images are paired, seeds are not. Classes without images do not count.
 
     Raises:
-        ValueError: not tables of hits on the same images, or another number of labels.
+        ValueError: not tables of hits on the same images, or another number of labels or groups.
     """
     _check_pair(first, second)
     _check_labels(labels, first)
-    images = _over_classes(first.mean(0) - second.mean(0), labels, added=2, total=0, squares=1)
+    values = first.mean(0) - second.mean(0)
+    alone = _over_classes(values, labels, added=2, total=0, squares=1)
+    images = over_groups(deviations(values, labels), groups, alone)
     by_seed = [_of_classes(one, labels) for one in (first, second)]
     apart = float(by_seed[0].mean() - by_seed[1].mean())
     return _interval(apart, apart, images, [_over_seeds(one) for one in by_seed], least=-1.0)
 
 
 def difference_interval(
-    first: Bool[np.ndarray, "seeds images"], second: Bool[np.ndarray, "other_seeds images"]
+    first: Bool[np.ndarray, "seeds images"],
+    second: Bool[np.ndarray, "other_seeds images"],
+    groups: Groups | None = None,
 ) -> Interval:
     """The accuracy of `first` less that of `second`, image by image, with its 95 % interval.
 
     Images are paired, seeds are not: the same number means other weights in another network.
 
     Raises:
-        ValueError: not tables of hits on the same images.
+        ValueError: not tables of hits on the same images, or another number of groups.
     """
     _check_pair(first, second)
     apart = first.mean(0) - second.mean(0)
     mean, image_variance = _padded(apart, added=2, total=0, squares=1)
+    images = over_groups(deviations(apart), groups, (image_variance, len(apart)))
     seeds = [_over_seeds(first.mean(1)), _over_seeds(second.mean(1))]
-    return _interval(float(apart.mean()), mean, (image_variance, len(apart)), seeds, least=-1.0)
+    return _interval(float(apart.mean()), mean, images, seeds, least=-1.0)
 
 
 def fold_interval(
@@ -255,7 +211,7 @@ def _of_classes(hits: np.ndarray, labels: np.ndarray) -> Float[np.ndarray, " see
 
 def _over_classes(
     values: Float[np.ndarray, " images"], labels: np.ndarray, added: int, total: float, squares: float
-) -> _Part:
+) -> Part:
     """What the choice of images adds to the variance of a mean over classes, and the number that its degrees are of.
 
     As the centre stays where it is, each class's variance is that of its own number of images; the rare ones have few
@@ -276,14 +232,14 @@ def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squa
     return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
 
 
-def _over_seeds(accuracies: Float[np.ndarray, " seeds"]) -> _Part:
+def _over_seeds(accuracies: Float[np.ndarray, " seeds"]) -> Part:
     """What seeds add to the variance of the mean, 0 where there is one; and how many they are."""
     seeds = len(accuracies)
     return float(accuracies.var(ddof=1)) / seeds if seeds > 1 else 0.0, seeds
 
 
 def _interval(
-    estimate: float, centre: float, over_images: _Part, over_seeds: Sequence[_Part], least: float = 0.0
+    estimate: float, centre: float, over_images: Part, over_seeds: Sequence[Part], least: float = 0.0
 ) -> Interval:
     """Student's interval around `centre`, from `least` to 1 and with the estimate in it.
 

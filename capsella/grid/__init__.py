@@ -16,5 +16,5 @@ from capsella.grid.grid import (
     tested_or_diverged,
 )
 from capsella.grid.place import Task, each
-from capsella.grid.run import evaluated_again, evaluated_on, finish_run, hits_of, result_of, trained_run
+from capsella.grid.run import Hits, evaluated_again, evaluated_on, finish_run, hits_of, result_of, trained_run
 from capsella.grid.unfinished import still_falls, still_learned

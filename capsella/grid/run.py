@@ -1,9 +1,10 @@
 """One run from recipe to test error: trained where it is not, resumed where it was interrupted, tested once."""
 
 import base64
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Bool
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, LabelledImages, Splits, load_data
 from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation, evaluate
+from capsella.evaluation import Evaluation, Groups, evaluate
 from capsella.models import ImageClassifier
 from capsella.training import Machine, Recipe, Run, RunFolder, load_run, own_splits, resume, train
 from capsella.training.command_line import command
@@ -44,13 +45,42 @@ def result(run: Run, evaluation: Evaluation, data: str) -> dict[str, Any]:
 
 
 def _test_values(evaluation: Evaluation) -> dict[str, Any]:
-    return {
+    values = {
         "images": len(evaluation.labels),
         "errors": evaluation.errors,
         "error_percent": evaluation.error,
         "error_interval_95_percent": list(evaluation.error_interval),
         "correct": base64.b64encode(np.packbits(evaluation.correct.numpy()).tobytes()).decode(),
     }
+    return values if evaluation.groups is None else values | {"groups": packed(evaluation.groups)}
+
+
+def packed(groups: Groups) -> str:
+    """Groups as a result keeps them: numbers from 0 in 32 bits, little-endian, zlib, base64."""
+    numbers = np.unique(groups, return_inverse=True)[1].astype("<u4")
+    return base64.b64encode(zlib.compress(numbers.tobytes(), 9)).decode()
+
+
+class Hits(NamedTuple):
+    """Which images of one test set the seeds of a row have right.
+
+    groups: the number of each image's patient or toy; None where every image stands for itself.
+    """
+
+    right: Bool[np.ndarray, "seeds images"]
+    groups: Groups | None = None
+
+    @classmethod
+    def of(cls, tests: Sequence[Mapping[str, Any]]) -> Self:
+        """From what the seeds' results hold under "test".
+
+        Raises:
+            CapsellaError: a result from before this was kept.
+            ValueError: of different numbers of images.
+        """
+        held = tests[0].get("groups")
+        groups = None if held is None else np.frombuffer(zlib.decompress(base64.b64decode(held)), "<u4").astype(int)
+        return cls(np.stack([hits_of(test) for test in tests]), groups)
 
 
 def hits_of(test: Mapping[str, Any]) -> Bool[np.ndarray, " images"]:

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from capsella.compare.figures import learning_figure
 from capsella.errors import CapsellaError
 from capsella.evaluation import accuracy_interval
 from capsella.explain.page import embedded
-from capsella.grid import Results, hits_of
+from capsella.grid import Hits, Results
 from capsella.papers.kinds.published import ours_columns
 from capsella.reproduce.entries import Entry, tested
 from capsella.reproduce.verdicts import state_of
@@ -97,7 +95,7 @@ def _intervals(row: Mapping[str, Any], ours: Sequence[int]) -> list[str]:
     if not tests or len(tests) != len(ours):
         return []
     try:
-        found = [accuracy_interval(np.stack([hits_of(test) for test in of])) for of in tests]
+        found = [accuracy_interval(*Hits.of(of)) for of in tests]
     except CapsellaError:
         return []
     return [f"{100 * (1 - one.high):.2f}–{100 * (1 - one.low):.2f}" for one in found]

@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval, difference_interval
-from capsella.grid import hits_of, still_learned
+from capsella.grid import Hits, still_learned
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.stopped_table import StoppedTable
 from capsella.reproduce.entries import Entry
@@ -19,7 +17,8 @@ FEWEST_SEEDS = 2
 RULE = (
     "A claim says that one row errs less than another. Their errors are subtracted image by image, as both networks "
     "see the same test images. The difference has a 95 % interval over test images and seeds together (two crossed "
-    "random effects). The numbers support the claim where the whole interval is on the paper's side of 0, and "
+    "random effects). Views of one toy are no independent images: of smallNORB the interval is over toys. "
+    "The numbers support the claim where the whole interval is on the paper's side of 0, and "
     "contradict it where it is on the other side. They cannot tell where the interval holds 0, where a row is missing "
     f"or has fewer than {FEWEST_SEEDS} seeds or one that diverged, where a network is far from convergence, or where "
     "networks that should be compared at one error did not all reach it. Far from convergence is a short training, or "
@@ -53,11 +52,11 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
         missing = [slug for slug, runs in zip((claim.better, claim.worse), sides, strict=True) if not runs]
         return Verdict(claim, "cannot tell", f"Not run: {' and '.join(missing)}.")
     try:
-        better, worse = (np.stack([hits_of(run[key]) for run in runs]) for runs in sides)
-        gain = difference_interval(better, worse)
+        better, worse = (Hits.of([run[key] for run in runs]) for runs in sides)
+        gain = difference_interval(better.right, worse.right, better.groups)
     except (CapsellaError, ValueError, KeyError) as error:
         return Verdict(claim, "cannot tell", f"Not measured on the same images: {error}.")
-    errors = 100 * (1 - float(better.mean())), 100 * (1 - float(worse.mean()))
+    errors = 100 * (1 - float(better.right.mean())), 100 * (1 - float(worse.right.mean()))
     if why := _open(claim, entry, sides, seeds):
         return Verdict(claim, "cannot tell", why, errors, gain)
     answer, why = decide(gain)

@@ -144,7 +144,7 @@ def test_the_time_is_shared_out_and_every_fold_has_the_same_epochs(images, tmp_p
     assert first.epochs < 1000
     assert first.total_seconds() <= 60 / 3
 
-    found = Fold(np.array([0, 1]), 4, {}, {}, {}, (), "")
+    found = Fold(np.array([0, 1]), None, 4, {}, {}, {}, (), "")
     monkeypatch.setattr(folds.Fold, "of", lambda findings: found)
     monkeypatch.setattr(folds, "compare", lambda plan, console: [seen.append(plan)])
     assert compare_folds(options, first, Console(quiet=True)) == [found] * 3
@@ -163,7 +163,14 @@ class TestVerdict:
             hits[name] = np.concatenate([right, right])[None]
         labels = np.repeat([0, 1], 20)
         return Fold(
-            labels, 80, hits, dict(zip(NETWORKS, validation, strict=True)), dict.fromkeys(NETWORKS, 1.0), unfinished, ""
+            labels,
+            None,
+            80,
+            hits,
+            dict(zip(NETWORKS, validation, strict=True)),
+            dict.fromkeys(NETWORKS, 1.0),
+            unfinished,
+            "",
         )
 
     def test_a_clear_winner(self, plan):

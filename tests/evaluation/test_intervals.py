@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from capsella.evaluation.intervals import (
+from capsella.evaluation import (
     accuracy_interval,
     balanced_difference_interval,
     balanced_interval,
@@ -180,7 +180,7 @@ def test_the_mean_of_shares_covers_the_truth_as_often_as_it_says():
 
 def test_the_mean_of_one_share_is_wilsons():
     assert mean_share_interval([(3, 10)]) == pytest.approx(wilson_interval(3, 10))
-    with pytest.raises(ValueError, match="shares: must each be of at least one image"):
+    with pytest.raises(ValueError, match="shares: must each be of some images"):
         mean_share_interval([(0, 0)])
 
 

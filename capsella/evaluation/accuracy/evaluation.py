@@ -13,7 +13,8 @@ from torch import Tensor
 from capsella.data import LabelledImages, batches
 from capsella.errors import at_least, require
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
-from capsella.evaluation.intervals import mean_share_interval, wilson_interval
+from capsella.evaluation.groups import Groups, worth
+from capsella.evaluation.wilson import mean_share_interval, wilson_interval
 from capsella.losses import strongest
 from capsella.models import ImageClassifier
 from capsella.models.confidence.reliability import Calibration, calibration
@@ -33,7 +34,7 @@ class Evaluation:
 
     activations: [n classes], finite. labels: [n], or [n 2] for pairs, two different classes an image; such an image is
     right only if both are found (Sabour et al. 2017, §6). classes: the names. files: [n] names of the images, where
-    known.
+    known. group: [n], the number of each image's patient, toy or the like, where known: intervals are over these.
 
     Raises:
         ValueError: no images, shapes that do not fit, a label outside the classes, an activation that is not finite.
@@ -43,6 +44,7 @@ class Evaluation:
     labels: Int[Tensor, " n *k"]
     classes: tuple[str, ...]
     files: tuple[str, ...] | None = None
+    group: Int[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -58,6 +60,8 @@ class Evaluation:
             )
         if self.files is not None and len(self.files) != count:
             raise ValueError(f"files: must name each of the {count} images, got {len(self.files)}")
+        if self.group is not None and self.group.shape != (count,):
+            raise ValueError(f"group: must be one for each of the {count} images, got {tuple(self.group.shape)}")
         broken = int((~self.activations.isfinite()).any(1).sum())
         if broken:
             raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {count} images")
@@ -83,6 +87,11 @@ class Evaluation:
         return (self.predictions == self.labels).reshape(len(self.labels), -1).all(1)
 
     @property
+    def groups(self) -> Groups | None:
+        """The number of each image's group, as intervals take them; None where every image stands for itself."""
+        return None if self.group is None else self.group.numpy()
+
+    @property
     def errors(self) -> int:
         """How many images were classified wrong."""
         return len(self.labels) - int(self.correct.sum())
@@ -94,8 +103,12 @@ class Evaluation:
 
     @property
     def error_interval(self) -> tuple[float, float]:
-        """95 % interval of the error, in per cent (Wilson 1927): what a test set of this size leaves open."""
-        low, high = wilson_interval(self.errors, len(self.labels))
+        """95 % interval of the error, in per cent (Wilson 1927): what a test set of this size leaves open.
+
+        Images of one group count as fewer than they are: see `worth`.
+        """
+        each = worth(self.correct.numpy(), self.groups)
+        low, high = wilson_interval(each * self.errors, each * len(self.labels))
         return 100 * low, 100 * high
 
     @cached_property
@@ -128,9 +141,10 @@ class Evaluation:
 
     @property
     def balanced_accuracy_interval(self) -> tuple[float, float]:
-        """95 % interval of the balanced accuracy, in per cent: see `mean_share_interval`."""
+        """95 % interval of the balanced accuracy, in per cent: see `mean_share_interval`, and `worth`."""
         hits, support = self.confusion.diagonal().tolist(), self.confusion.sum(1).tolist()
-        low, high = mean_share_interval([(h, s) for h, s in zip(hits, support, strict=True) if s])
+        each = 1.0 if self.groups is None else worth(self.correct.numpy(), self.groups, self.labels.numpy())
+        low, high = mean_share_interval([(each * h, each * s) for h, s in zip(hits, support, strict=True) if s])
         return 100 * low, 100 * high
 
     @property
@@ -149,7 +163,7 @@ class Evaluation:
         """What naming the commonest class for every image would reach; None for pairs, and for a single image."""
         if self.labels.ndim == 2:
             return None
-        return majority(self.labels.numpy(), self.correct.numpy(), self.classes)
+        return majority(self.labels.numpy(), self.correct.numpy(), self.classes, self.groups)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -244,7 +258,7 @@ def evaluate(
         answers = [(model(part.images).activations.float().cpu(), part.labels.cpu()) for part in parts]
     # Cloned outside inference mode: ordinary tensors, with which the caller may do anything.
     activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))
-    return Evaluation(activations, labels, images.classes, images.files)
+    return Evaluation(activations, labels, images.classes, images.files, images.group)
 
 
 def _null_for_nan(values: Float[np.ndarray, " bins"]) -> list[float | None]:

@@ -38,24 +38,26 @@ class Folds:
     @cached_property
     def pooled(self) -> Evaluation:
         """All test images together. Activations of networks that were trained apart are not on one scale."""
-        named = [one.files for one in self.evaluations]
+        named, grouped = [one.files for one in self.evaluations], [one.group for one in self.evaluations]
         return Evaluation(
             torch.cat([one.activations for one in self.evaluations]),
             torch.cat([one.labels for one in self.evaluations]),
             self.evaluations[0].classes,
             None if None in named else tuple(file for files in named for file in files or ()),
+            None if None in grouped else torch.cat([one for one in grouped if one is not None]),
         )
 
     @property
     def error(self) -> FoldInterval:
         """The share of images classified wrong: mean over folds, with its interval."""
-        image_error = accuracy_interval(self.pooled.correct.numpy()[None]).image_error
+        image_error = accuracy_interval(self.pooled.correct.numpy()[None], self.pooled.groups).image_error
         return self._interval([one.error / 100 for one in self.evaluations], image_error)
 
     @property
     def balanced_accuracy(self) -> FoldInterval:
         """The mean over classes of the share that is found: mean over folds, with its interval."""
-        image_error = balanced_interval(self.pooled.correct.numpy()[None], self.pooled.labels.numpy()).image_error
+        pooled = self.pooled
+        image_error = balanced_interval(pooled.correct.numpy()[None], pooled.labels.numpy(), pooled.groups).image_error
         return self._interval([one.balanced_accuracy / 100 for one in self.evaluations], image_error)
 
     def _interval(self, values: Sequence[float], image_error: float) -> FoldInterval:

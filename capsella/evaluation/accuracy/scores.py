@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from capsella.evaluation.intervals import Interval, difference_interval, wilson_interval
+from capsella.evaluation.groups import Groups
+from capsella.evaluation.intervals import Interval, difference_interval
+from capsella.evaluation.wilson import wilson_interval
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,15 @@ def roc(activations: Float[np.ndarray, " n"], present: Bool[np.ndarray, " n"]) -
     return Roc(false_positives, true_positives, float(auc(false_positives, true_positives)))
 
 
-def majority(labels: Int[np.ndarray, " n"], correct: Bool[np.ndarray, " n"], classes: Sequence[str]) -> Majority | None:
+def majority(
+    labels: Int[np.ndarray, " n"], correct: Bool[np.ndarray, " n"], classes: Sequence[str], groups: Groups | None = None
+) -> Majority | None:
     """The commonest class of the test images against a model; None for a single image, which has no interval."""
     if len(labels) < 2:
         return None
     counts = np.bincount(labels, minlength=len(classes))
     commonest = int(counts.argmax())
-    difference = difference_interval(correct[None], (labels == commonest)[None])
+    difference = difference_interval(correct[None], (labels == commonest)[None], groups)
     return Majority(classes[commonest], float(counts[commonest] / len(labels)), difference)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from capsella.data import ImageSet, batches
 from capsella.errors import counted, require
-from capsella.evaluation.intervals import auc_interval, wilson_interval
 from capsella.evaluation.novelty.elsewhere import Elsewhere
+from capsella.evaluation.wilson import auc_interval, wilson_interval
 from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
 from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse

@@ -4,8 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from capsella.evaluation.intervals import wilson_interval
 from capsella.evaluation.novelty.measure import Knowledge
+from capsella.evaluation.wilson import wilson_interval
 
 
 def knowledge_table(result: Knowledge) -> RenderableType:

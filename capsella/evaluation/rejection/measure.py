@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsella.errors import require
 from capsella.evaluation.accuracy.evaluation import Evaluation
-from capsella.evaluation.intervals import wilson_interval
+from capsella.evaluation.wilson import wilson_interval
 from capsella.models import Confidence, ImageClassifier, images_needed
 from capsella.models.confidence.fitted import logits_of
 from capsella.models.confidence.reliability import calibration

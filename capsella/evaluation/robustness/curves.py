@@ -177,9 +177,10 @@ def _evaluate(
             with inference(model) as device:
                 for part in changed.split(batch_size):
                     activations[network].append(model(part.to(device)).activations.float().cpu())
-    labels = images.labels.cpu()
+    labels, group = images.labels.cpu(), images.group
     return {
-        network: Evaluation(torch.cat(parts).clone(), labels, images.classes) for network, parts in activations.items()
+        network: Evaluation(torch.cat(parts).clone(), labels, images.classes, group=group)
+        for network, parts in activations.items()
     }
 
 

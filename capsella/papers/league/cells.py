@@ -4,12 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool
-
-from capsella.evaluation import accuracy_interval, difference_interval
-from capsella.evaluation.intervals import wilson_interval
-from capsella.grid import hits_of
+from capsella.evaluation import accuracy_interval, difference_interval, wilson_interval
+from capsella.grid import Hits
 from capsella.papers.league.fields import Entrant
 from capsella.papers.league.measure import Speed
 from capsella.papers.league.search import Chosen
@@ -82,7 +78,8 @@ def gain_over(one: Measured, even: Measured | None) -> dict[str, Any] | None:
     """How many points less error a row has than the same with even couplings; None where either has no equal part."""
     if even is None or one.stops or not (one.runs and even.runs) or one.diverged or even.diverged:
         return None
-    gain = difference_interval(*(np.stack([hits_of(run["test"]) for run in row.runs]) for row in (one, even)))
+    own, other = (Hits.of([run["test"] for run in row.runs]) for row in (one, even))
+    gain = difference_interval(own.right, other.right, own.groups)
     return {"points": 100 * gain.estimate, "interval_95_points": [100 * gain.low, 100 * gain.high]}
 
 
@@ -102,13 +99,13 @@ def attack_cell(attack: Mapping[str, Any]) -> str:
 
 def error_cell(tests: Sequence[Mapping[str, Any]]) -> str:
     """The mean error in per cent with its interval."""
-    error = sure_error(np.stack([hits_of(test) for test in tests]))
+    error = sure_error(Hits.of(tests))
     low, high = error["interval_95_percent"]
     return f"{error['error_percent']:.2f} [{low:.1f}, {high:.1f}]"
 
 
-def sure_error(hits: Bool[np.ndarray, "seeds images"]) -> dict[str, Any]:
-    """Mean error over seeds in per cent, with its 95 % interval over test images and seeds."""
-    right = accuracy_interval(hits)
+def sure_error(hits: Hits) -> dict[str, Any]:
+    """Mean error over seeds in per cent, with its 95 % interval over test images, or groups of them, and seeds."""
+    right = accuracy_interval(*hits)
     low, high = 100 - 100 * right.high, 100 - 100 * right.low
     return {"error_percent": 100 - 100 * right.estimate, "interval_95_percent": [low, high]}

@@ -14,11 +14,11 @@ from capsella.files import write_json
 from capsella.grid import (
     BudgetName,
     Grid,
+    Hits,
     Results,
     Validated,
     check_seeds,
     evaluated_on,
-    hits_of,
     result_of,
     still_learned,
 )
@@ -230,9 +230,8 @@ def _row(
     }
 
 
-def _hits(tests: Sequence[Mapping[str, Any]], key: str = "test") -> np.ndarray:
-    """[seeds images]."""
-    return np.stack([hits_of(test[key] if key else test) for test in tests])
+def _hits(tests: Sequence[Mapping[str, Any]], key: str = "test") -> Hits:
+    return Hits.of([test[key] if key else test for test in tests])
 
 
 def _measured(results: Results) -> str:

@@ -1,0 +1,74 @@
+"""Groups: images that are alike, as those of a patient or of a toy, and what they prove of others.
+
+A hundred views of five toys say little of a sixth. Groups are therefore taken as drawn whole, as surveys take
+villages: the variance of a mean is that of the groups' sums of deviations, times g / (g − 1), with g − 1 degrees of
+freedom (Korn and Graubard 1999, Analysis of Health Surveys, §2.2 and §3.2).
+"""
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from capsella.evaluation.wilson import CONFIDENCE
+
+Groups = Int[np.ndarray, " images"]
+"""The number of each image's group."""
+Part = tuple[float, float]
+"""Of the variance of a mean: how much by images, or by seeds, and how many they are."""
+
+
+def deviations(
+    values: Float[np.ndarray, " images"], labels: Int[np.ndarray, " images"] | None = None
+) -> Float[np.ndarray, " images"]:
+    """What each image adds to the mean beyond its share of it; with labels, to the mean over classes. The sum is 0."""
+    if labels is None:
+        return (values - values.mean()) / len(values)
+    _, label, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    means = np.bincount(label, weights=values) / counts
+    added: Float[np.ndarray, " images"] = (values - means[label]) / (len(counts) * counts[label])
+    return added
+
+
+def over_groups(added: Float[np.ndarray, " images"], groups: Groups | None, images: Part) -> Part:
+    """What the choice of groups adds to the variance of a mean, or of single images where that is more.
+
+    Args:
+        added: by each image, as `deviations` has it.
+        groups: None where every image stands for itself. A single group says nothing of others, so it is as none.
+        images: what the choice of images would add if all were independent.
+
+    Raises:
+        ValueError: not a group for each image.
+    """
+    if groups is None:
+        return images
+    if groups.shape != added.shape:
+        raise ValueError(f"groups: must be one for each of the {len(added)} images, got {groups.shape}")
+    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=added)
+    count = len(sums)
+    if count < 2:
+        return images
+    variance = count / (count - 1) * float((sums**2).sum())
+    return (variance, count) if variance > images[0] else images
+
+
+def worth(
+    hits: Bool[np.ndarray, " images"], groups: Groups | None, labels: Int[np.ndarray, " images"] | None = None
+) -> float:
+    """How many independent images an image is worth, at most 1: one over the design effect.
+
+    Less the fewer the groups: Student's quantile against the normal one (Korn and Graubard 1998, Survey Methodology
+    24). Where all images are right, or none, nothing tells how alike a group is, and an image counts as one.
+
+    labels: for the mean over classes in place of the mean over images.
+
+    >>> worth(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
+    0.0...
+    """
+    added = deviations(hits.astype(float), labels)
+    alone = float((added**2).sum())
+    variance, count = over_groups(added, groups, (alone, len(added)))
+    if variance <= alone:
+        return 1.0
+    quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) / scipy.stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    return float(alone / variance * quantile**2)

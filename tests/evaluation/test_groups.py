@@ -1,0 +1,106 @@
+"""Intervals over groups of images: patients, photographs, toys."""
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.evaluation import (
+    Evaluation,
+    accuracy_interval,
+    balanced_difference_interval,
+    balanced_interval,
+    difference_interval,
+)
+from capsella.evaluation.groups import worth
+
+EACH = 20  # images of a group
+
+
+def drawn(seed, groups=30, spread=0.25):
+    """Hits of two networks on groups that are each easier or harder than others, as patients are."""
+    generator = np.random.default_rng(seed)
+    easy = np.clip(generator.normal(0.8, spread, groups), 0, 1).repeat(EACH)
+    return generator.random((2, 1, groups * EACH)) < easy, np.arange(groups).repeat(EACH)
+
+
+def test_the_interval_covers_new_groups_as_often_as_it_says():
+    truth = np.clip(np.random.default_rng(0).normal(0.8, 0.25, 1_000_000), 0, 1).mean()
+    found = {"groups": 0, "images": 0, "one run": 0}
+    for seed in range(400):
+        (hits, _), groups = drawn(seed)
+        for name, of in (("groups", groups), ("images", None)):
+            interval = accuracy_interval(hits, of)
+            found[name] += interval.low <= truth <= interval.high
+        low, high = evaluation(hits[0], groups).error_interval
+        found["one run"] += low / 100 <= 1 - truth <= high / 100
+    assert found["groups"] / 400 > 0.92
+    assert found["one run"] / 400 > 0.92
+    assert found["images"] / 400 < 0.75
+
+
+def evaluation(right, groups):
+    """Of two classes by turns, predicted as `right` says."""
+    labels = torch.arange(len(right)) % 2
+    predicted = torch.where(torch.from_numpy(right), labels, 1 - labels)
+    one_hot = torch.nn.functional.one_hot(predicted, 2).float()
+    return Evaluation(one_hot, labels, ("a", "b"), group=None if groups is None else torch.from_numpy(groups))
+
+
+def test_groups_that_are_no_more_alike_than_images_change_nothing():
+    hits = np.tile([True, True, True, False], 50)[None]
+    groups = np.arange(200) // 4  # of each group, three of four
+    assert accuracy_interval(hits, groups) == accuracy_interval(hits)
+    assert evaluation(hits[0], groups).error_interval == evaluation(hits[0], None).error_interval
+
+
+def test_single_images_as_groups_are_about_as_images():
+    hits = np.random.default_rng(0).random((1, 500)) < 0.9
+    one, other = accuracy_interval(hits, np.arange(500)), accuracy_interval(hits)
+    assert one.high - one.low == pytest.approx(other.high - other.low, rel=0.05)
+
+
+def test_one_group_says_nothing_of_others():
+    hits = np.random.default_rng(0).random((1, 50)) < 0.9
+    assert accuracy_interval(hits, np.zeros(50, int)) == accuracy_interval(hits)
+
+
+def test_copies_of_every_image_prove_no_more_than_the_images():
+    hits = np.random.default_rng(0).random((1, 200)) < 0.8
+    copied = accuracy_interval(hits.repeat(10, 1), np.arange(200).repeat(10))
+    alone = accuracy_interval(hits)
+    assert copied.high - copied.low == pytest.approx(alone.high - alone.low, rel=0.05)
+    assert worth(hits[0].repeat(10), np.arange(200).repeat(10)) == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_difference_of_a_few_groups_is_wider():
+    (first, second), groups = drawn(3, groups=10)
+    plain, grouped = difference_interval(first, second), difference_interval(first, second, groups)
+    assert grouped.estimate == plain.estimate
+    second[0, groups == 4] = False  # one patient that the second network cannot read at all
+    plain, grouped = difference_interval(first, second), difference_interval(first, second, groups)
+    assert plain.low > 0 > grouped.low
+    assert grouped.degrees == pytest.approx(9)
+
+
+def test_means_over_classes_take_groups_too():
+    (first, second), groups = drawn(5)
+    labels = groups % 3
+    wide, plain = balanced_interval(first, labels, groups), balanced_interval(first, labels)
+    assert wide.estimate == plain.estimate
+    assert wide.high - wide.low > 1.5 * (plain.high - plain.low)
+    second[0, groups == 4] = False
+    wide, plain = (balanced_difference_interval(first, second, labels, of) for of in (groups, None))
+    assert wide.high - wide.low > 1.5 * (plain.high - plain.low)
+
+
+def test_balanced_accuracy_of_one_run():
+    (hits, _), groups = drawn(7)
+    wide, plain = (evaluation(hits[0], of).balanced_accuracy_interval for of in (groups, None))
+    assert wide[1] - wide[0] > 1.5 * (plain[1] - plain[0])
+
+
+def test_groups_of_other_images_are_refused():
+    with pytest.raises(ValueError, match="groups: must be one for each of the 50 images, got"):
+        accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int))
+    with pytest.raises(ValueError, match="group: must be one for each of the 4 images"):
+        Evaluation(torch.eye(2).repeat(2, 1), torch.tensor([0, 1, 0, 1]), ("a", "b"), group=torch.zeros(3).long())
