@@ -192,16 +192,21 @@ def draw_table(values: dict[str, Any]) -> Table:
 def marked_cells(values: dict[str, Any], mark: str = SHORT) -> list[list[str]]:
     """The cells of a table's JSON; at the small budget, what networks reached says in its cell how they were trained.
 
+    A gap of such a row to the paper's value says nothing, so there is none.
+
     >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella table x --budget small"}
     >>> marked_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
-    [['MNIST', '0.25', '3.10 (short)', '+2.85 (short)']]
+    [['MNIST', '0.25', '3.10 (short)', '–']]
     """
-    gaps = [at for at, head in enumerate(values["heads"]) if head == _GAP]
-    marked = [*ours_columns(values), *gaps] if is_short(values) else []
-    return [
-        [f"{cell} ({mark})" if at in marked and _NUMBER.match(cell) else cell for at, cell in enumerate(row["cells"])]
-        for row in values["rows"]
-    ]
+    if not is_short(values):
+        return [list(row["cells"]) for row in values["rows"]]
+    ours, heads = ours_columns(values), values["heads"]
+
+    def marked(at: int, cell: str) -> str:
+        gap = "–" if heads[at] == _GAP else cell
+        return f"{cell} ({mark})" if at in ours and _NUMBER.match(cell) else gap
+
+    return [[marked(at, cell) for at, cell in enumerate(row["cells"])] for row in values["rows"]]
 
 
 def ours_columns(values: Mapping[str, Any]) -> list[int]:

@@ -71,8 +71,9 @@ def test_a_table_from_the_command_line_to_the_page(tmp_path, monkeypatch, capsys
         "Budget: 3 training, 1 validation and 2 test",
     ):
         assert text in " ".join(out.split())  # the name of the processor decides where lines break
-    for row in values["rows"]:
-        assert all(cell in out for cell in row["cells"])
+    for cells in marked_cells(values):
+        assert all(cell in out for cell in cells)
+    assert all(cells[4] == "–" for cells in marked_cells(values))  # no gap of a short training to the paper
 
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mine.json").write_bytes((folder / "mine.json").read_bytes())
