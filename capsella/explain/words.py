@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from capsella.data import Splits
 from capsella.environment import versions
 from capsella.evaluation import Evaluation, confusions
@@ -70,10 +72,11 @@ def run_facts(run: Run, splits: Splits) -> dict[str, str]:
 def about_result(evaluation: Evaluation) -> list[str]:
     """How good the network is: images right, classes, and the commonest class alone."""
     images, (low, high) = len(evaluation.labels), evaluation.error_interval
-    right = images - evaluation.errors
+    right, groups = images - evaluation.errors, evaluation.groups
+    others = "Another set of as many images" if groups is None else f"Other {len(np.unique(groups))} groups of images"
     words = [
-        f"Of {images:,} test images, {right:,} were classified right: {100 - evaluation.error:.1f} %. Another set of "
-        f"as many images would give another number: the 95 % interval is {100 - high:.1f} to {100 - low:.1f} %."
+        f"Of {images:,} test images, {right:,} were classified right: {100 - evaluation.error:.1f} %. {others} "
+        f"would give another number: the 95 % interval is {100 - high:.1f} to {100 - low:.1f} %."
     ]
     low, high = evaluation.balanced_accuracy_interval
     seen = sum(score.support > 0 for score in evaluation.per_class)

@@ -12,6 +12,7 @@ from capsella.evaluation import (
     difference_interval,
 )
 from capsella.evaluation.groups import worth
+from capsella.explain.words import about_result
 
 EACH = 20  # images of a group
 
@@ -104,3 +105,10 @@ def test_groups_of_other_images_are_refused():
         accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int))
     with pytest.raises(ValueError, match="group: must be one for each of the 4 images"):
         Evaluation(torch.eye(2).repeat(2, 1), torch.tensor([0, 1, 0, 1]), ("a", "b"), group=torch.zeros(3).long())
+
+
+def test_a_reader_is_told():
+    (hits, _), groups = drawn(7)
+    assert "the test images are of 30 groups; intervals are over these" in evaluation(hits[0], groups).notes()
+    assert "Other 30 groups of images would give another number" in about_result(evaluation(hits[0], groups))[0]
+    assert "Another set of as many images" in about_result(evaluation(hits[0], None))[0]

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from capsella.data import LabelledImages, batches
-from capsella.errors import at_least, require
+from capsella.errors import at_least, counted, require
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
 from capsella.evaluation.groups import Groups, worth
 from capsella.evaluation.wilson import mean_share_interval, wilson_interval
@@ -178,7 +178,7 @@ class Evaluation:
         return wrong[self.confidence[wrong].argsort(descending=True, stable=True)]
 
     def notes(self) -> list[str]:
-        """What a reader must know about numbers that are missing."""
+        """What a reader must know about numbers that are missing, and over what intervals are."""
         unseen = [score.name for score in self.per_class if not score.support]
         unused = [score.name for score in self.per_class if not score.predicted]
         notes = []
@@ -186,6 +186,10 @@ class Evaluation:
             notes.append(f"no test images, so no recall and no F1: {', '.join(unseen)}")
         if unused:
             notes.append(f"never predicted, so no precision: {', '.join(unused)}")
+        if self.groups is not None:
+            notes.append(
+                f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these"
+            )
         return notes
 
     def warnings(self) -> list[str]:
