@@ -13,16 +13,19 @@ HEADER = """# Speed
 Generated from `results/speed/*.json` by `make results`; `make bench` measures on your machine (`benchmarks/`).
 Medians of interleaved rounds, in milliseconds. *plain*: votes written out, sums by broadcasting, as public
 implementations do; *eager*: our PyTorch backend; *fused*: native kernels on a CPU, Triton on a GPU; *bare*: the network
-without its capsule layers. Memory: peak of a training step above the loaded process, in MiB. A kernel whose results
-differ from eager's in float64 by more than float32 allows is not timed.
+without its capsule layers. Memory: peak of a training step above the loaded process, in MiB. *bars*: the aims that were
+set for a case before it was written, and whether it meets them. A commit with a + had changes beside it. A
+kernel whose results differ from eager's in float64 by more than float32 allows is not timed.
 """
 SUMMARY = """
 ## Summary
 
 Forward, or forward and backward, at the largest batch measured. *Ours*: the fused kernels. *Plain PyTorch*: all votes
-in memory, as public implementations do. Ratio: how many times as long plain PyTorch takes. GFLOP: the arithmetic of the
-algorithm (`benchmarks/flops.py`). Share: of the speed that large float32 matrix products have on the same machine. Each
-row names its section below, which has the machine, the batches, the memory and the other backends.
+in memory, as public implementations do; it was written here, and no public implementation was timed. Ratios: how many
+times as long plain PyTorch takes, and our own PyTorch backend (eager). GFLOP: the arithmetic of the algorithm
+(`benchmarks/flops.py`). Share: of the speed that large float32 matrix products have on the same machine. Each row names
+its section below, which has the machine, the batches, the memory and the other backends. At a batch of one, gains are
+smaller, and sometimes there are none.
 
 """
 WHERE = """
@@ -134,10 +137,11 @@ def _summary(measurements: list[tuple[str, float, list[dict[str, Any]]]]) -> str
             key = (case["op"], case["training"])
             if key not in largest or case["batch"] > largest[key][2]["batch"]:
                 largest[key] = section, peak, case
-    heads = ("what", "direction", "batch", "ours, ms", "plain PyTorch, ms", "ratio", "GFLOP", "share, %", "section")
+    times = "ours, ms", "plain PyTorch, ms", "ratio", "× eager"
+    heads = ("what", "direction", "batch", *times, "GFLOP", "share, %", "section")
     order = sorted(largest, key=lambda key: (list(WHAT).index(key[0]) if key[0] in WHAT else len(WHAT), key))
     rows = "".join(_summary_row(*largest[key]) for key in order)
-    return SUMMARY + markdown_row(*heads) + "|---|---|---:|---:|---:|---:|---:|---:|---|\n" + rows if rows else ""
+    return SUMMARY + markdown_row(*heads) + f"|---|---|{'---:|' * 7}---|\n" + rows if rows else ""
 
 
 def _summary_row(section: str, peak: float, case: dict[str, Any]) -> str:
@@ -149,6 +153,7 @@ def _summary_row(section: str, peak: float, case: dict[str, Any]) -> str:
         _milliseconds(ours),
         _milliseconds(plain),
         f"{plain / ours:.3g}",
+        f"{case['timings']['eager']['median'] / ours:.3g}" if "eager" in case["timings"] else "–",
         f"{case['flops'] / 1e9:.3g}",
         f"{100 * case['flops'] / ours / peak:.0f}",
         f"[{section}](#{section})",
