@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from capsella.evaluation.robustness.kept import Changed
+from capsella.evaluation import Changed
 
 
 @dataclass(frozen=True, eq=False)

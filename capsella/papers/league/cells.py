@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from capsella.evaluation import accuracy_interval, difference_interval
-from capsella.evaluation.intervals import wilson_interval
+from capsella.evaluation import accuracy_interval, difference_interval, wilson_interval
 from capsella.grid import hits_of
 from capsella.papers.league.fields import Entrant
 from capsella.papers.league.measure import Speed
