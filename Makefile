@@ -33,7 +33,7 @@ format: .venv/installed
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The three shared pages of the site, which are committed: their networks are trained first, on CAPSELLA_DATA.
+# The four shared pages of the site, which are committed: their networks are trained first, on CAPSELLA_DATA.
 pages: .venv/installed
 	$(BIN)/python -m tools.pages
 

@@ -58,6 +58,27 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not missing
 
 
+def cut_tables(text: str) -> list[str]:
+    """First lines of tables without a head, which are shown as text: what stands above them cuts a table in two."""
+    lines = ["", *text.splitlines(), ""]
+    return [
+        line
+        for before, line, after in zip(lines, lines[1:], lines[2:], strict=False)
+        if line.startswith("|") and not before.startswith("|") and not re.match(r"\|\s*:?-+:?\s*\|", after)
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES_AND_MORE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_tables_are_whole(path: Path) -> None:
+    assert not cut_tables(path.read_text(encoding="utf-8"))
+
+
+def test_cut_tables_are_seen() -> None:
+    whole = "text\n\n| a | b |\n|---|---:|\n| 1 | 2 |\n"
+    assert not cut_tables(whole)
+    assert cut_tables(whole + "A sentence.\n| 3 | 4 |\n") == ["| 3 | 4 |"]
+
+
 def test_entries_of_the_log() -> None:
     """Each has an ID in order of time, and says first what was asked, found and decided."""
     entries = re.split(r"^## ", (ROOT / "LOG.md").read_text(encoding="utf-8"), flags=re.M)[1:]

@@ -64,7 +64,7 @@ class Show:
 class Split:
     """Write which image is in which split, as a CSV file for --data.split-file.
 
-    A split does not depend on the pixels: of a folder's files only the headers are read.
+    Of a folder's files the headers are read, and pixels only to look for copies: --duplicates ignore leaves that out.
     """
 
     data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)

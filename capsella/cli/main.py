@@ -42,13 +42,13 @@ GROUPS = {
         "bench": "how long networks take, to classify or to train",
     },
     "papers": {
-        "models": "list the networks, or show one",
-        "recipes": "list the recipes, or show one",
         "table": "run a table of a paper, and print its numbers beside ours",
         "figure": "run what a figure of a paper needs, and draw it",
         "reproduce": "all tables and figures by a plan; one page of what they support",
     },
-    "data and machine": {
+    "lists and machine": {
+        "models": "list the networks, or show one",
+        "recipes": "list the recipes, or show one",
         "data": "list the image sources, show what one holds, or write a split",
         "info": "versions, hardware, which routing backend and precision run",
     },

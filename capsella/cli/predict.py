@@ -14,8 +14,17 @@ from capsella.cli.screen import console
 from capsella.cluster import Place, joined
 from capsella.data.depth import check_range
 from capsella.errors import counted, require
-from capsella.evaluation import Broken, Certainty, Prediction, predict_files, predict_table, print_table, scaled
-from capsella.evaluation.shards.job import SIZE, predict_shards
+from capsella.evaluation import (
+    PART_SIZE,
+    Broken,
+    Certainty,
+    Prediction,
+    predict_files,
+    predict_shards,
+    predict_table,
+    print_table,
+    scaled,
+)
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE
 from capsella.training import load_run
@@ -192,7 +201,7 @@ def _to_shards(options: Predict, model: ImageClassifier, classes: int, certainty
             partial(_loaded, options.run, model.value_range, model.cut),
             options.paths,
             out.rstrip("/"),
-            size=SIZE if options.part is None else options.part,
+            size=PART_SIZE if options.part is None else options.part,
             batch_size=options.batch_size,
             resume=options.resume,
             overwrite=options.overwrite,

@@ -1,4 +1,7 @@
-"""Capsule networks and CNNs on the same images of one's own, compared with what chance leaves of the difference."""
+"""Capsule networks and CNNs on the same images of one's own, compared with what chance leaves of the difference.
+
+`laboratories` trains in some laboratories and tests in another.
+"""
 
 from capsella.compare.laboratories import Tested, TransferOptions, transfer
 from capsella.compare.options import ComparisonOptions

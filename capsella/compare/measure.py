@@ -11,6 +11,7 @@ from jaxtyping import Bool
 from capsella.compare.trained import Trained
 from capsella.data import ImageSet, evenly
 from capsella.evaluation import (
+    Changed,
     Evaluation,
     Interval,
     Latency,
@@ -20,7 +21,6 @@ from capsella.evaluation import (
     measure_robustness,
     network_latencies,
 )
-from capsella.evaluation.robustness.kept import Changed
 from capsella.files import write_csv
 from capsella.models import ImageClassifier
 from capsella.training import load_run

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from capsella.evaluation import Groups
-from capsella.evaluation.robustness.kept import Changed
+from capsella.evaluation import Changed, Groups
 
 
 @dataclass(frozen=True, eq=False)

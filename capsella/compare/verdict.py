@@ -9,8 +9,15 @@ from jaxtyping import Bool
 from capsella.compare.by_class import ByClass, by_class
 from capsella.compare.sides import Side, Yardstick
 from capsella.compare.words import Either, Winner, points, still_learning, too_few_to_tell, winner_of, wins
-from capsella.evaluation import Interval, McNemar, balanced_interval, difference_interval, mcnemar
-from capsella.evaluation.robustness.kept import KeptAccuracy, kept
+from capsella.evaluation import (
+    Interval,
+    KeptAccuracy,
+    McNemar,
+    balanced_interval,
+    difference_interval,
+    kept_accuracies,
+    mcnemar,
+)
 
 MOST_IMAGES = 1_000_000
 """More test images than that are no advice."""
@@ -85,7 +92,7 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     classes = by_class(capsules, cnn, by)
     left = {}
     if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
-        left = kept(capsules.changed, cnn.changed, by.chance)
+        left = kept_accuracies(capsules.changed, cnn.changed, by.chance)
     ship, speed = _speed(capsules, cnn, winner, useful, classes, by.limit)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference, pair, by),

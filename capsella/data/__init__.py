@@ -22,5 +22,5 @@ from capsella.data.reading import read_image
 from capsella.data.show import ClassCounts, contact_sheet, describe, too_few
 from capsella.data.split.make import load_split, save_split
 from capsella.data.split.sets import LabelledImages, Splits, single_images
-from capsella.data.split.table import SplitTable, read_split_file, write_split_file
+from capsella.data.split.table import SplitTable, read_split_file
 from capsella.data.split.thesis import THESIS_SETS, save_thesis_sets, thesis_set

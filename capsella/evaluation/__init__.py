@@ -38,6 +38,9 @@ from capsella.evaluation.rejection.measure import Kept, Rejection, SetSize, meas
 from capsella.evaluation.rejection.table import rejection_table
 from capsella.evaluation.robustness.changes import PERTURBATIONS, Perturbation
 from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, measure_robustness, perturbed
+from capsella.evaluation.robustness.kept import Changed, KeptAccuracy, kept_accuracies
+from capsella.evaluation.shards.job import SIZE as PART_SIZE
+from capsella.evaluation.shards.job import predict_shards
 from capsella.evaluation.spread import Spread
 from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies, network_latencies

@@ -1,4 +1,7 @@
-"""Look inside a trained model: reconstructions, dimension tweaks, routing diagnostics, and a report of them all."""
+"""Look inside a trained model: reconstructions, dimension tweaks, routing diagnostics, and a report of them all.
+
+`page` and `base.html.jinja` are the frame of every report page, also of other packages.
+"""
 
 from capsella.explain.images import explain_images
 from capsella.explain.novelty_curves import novelty_figure

@@ -1,4 +1,8 @@
-"""Registered networks: each a function whose body is its hyper-parameters."""
+"""Registered networks: each a function whose body is its hyper-parameters.
+
+A trained one brings along `confidence`, its calibrated probabilities, and `novelty`: which images are like those it was
+trained on. `stems` takes over the first part of a trained network.
+"""
 
 from capsella.models import (
     attention_capsnet,

@@ -1,4 +1,7 @@
-"""The papers, a folder each: published numbers, recipes, tables and figures; and the recipes for one's own images."""
+"""The papers, a folder each: published numbers, recipes, tables and figures; and the recipes for one's own images.
+
+`kinds` has what papers share, and `league` compares all routings in one network: ours, of no paper.
+"""
 
 from capsella.papers import own_images
 from capsella.papers.forslov2018 import recipes as _forslov2018

@@ -1,4 +1,7 @@
-"""Recipes, the loop that trains them, and the run folders it leaves."""
+"""Recipes, the loop that trains them, and the run folders it leaves.
+
+`calibrate` fits probabilities, and what is known, after a training; `adapt` brings a network to another laboratory.
+"""
 
 from capsella.training.adapt import (
     AdaptOptions,

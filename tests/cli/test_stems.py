@@ -106,7 +106,7 @@ def test_a_hub_that_cannot_be_reached(images, tmp_path):
     assert done.returncode != 0
     said = " ".join(done.stderr.split())
     assert "stem somebody/resnet-9: there is no such folder or registered network here" in said
-    assert "huggingface-cli download somebody/resnet-9 --local-dir FOLDER" in said
+    assert "hf download somebody/resnet-9 --local-dir FOLDER" in said
     assert "Traceback" not in said
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from capsella.compare.sides import Side, Yardstick
 from capsella.compare.verdict import judge as judge_by
-from capsella.evaluation.robustness.kept import Changed, kept
+from capsella.evaluation import Changed, kept_accuracies
 
 IMAGES = 200
 EVEN = np.arange(IMAGES) % 5
@@ -215,7 +215,7 @@ class TestChangedImages:
                 skill = accuracy + random.normal(0, 0.01, (5, 1))
                 clean = random.random((5, 300)) < skill
                 sides.append(Changed(clean, {"noise": random.random((5, 300)) < 0.2 + 0.6 * (skill - 0.2)}))
-            apart = kept(*sides, 0.2)["noise"].difference
+            apart = kept_accuracies(*sides, 0.2)["noise"].difference
             wrong += not apart.low <= 0 <= apart.high
         assert wrong <= 12
 
@@ -227,7 +227,7 @@ class TestChangedImages:
             for _ in range(2):
                 share = np.clip(0.6 + random.normal(0, 0.05, (3, 1)), 0, 1)
                 sides.append(Changed(random.random((3, 300)) < 0.9, {"noise": random.random((3, 300)) < share}))
-            apart = kept(*sides, 0.2)["noise"].difference
+            apart = kept_accuracies(*sides, 0.2)["noise"].difference
             wrong += not apart.low <= 0 <= apart.high
         assert wrong <= 9
 
@@ -238,9 +238,9 @@ class TestChangedImages:
 
     def test_errors(self):
         with pytest.raises(ValueError, match=r"must be of the same images and changes, .* got 300 and 200 images"):
-            kept(changed(9, noise=5), changed(9, images=200, noise=5), 0.2)
+            kept_accuracies(changed(9, noise=5), changed(9, images=200, noise=5), 0.2)
         with pytest.raises(ValueError, match=r"\['noise'\] and \['colour'\], 0\.2$"):
-            kept(changed(9, noise=5), changed(9, colour=5), 0.2)
+            kept_accuracies(changed(9, noise=5), changed(9, colour=5), 0.2)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from capsella.data import (
     describe,
     load_data,
     source_table,
-    write_split_file,
 )
 from capsella.data.npz import load_arrays
 from capsella.errors import CapsellaError
+
+from .split_files import write_split_file
 
 DATA = os.environ.get("CAPSELLA_DATA", "")
 

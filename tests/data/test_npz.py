@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, load_data, write_split_file
+from capsella.data import DataOptions, load_data
 from capsella.data.medmnist import stored_size
 from capsella.errors import CapsellaError
+
+from .split_files import write_split_file
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (30, 6, 8, 3), dtype=np.uint8)
 LABELS = np.arange(30) % 3

@@ -40,8 +40,8 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
 
     The same options with the split file in place of `per_class`, `first_classes` and the like then give the same
     splits, whatever their `split_seed`. The file names images where the source tells them apart by name, as a folder
-    does; otherwise it counts them: see `capsella.data.split.table`. No pixels of a folder are read: a file whose header
-    is whole counts as an image.
+    does; otherwise it counts them: see `capsella.data.split.table`. Pixels of a folder are read only to look for copies
+    (`duplicates`): without that, a file whose header is whole counts as an image.
 
     Args:
         options, path: the images; the file.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from capsella.data.split.sets import SPLIT_NAMES, LabelledImages, Splits
+from capsella.data.split.sets import SPLIT_NAMES, LabelledImages
 from capsella.errors import CapsellaError
 from capsella.files import write_csv
 
@@ -72,25 +72,6 @@ class SplitTable(NamedTuple):
             for k in order[max(1, round(share * len(own))) :].tolist():
                 rows[train.files[k]] = rows[train.files[k]]._replace(split=UNUSED)
         return self._replace(rows=rows)
-
-
-def write_split_file(splits: Splits, path: Path) -> None:
-    """List the files of `splits`, of one's own making, for `split_file` in `DataOptions`.
-
-    `save_split` does it for the splits of options, with the images that they leave unused.
-
-    Raises:
-        ValueError: the images have no file names.
-        CapsellaError: no space left.
-    """
-    rows = []
-    for split, images in splits.named().items():
-        if images.files is None:
-            raise ValueError(
-                f"splits: images must have file names to be listed in a split file, {splits.name} has none"
-            )
-        rows += [(file, split) for file in images.files]
-    write_csv(path, ("file", "split"), rows)
 
 
 def read_split_file(path: Path) -> SplitTable:

@@ -53,7 +53,7 @@ class KeptAccuracy:
         return {name: value._asdict() for name, value in vars(self).items()}
 
 
-def kept(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccuracy]:
+def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccuracy]:
     """By change, what two networks keep of their accuracy above `chance` on the same images.
 
     Raises:

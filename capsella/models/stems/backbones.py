@@ -218,8 +218,8 @@ def _found(name: str) -> Iterator[None]:
             ) from error
         raise CapsellaError(
             f"stem {name}: there is no such folder or registered network here, and the Hugging Face hub did not give "
-            f"it: {first} Where there is a network, save a copy with `huggingface-cli download {name} --local-dir "
-            "FOLDER`; then give --stem FOLDER"
+            f"it: {first} Where there is a network, save a copy with `hf download {name} --local-dir FOLDER`; then "
+            "give --stem FOLDER"
         ) from error
 
 

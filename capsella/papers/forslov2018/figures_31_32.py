@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from capsella.data import load_data
-from capsella.explain.panels import Panel, Series
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns, accuracies_of, images_tested, mean_sd
 from capsella.papers.forslov2018.paper import (
@@ -24,6 +23,7 @@ from capsella.papers.forslov2018.paper import (
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
+from capsella.papers.kinds.panels import Panel, Series
 from capsella.papers.kinds.published import hardware_of, seeds_phrase
 from capsella.routing import EMRouting
 

@@ -10,13 +10,13 @@ import numpy as np
 from rich.console import Console
 
 from capsella.data import load_data
-from capsella.explain.panels import Panel, Series
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import FAMILIES, NETWORKS, family
 from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
+from capsella.papers.kinds.panels import Panel, Series
 from capsella.papers.kinds.published import hardware_of, seeds_of, seeds_phrase
 from capsella.training import RunFolder
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsella.explain.panels import COLOURS, Panel, Series, panels_figure
+from capsella.papers.kinds.panels import COLOURS, Panel, Series, panels_figure
 
 
 def test_the_papers_lines_are_hollow_and_dashed_in_the_colour_of_ours():
