@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> None:
         kept = broken if options.skip_broken else None
         pictures = explain_images(trained.model, options.images, out, classes=2 if paired else 1, broken=kept)
     elif paired:
-        test = own_splits(trained).test
+        test = own_splits(trained, skip_broken=True).test
         pictures = [explain_pairs(trained.model, test, out)] if isinstance(test, PairSet) else []
     else:
         raise ValueError("images: must name at least one image or folder")

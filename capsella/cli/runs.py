@@ -47,12 +47,12 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
         CapsellaError: a run was tested on other images.
     """
     (first, trained), *others = runs.items()
-    splits = own_splits(trained)
+    splits = own_splits(trained, skip_broken=True)
     test = single_images(splits.test, purpose)
     for name, other in others:
         if other.recipe.data == trained.recipe.data:
             continue
-        if difference := _difference(test, single_images(own_splits(other).test, purpose)):
+        if difference := _difference(test, single_images(own_splits(other, skip_broken=True).test, purpose)):
             raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
     return splits.name, test
 

@@ -23,8 +23,8 @@ class Share:
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN]", help_behavior_hint="(required)")
     ]
     """Folder of the run, or of two to compare, of which one may be a CNN's."""
-    out: Annotated[Path, tyro.conf.arg(metavar="PAGE.HTML")]
-    """The page to write, as page.html."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PAGE.HTML")] = None
+    """The page to write; default: share.html in the first run's folder."""
     images: int = MOST_IMAGES
     """Test images on the page: every class, mistakes, and images of which no capsule is sure."""
     network: bool = False
@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Share, args=arguments, prog="capsella share")
     shared = share_runs(
         list(load_runs(options.runs).values()),
-        options.out,
+        options.out or options.runs[0] / "share.html",
         images=options.images,
         megabytes=options.megabytes,
         network=options.network,

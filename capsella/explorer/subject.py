@@ -54,7 +54,7 @@ def open_run(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageClass
         CapsellaError: its images are not there, or it is a CNN.
     """
     at_least(1, images=most)
-    model, test = capsules_of(run), own_splits(run).test
+    model, test = capsules_of(run), own_splits(run, skip_broken=True).test
     pool = make_pool(model, test, most)
     beside = None
     for called, cnn in (cnns or {}).items():

@@ -73,7 +73,7 @@ def share_runs(
     _check_options(runs, images, megabytes)
     with_capsules, cnns = parted(dict(zip(run_names([run.folder for run in runs]), runs, strict=True)))
     named = {name: capsules_of(run) for name, run in with_capsules.items()}
-    every = [make_pool(named[name], own_splits(run).test) for name, run in with_capsules.items()]
+    every = [make_pool(named[name], own_splits(run, skip_broken=True).test) for name, run in with_capsules.items()]
     arrays, node = Arrays(), find_node() is not None
     facts, pools = page_content(named, every, images, arrays, network=network)
     _add_cnn(cnns, pools[0], facts, arrays)
@@ -148,11 +148,15 @@ def _check_split(name: str, cnn: Run, first: Run) -> None:
     Raises:
         CapsellaError: it did not.
     """
-    if cnn.recipe.data != first.recipe.data and own_splits(cnn).digests() != own_splits(first).digests():
+    if cnn.recipe.data != first.recipe.data and _digests(cnn) != _digests(first):
         raise CapsellaError(
             f"{name}: a CNN beside a capsule network must be trained on the same images as {first.folder}, so that the "
             "images on the page are new to both; train it with the same data options"
         )
+
+
+def _digests(run: Run) -> dict[str, str]:
+    return own_splits(run, skip_broken=True).digests()
 
 
 def page_content(

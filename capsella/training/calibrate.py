@@ -103,5 +103,5 @@ def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
         raise CapsellaError(
             f"{folder}: a run on pairs has no calibrated probabilities; they are for one class an image"
         )
-    splits = own_splits(run)
+    splits = own_splits(run, skip_broken=True)
     return calibrate_folder(folder, splits.train, splits.validation, torch.device("cpu"), recipe.batch_size)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from capsella.data import Splits, load_data
 from capsella.environment import environment
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, counted, require, warn_once
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
 from capsella.training.devices import starts_training
@@ -259,12 +259,23 @@ def load_run(folder: str | Path) -> Run:
     return Run(folder, name, recipe, model, measured_on, adapted)
 
 
-def own_splits(run: Run) -> Splits:
+def own_splits(run: Run, *, skip_broken: bool = False) -> Splits:
     """The images of a run, split as for its training.
+
+    skip_broken: leave out test images that cannot be read any more, with a warning.
 
     Raises:
         CapsellaError: they are not there, or have changed since the training began.
     """
-    splits = load_data(run.recipe.data)
-    RunFolder(run.folder).check_images(splits)
+    data = run.recipe.data
+    splits = load_data(replace(data, skip_broken=True) if skip_broken else data)
+    left_out = "" if data.skip_broken else "\n  ".join(map(str, splits.broken))
+    try:
+        RunFolder(run.folder).check_images(splits)
+    except CapsellaError as error:
+        if not left_out:
+            raise
+        raise CapsellaError(f"{error}. Some cannot be read any more:\n  {left_out}") from error
+    if left_out:
+        warn_once(f"broken: {run.folder}", f"left out {counted(len(splits.broken), 'broken image')}:\n  {left_out}")
     return splits

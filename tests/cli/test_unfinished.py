@@ -105,3 +105,32 @@ class TestChangedImages:
         answer = cli("evaluate", run, "--data", elsewhere, "--skip-broken")
         assert answer.code == 0, answer.err
         assert "y.png" in answer.out + answer.err
+
+
+class TestBrokenSince:
+    @pytest.fixture
+    def run(self, cli, images, tmp_path):
+        for kind in ("a", "b"):
+            for k in range(12):
+                path = tmp_path / "parted" / ("test" if k < 4 else "train") / kind / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                (images / kind / f"{k}.png").rename(path)
+        folder = tmp_path / "run"
+        words = ("train", "images-cnn", "--path", tmp_path / "parted", *SHORT, "--epochs", 1, "--out", folder)
+        assert cli(*words).code == 0
+        return folder
+
+    def test_a_test_image_is_left_out_with_a_warning(self, cli, run, tmp_path):
+        (tmp_path / "parted" / "test" / "a" / "0.png").write_bytes(b"no image")
+        answer = cli("calibrate", run)
+        assert answer.code == 0, answer.err
+        assert "left out 1 broken image:" in answer.err
+        assert "0.png: cannot be read as an image" in answer.err
+
+    def test_another_is_named_in_the_refusal(self, cli, run, tmp_path):
+        (tmp_path / "parted" / "train" / "a" / "11.png").write_bytes(b"no image")
+        answer = cli("calibrate", run)
+        assert answer.code == 1
+        assert "parted has changed since this training began" in answer.err
+        assert "Some cannot be read any more:" in answer.err
+        assert "11.png" in answer.err
