@@ -9,6 +9,7 @@ from capsella.evaluation.accuracy.scores import confusions, shares
 
 # Wider matrices do not fit a terminal: the commonest confusions are listed instead.
 MOST_COLUMNS = 12
+WIDTH = 80  # of a terminal
 MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # the second: beside a matrix
 
 
@@ -73,13 +74,17 @@ def _sensitivities(evaluation: Evaluation) -> Table:
 
 
 def _confusion_matrix(evaluation: Evaluation) -> Group:
-    table = Table()
+    table, rows = Table(), list(evaluation.classes)
+    columns = rows
+    if max(map(len, rows)) + sum(map(len, rows)) + 3 * (len(rows) + 1) + 1 > WIDTH:  # numbers in place of names
+        columns = [str(number) for number in range(1, len(rows) + 1)]
+        rows = [f"{number} {name}" for number, name in zip(columns, rows, strict=True)]
     table.add_column("")
-    for name in evaluation.classes:
+    for name in columns:
         table.add_column(Text(name), justify="right")
     for true, row in enumerate(evaluation.confusion.tolist()):
         cells = (Text(str(n) if n else "·", style="green" if true == c else "") for c, n in enumerate(row))
-        table.add_row(Text(evaluation.classes[true]), *cells)
+        table.add_row(Text(rows[true]), *cells)
     heading = Text("\nconfusion: true class (rows) by predicted class (columns)")
     return Group(heading, table, _commonest_confusions(evaluation))
 

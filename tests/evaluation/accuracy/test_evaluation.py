@@ -199,6 +199,16 @@ def test_table_prints_error_scores_and_names_as_they_are():
     assert "expected calibration error 0.0500" in text
 
 
+def test_a_matrix_of_long_names_fits_a_terminal():
+    names = ("immature granulocyte", "erythroblast", "eosinophil", "basophil", "lymphocyte", "neutrophil", "platelet")
+    labels = torch.arange(7).repeat(3)
+    screen = Console(width=80, record=True, file=io.StringIO())
+    screen.print(evaluation_table(Evaluation(torch.eye(7)[labels], labels, names)))
+    text = screen.export_text()
+    assert "1 immature granulocyte │ 3 │ · │ · │ · │ · │ · │ · │" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_table_lists_confusions_where_a_matrix_would_not_fit():
     names = tuple(f"class{k}" for k in range(40))
     text = printed(of_predictions([1, 1, 5], [0, 0, 4], classes=names))
