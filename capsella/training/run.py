@@ -133,8 +133,9 @@ class RunFolder:
     def write_config(
         self, name: str, recipe: Recipe, machine: Machine, images: Mapping[str, str] | None = None
     ) -> None:
-        """The complete recipe, what it runs on, and the digests of its images."""
+        """The complete recipe, what it runs on, from where its paths count, and the digests of its images."""
         values = {"name": name, "recipe": recipe.to_dict(), "machine": machine.to_dict(), "environment": environment()}
+        values["begun_in"] = str(Path.cwd())
         write_json(self.path / "config.json", values | ({} if images is None else {"images": dict(images)}))
 
     def images(self) -> dict[str, str] | None:
@@ -167,13 +168,16 @@ class RunFolder:
     def read_config(self) -> tuple[str, Recipe, dict[str, Any]]:
         """Name, recipe and environment.
 
+        Paths of images that are not here are those from the folder in which the training began, where they are there.
+
         Raises:
             CapsellaError: missing or damaged.
         """
         path = self.path / "config.json"
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
-            return config["name"], Recipe.from_dict(config["recipe"]), config["environment"]
+            recipe = _found(Recipe.from_dict(config["recipe"]), Path(config.get("begun_in", "")))
+            return config["name"], recipe, config["environment"]
         except (FileNotFoundError, NotADirectoryError) as error:
             raise CapsellaError(f"{self.path} is not a run folder: it has no config.json") from error
         except CapsellaError as error:
@@ -257,6 +261,19 @@ def load_run(folder: str | Path) -> Run:
     model = ImageClassifier.from_pretrained(folder).eval()
     adapted = RunFolder(folder).read("adapted") if RunFolder(folder).is_adapted else None
     return Run(folder, name, recipe, model, measured_on, adapted)
+
+
+def _found(recipe: Recipe, begun_in: Path) -> Recipe:
+    """With the paths of its images as they are from here."""
+    data = recipe.data
+
+    def path(given: Path | None) -> Path | None:
+        moved = None if given is None else begun_in / given
+        return moved if moved is not None and moved.exists() and not Path(given or "").exists() else given
+
+    places = tuple(str(path(Path(place))) if "/" in place else place for place in data.laboratories)
+    found = replace(data, path=path(data.path), split_file=path(data.split_file), laboratories=places)
+    return recipe if found == data else replace(recipe, data=found)
 
 
 def own_splits(run: Run, *, skip_broken: bool = False) -> Splits:

@@ -107,6 +107,20 @@ class TestChangedImages:
         assert "y.png" in answer.out + answer.err
 
 
+def test_a_run_finds_its_images_from_another_folder(cli, images, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "images-cnn", "--path", "own", *SHORT, "--epochs", 1, "--out", "run")
+    assert cli(*words).code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    answer = cli("evaluate", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    (tmp_path / "elsewhere" / "own").mkdir()  # another folder of this name is not passed over
+    answer = cli("evaluate", tmp_path / "run")
+    assert answer.code == 1
+    assert "own" in answer.err
+
+
 class TestBrokenSince:
     @pytest.fixture
     def run(self, cli, images, tmp_path):
