@@ -107,7 +107,7 @@ def _headline(verdicts: Sequence[Verdict]) -> str:
 
 def _percent(share: float) -> str:
     """A share as points of per cent with a sign."""
-    return f"{100 * share:+.2f}"
+    return f"{100 * share:+.2f}".replace("-", "−")
 
 
 def _state(found: Reproduction) -> str:
@@ -120,19 +120,24 @@ def _state(found: Reproduction) -> str:
     return text
 
 
-def _left_out(found: Reproduction) -> list[tuple[str, str, str]]:
-    """Runs without a result that are not to come: what, how long, why."""
-    rows = [
-        (str(planned.job), duration(planned.seconds), why)
-        for group, why in (
-            (found.plan.left_out, "did not fit into the hours"),
-            (found.late, "no longer fitted: other runs took longer than planned"),
-        )
-        for planned in group
-        if not planned.job.is_over
-    ]
-    diverged = [(str(job), "", "diverged") for job in found.jobs if job.run.has_diverged]
-    return rows + diverged
+def _left_out(found: Reproduction) -> dict[str, list[tuple[str, str, str]]]:
+    """Runs without a result that are not to come, by the reason: each row with its seeds, and how long a run takes."""
+    groups: dict[str, list[tuple[Job, float | None]]] = {
+        "They did not fit into the hours": [(one.job, one.seconds) for one in found.plan.left_out],
+        "Other runs took longer than planned": [(one.job, one.seconds) for one in found.late],
+        "Their training diverged": [(job, None) for job in found.jobs if job.run.has_diverged],
+    }
+    rows: dict[str, list[tuple[str, str, str]]] = {}
+    for why, runs in groups.items():
+        of_row: dict[str, list[tuple[int, float | None]]] = {}
+        for job, seconds in runs:
+            if seconds is None or not job.is_over:
+                of_row.setdefault(job.row.cost, []).append((job.seed, seconds))
+        for cost, each in of_row.items():
+            seconds = each[-1][1]
+            seeds = ", ".join(str(seed) for seed, _ in each)
+            rows.setdefault(why, []).append((cost, seeds, "–" if seconds is None else duration(seconds)))
+    return rows
 
 
 def _facts(found: Reproduction) -> dict[str, str]:
