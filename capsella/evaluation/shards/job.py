@@ -77,7 +77,7 @@ def predict_shards(
     with _alone(out):
         about = _about(model, paths, certainty, size)
         parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
-        work = Work(cluster.Desk.here(place.cpus), load, out, batch_size, classes, certainty)
+        work = Work(cluster.Desk.here(_needs(place)), load, out, batch_size, classes, certainty)
         found = _predicted(work, parts, place, console)
         _write_about(out, {**about, "counts": found._asdict()})
         remove(f"{out}/{NAMES}")
@@ -106,15 +106,23 @@ def _joined() -> cluster.Place:
 
 def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console: Console | None) -> Sharded:
     """Predict the parts that are not there yet."""
+    console = console or Console(quiet=True)
+    if note := cluster.shortage(_needs(place)):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     there, total = names_in(work.out), sum(part.rows for part in parts)
     counts = _counted_before([part for part in parts if part.shard in there], work.out)
-    with image_progress(console or Console(quiet=True), total, counts["rows"]) as advance:
+    with image_progress(console, total, counts["rows"]) as advance:
         for row in _rows(work, [part for part in parts if part.shard not in there], place):
             counts.update({name: int(row[name]) for name in COUNTS})
             advance(int(row["rows"]))
     if counts["rows"] != total:
         raise CapsellaError(f"{work.out}: {counts['rows']} rows of {total} names: a table changed; begin anew")
     return Sharded(counts["rows"], counts["broken"], counts["unsure"], counts["unknown"], len(parts))
+
+
+def _needs(place: cluster.Place) -> dict[str, float]:
+    """What each worker takes: it predicts on cores alone."""
+    return {"num_cpus": place.cpus, "num_gpus": 0}
 
 
 def _alone(out: str) -> AbstractContextManager[None]:
@@ -200,7 +208,7 @@ def _rows_there(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iter
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    needs = cluster.resources(place)
+    needs = _needs(place)
     workers = max(1, min(cluster.room(needs), len(parts)))
     pool = ray.data.ActorPoolStrategy(min_size=workers, max_size=len(parts), max_tasks_in_flight_per_actor=2)
     waiting = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))

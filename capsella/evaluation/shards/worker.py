@@ -69,6 +69,8 @@ class Worker:
             self._write(part, self.model, counts)
         except (CapsellaError, ValueError, OSError) as raised:
             error = str(raised) or type(raised).__name__
+        except Exception as raised:  # else Ray Data would make pages of it
+            error = f"{part.shard}: {type(raised).__name__}: {raised}"
         return {**counts, "seconds": time.monotonic() - began, "error": error}
 
     def _write(self, part: Part, model: ImageClassifier, counts: dict[str, int]) -> None:
