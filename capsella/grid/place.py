@@ -92,12 +92,12 @@ def _on_ray(
 ) -> Iterator[tuple[Task[T], T, float | None]]:
     import ray
 
-    source, waiting = iter(tasks), {}
-    needs: dict[str, float] | None = None
+    source, needs = iter(tasks), dict[str, float]()
+    waiting: dict[Any, Task[T]] = {}
     try:
         while True:
             # One more than there is room for, so that a cluster that grows with its work knows of it.
-            while needs is None or len(waiting) <= cluster.room(needs):
+            while not needs or len(waiting) <= cluster.room(needs):
                 if (task := next(source, None)) is None:
                     break
                 require(task.machine.devices == 1, "be 1 with --on", devices=task.machine.devices)
