@@ -51,6 +51,14 @@ class Place:
         return self.on is not None and self.on.startswith("ray://")
 
 
+def check_ray() -> None:
+    """Raises:
+    CapsellaError: Ray is not installed; says how to get it.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise CapsellaError("on: needs Ray: pip install 'capsella[cluster]'")
+
+
 _joined: ContextVar[Place | None] = ContextVar("joined", default=None)
 
 
@@ -69,8 +77,7 @@ def joined(wanted: Place) -> Iterator[None]:
     if wanted.on is None:
         yield
         return
-    if importlib.util.find_spec("ray") is None:
-        raise CapsellaError("on: needs Ray: pip install 'capsella[cluster]'")
+    check_ray()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
