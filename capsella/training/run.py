@@ -135,6 +135,7 @@ class RunFolder:
     ) -> None:
         """The complete recipe, what it runs on, and the digests of its images."""
         values = {"name": name, "recipe": recipe.to_dict(), "machine": machine.to_dict(), "environment": environment()}
+        (self.path / "diverged.json").unlink(missing_ok=True)  # of a training before this one
         write_json(self.path / "config.json", values | ({} if images is None else {"images": dict(images)}))
 
     def images(self) -> dict[str, str] | None:
