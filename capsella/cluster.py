@@ -171,7 +171,10 @@ def lost(what: str, error: Exception) -> CapsellaError:
     import ray
 
     if isinstance(error, ray.exceptions.RayTaskError):  # what the work raised: its worker lives
-        return CapsellaError(f"{what}: {type(error.cause).__name__}: {error.cause}")
+        cause = error.cause
+        if not isinstance(cause, ray.exceptions.RayActorError):  # of a worker that the work itself had asked
+            return CapsellaError(f"{what}: {type(cause).__name__}: {cause}")
+        error = cause
     first, *_ = str(error).strip().splitlines() or [type(error).__name__]
     return CapsellaError(f"{what}: its worker died {RETRIES + 1} times or did not start ({first}); call again to go on")
 

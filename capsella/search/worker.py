@@ -139,7 +139,7 @@ class Worker:
                 self._train(claim)
         except (MemoryError, torch.OutOfMemoryError):  # another machine may have more of it
             claim.lose(is_interrupted=False)
-            self.say(f"candidate {claim.job.candidate}: not enough memory here; given up after {ATTEMPTS} tries")
+            self.say(f"candidate {claim.job.candidate}: not enough memory here; it is tried {ATTEMPTS} times in all")
         except (TooCostlyError, TrainingDivergedError, ValueError) as error:
             why = f"{error or type(error).__name__}"
             claim.refuse(why, *((error.excess, error.cost) if isinstance(error, TooCostlyError) else (FAR, {})))

@@ -121,6 +121,17 @@ def test_a_worker_that_asks_for_no_gpu_sees_none():
     assert "CUDA_VISIBLE_DEVICES" not in cluster.Desk.here({"num_cpus": 2, "num_gpus": 0.5}).variables
 
 
+def test_of_a_task_that_failed_and_of_one_whose_own_worker_died():
+    """From outside the cluster, predict asks a worker, which asks the others."""
+    errors = pytest.importorskip("ray").exceptions
+    failed, died = (
+        str(cluster.lost("predict", errors.RayTaskError("next_row", "", error, "ray", 1, "here")))
+        for error in (RuntimeError("no demo"), errors.ActorDiedError())
+    )
+    assert failed == "predict: RuntimeError: no demo"
+    assert died.startswith("predict: its worker died 6 times or did not start (The actor died unexpectedly")
+
+
 @pytest.mark.parametrize(
     ("takes", "note"),
     [
@@ -131,8 +142,7 @@ def test_a_worker_that_asks_for_no_gpu_sees_none():
     ],
 )
 def test_more_than_any_machine_has_is_said(takes, note, monkeypatch):
-    import ray
-
+    ray = pytest.importorskip("ray")
     nodes = [
         {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
         {"Alive": True, "Resources": {"CPU": 4.0}},
