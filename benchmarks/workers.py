@@ -147,7 +147,8 @@ def _costs(study: Study, load: Callable[[], ImageClassifier], model: ImageClassi
     name = (time.process_time() - began) / study.names
     write_names([str(folder / "images")], folder / "names.parquet", study.part)
     certainty = Certainty(model.confidence, novelty=model.novelty)
-    worker = Worker(Work(cluster.Desk.here(1), load, str(folder / "alone"), 64, 1, certainty))
+    desk = cluster.Desk.here({"num_cpus": 1, "num_gpus": 0})
+    worker = Worker(Work(desk, load, str(folder / "alone"), 64, 1, certainty))
     few, many = (_seconds_of(worker, folder / f"{size}.parquet", folder, size) for size in (64, 64 * 20))
     image = (many - few) / (64 * 19)
     start, dispatch = _of_ray()

@@ -1,6 +1,7 @@
 """A Ray cluster, joined for the length of a command; no usage statistics are sent."""
 
 import importlib.util
+import math
 import os
 import socket
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsella.errors import CapsellaError, at_least, not_negative, require
+from capsella.errors import CapsellaError, at_least, counted, require
 from capsella.version import __version__
 
 RETRIES = 5
@@ -32,13 +33,15 @@ class Place:
     cpus: int = 1
     """With --on: cores, and threads, of each run or worker."""
     gpus: float | None = None
-    """With --on: GPUs of each run or worker; half a GPU is 0.5. Default: 1 where the cluster has any."""
+    """With --on: GPUs of each run; half a GPU is 0.5. Default: 1 where the cluster has any. `predict` takes none."""
 
     def __post_init__(self) -> None:
         fits = self.on is None or self.on == "ray" or self.is_outside
         require(fits, "be `ray`, or an address as ray://HOST:10001", on=self.on)
         at_least(1, cpus=self.cpus)
-        not_negative(gpus=self.gpus or 0)
+        gpus = self.gpus or 0.0
+        can_be_shared = 0 <= gpus <= 1 or (1 < gpus < math.inf and gpus == int(gpus))
+        require(can_be_shared, "be a part of one GPU, or a whole number of them", gpus=self.gpus)
         alone = self.on is None and (self.cpus, self.gpus) != (1, None)
         require(not alone, "come with --on", cpus=self.cpus, gpus=self.gpus)
 
@@ -46,6 +49,14 @@ class Place:
     def is_outside(self) -> bool:
         """Whether this process is no part of the cluster: Ray's client asks it for all."""
         return self.on is not None and self.on.startswith("ray://")
+
+
+def check_ray() -> None:
+    """Raises:
+    CapsellaError: Ray is not installed; says how to get it.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise CapsellaError("on: needs Ray: pip install 'capsella[cluster]'")
 
 
 _joined: ContextVar[Place | None] = ContextVar("joined", default=None)
@@ -66,8 +77,7 @@ def joined(wanted: Place) -> Iterator[None]:
     if wanted.on is None:
         yield
         return
-    if importlib.util.find_spec("ray") is None:
-        raise CapsellaError("on: needs Ray: pip install 'capsella[cluster]'")
+    check_ray()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
@@ -103,6 +113,18 @@ def room(each: dict[str, float]) -> int:
     return min(int(there.get(name, 0) / size) for name, size in sizes.items() if size)
 
 
+def shortage(each: dict[str, float]) -> str | None:
+    """A sentence where no machine of the cluster has what a run or worker takes; None where one has."""
+    import ray
+
+    sizes = {"CPU": each["num_cpus"], "GPU": each["num_gpus"]}
+    for node in ray.nodes():
+        if node["Alive"] and all(node["Resources"].get(name, 0) >= size for name, size in sizes.items()):
+            return None
+    cores, gpus = counted(int(sizes["CPU"]), "core"), f"{sizes['GPU']:g} GPU" if sizes["GPU"] else "no GPU"
+    return f"no machine of the cluster has {cores} and {gpus} for one run or worker; this call waits until one joins"
+
+
 @dataclass(frozen=True)
 class Desk:
     """What a worker must have in common with this process: the folder, some variables, the version, some modules."""
@@ -114,10 +136,12 @@ class Desk:
     version: str = __version__
 
     @classmethod
-    def here(cls, threads: int, modules: tuple[str, ...] = ()) -> "Desk":
-        """As this process has it."""
+    def here(cls, each: dict[str, float], modules: tuple[str, ...] = ()) -> "Desk":
+        """As this process has it. each: what the worker takes, as `resources` gives it."""
         variables = {name: os.environ[name] for name in _SHARED_VARIABLES if name in os.environ}
-        return cls(os.getcwd(), variables, threads, modules)
+        if not each["num_gpus"]:
+            variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves all of them to a worker that asked for none
+        return cls(os.getcwd(), variables, int(each["num_cpus"]), modules)
 
     def sit_down(self) -> None:
         """In a worker: take the folder, the variables and the threads, and import the modules.
@@ -143,13 +167,20 @@ class Desk:
 
 
 def lost(what: str, error: Exception) -> CapsellaError:
-    """The error for work whose worker died too often, or could not be begun."""
+    """The error for work that failed, or whose worker died too often, or could not be begun."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayTaskError):  # what the work raised: its worker lives
+        cause = error.cause
+        if not isinstance(cause, ray.exceptions.RayActorError):  # of a worker that the work itself had asked
+            return CapsellaError(f"{what}: {type(cause).__name__}: {cause}")
+        error = cause
     first, *_ = str(error).strip().splitlines() or [type(error).__name__]
     return CapsellaError(f"{what}: its worker died {RETRIES + 1} times or did not start ({first}); call again to go on")
 
 
 def ray_errors() -> Any:
-    """Errors of Ray's own: of workers that died, not of what they computed."""
+    """Errors that Ray raises: of workers that died, and those of their work; `lost` tells them apart."""
     import ray
 
     return ray.exceptions.RayError

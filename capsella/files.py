@@ -6,6 +6,8 @@ import errno
 import io
 import json
 import os
+import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +31,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Process numbers are not enough: on machines that share the folder, each container's may be 1.
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         write(temporary)
         with open(temporary, "rb+") as file:
@@ -120,8 +123,7 @@ def alone_in(folder: Path, wait: float = 0.0, every: float = 0.2) -> Iterator[No
 def _alone_now(folder: Path) -> Iterator[None]:
     path, made = folder / ".lock", [one for one in (folder, *folder.parents) if not one.exists()]
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+", encoding="utf-8") as file:
+        with _made(path) as file:
             file.seek(0)
             lock(file, f"{folder}: capsella is at work there already ({file.read() or 'another process'}); {_WAIT}")
             if not _is_at(file, path):  # its last owner removed it before this lock held
@@ -134,9 +136,19 @@ def _alone_now(folder: Path) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
                 for one in made:
-                    if not any(one.iterdir()):
+                    with contextlib.suppress(OSError):  # something came into it, or another process removed it
                         one.rmdir()
             return
+
+
+def _made(path: Path) -> IO[Any]:
+    """An open file, made with its folders; tried again where another process removes these as it leaves them empty."""
+    for _ in range(9):
+        with contextlib.suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return open(path, "a+", encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "a+", encoding="utf-8")
 
 
 def _is_at(file: IO[Any], path: Path) -> bool:

@@ -94,6 +94,18 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, write: Callable[[Path], No
     assert os.listdir(tmp_path) == ["model.safetensors"]
 
 
+def test_two_that_write_the_same_file_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Processes of two machines may have the same number."""
+    path = tmp_path / "numbers"
+
+    def write(temporary: Path) -> None:
+        temporary.write_text("first")
+        write_whole(path, lambda other: other.write_text("second"))
+
+    write_whole(path, write)
+    assert path.read_text() == "first"
+
+
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     path.write_bytes(struct.pack("<i", 1))

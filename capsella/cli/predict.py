@@ -119,7 +119,9 @@ def _check_place(options: Predict) -> None:
     """A cluster has parts, and reads images in its own way."""
     if options.place.on is None:
         require(options.part is None, "come with --on", part=options.part)
-    elif options.workers is not None or options.skip_broken:
+        return
+    require(not options.place.gpus, "be left out: predict computes on cores", gpus=options.place.gpus)
+    if options.workers is not None or options.skip_broken:
         raise ValueError("workers, skip_broken: must not come with --on: Ray has the workers, and every image a row")
 
 

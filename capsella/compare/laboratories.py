@@ -120,7 +120,8 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     """Train what is missing, test, and write transfer.json and transfer.txt; returns the results and the text.
 
     Raises:
-        CapsellaError: laboratories without two classes in common, or that cannot be read; and what `train` raises.
+        CapsellaError: laboratories without two classes in common, or that cannot be read, or whose images have changed
+            since a run; and what `train` raises.
     """
     forms = {name: _usual(name).data.cells for name in options.recipes}
     read = {cells: _read(options, cells) for cells in dict.fromkeys(forms.values())}
@@ -134,7 +135,10 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     found = []
     for row, (recipe, places) in zip(rows, plan, strict=True):
         folders = [row.folder(options.out, seed) for seed in seeds]
-        own = _Hits.of(folders, "own", single_images(load_data(row.recipe.data).test, "transfers"))
+        splits = load_data(row.recipe.data)
+        for folder in folders:
+            RunFolder(folder).check_images(splits)
+        own = _Hits.of(folders, "own", single_images(splits.test, "transfers"))
         for place in [one for one in options.laboratories if one not in places]:
             hits = _Hits.of(folders, f"in-{_slug(place, options)}", read[forms[recipe]][place].images)
             found.append(hits.tested(recipe, places, place, own))

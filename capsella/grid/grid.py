@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from capsella.data import load_data
+from capsella.data import DataOptions, load_data
+from capsella.data.options import LABORATORIES
 from capsella.grid.clock import Clock
 from capsella.grid.place import Task, each
 from capsella.grid.run import result_of, trained_run
@@ -147,6 +148,9 @@ class Grid:
     ) -> list[T]:
         """What comes of every run: those that are finished are read first, then the others are computed."""
         tasks = [row.task(compute, self.folder, seed, self.machine) for row, seed in todo]
+        finished = [task for task in tasks if is_finished(RunFolder(task.folder))]
+        if len(finished) < len(tasks):
+            check_finished(finished)
         found = {task.folder: one for task, one in finished_first(tasks, is_finished, self.console, self.clock)}
         return [found[task.folder] for task in tasks]
 
@@ -227,6 +231,22 @@ def check_sources(recipes: Sequence[Recipe]) -> None:
     sources = {recipe.data.source: recipe.data for recipe in recipes}
     for data in sources.values() if len(sources) > 1 else ():
         load_data(data)
+
+
+def check_finished(tasks: Sequence[Task[T]]) -> None:
+    """One's own images are those that finished runs saw: else runs on other images would come to stand beside them.
+
+    Raises:
+        CapsellaError: they are not.
+    """
+    folders: dict[DataOptions, list[RunFolder]] = {}
+    for task in tasks:
+        if task.recipe.data.name in ("folder", LABORATORIES):
+            folders.setdefault(task.recipe.data, []).append(RunFolder(task.folder))
+    for data, runs in folders.items():
+        splits = load_data(data)
+        for run in runs:
+            run.check_images(splits)
 
 
 def _cost(row: Row) -> str:

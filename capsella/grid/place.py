@@ -92,16 +92,19 @@ def _on_ray(
 ) -> Iterator[tuple[Task[T], T, float | None]]:
     import ray
 
-    source, waiting = iter(tasks), {}
-    desk, needs = cluster.Desk.here(place.cpus, recipe_modules()), None
+    source, needs = iter(tasks), dict[str, float]()
+    waiting: dict[Any, Task[T]] = {}
     try:
         while True:
             # One more than there is room for, so that a cluster that grows with its work knows of it.
-            while needs is None or len(waiting) <= cluster.room(needs):
+            while not needs or len(waiting) <= cluster.room(needs):
                 if (task := next(source, None)) is None:
                     break
                 require(task.machine.devices == 1, "be 1 with --on", devices=task.machine.devices)
-                needs = cluster.resources(place, task.machine.accelerator)
+                asked, needs = needs, cluster.resources(place, task.machine.accelerator)
+                if asked != needs and (note := cluster.shortage(needs)):
+                    console.print(f"note: {note}", markup=False, soft_wrap=True)
+                desk = cluster.Desk.here(needs, recipe_modules())
                 remote = ray.remote(max_retries=cluster.RETRIES, max_calls=1, **needs)(_compute)
                 waiting[remote.remote(desk, task, console.width)] = task
             if not waiting:

@@ -1,5 +1,6 @@
 """The runs of a plan one after another, and after each what can be made of them."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -81,8 +82,11 @@ class Night:
                 self.console.print(text, markup=False, soft_wrap=True)
 
     def _is_made(self, entry: Entry) -> bool:
-        """Whether it was written after every run of it: a call may have ended between the two."""
+        """Whether it was written after every run of it, of as many seeds: a call may have ended between the two."""
         if not entry.numbers.exists():
+            return False
+        made_by = json.loads(entry.numbers.read_text(encoding="utf-8")).get("command")
+        if made_by is not None and _without_folder(made_by) != _without_folder(entry.command(self.seeds)):
             return False
         runs = [row.folder(entry.folder, seed) / "result.json" for row in entry.rows for seed in range(self.seeds)]
         return all(run.stat().st_mtime <= entry.numbers.stat().st_mtime for run in runs if run.exists())
@@ -101,3 +105,8 @@ class Night:
         except (CapsellaError, ValueError) as error:
             self.problems[entry.name] = str(error)
             self.console.print(f"{entry.name} is not made: {error}", markup=False, soft_wrap=True)
+
+
+def _without_folder(command: str) -> str:
+    """A folder that was moved holds the same."""
+    return command.partition(" --out ")[0]

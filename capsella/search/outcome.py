@@ -2,8 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import scipy
@@ -15,14 +16,23 @@ from capsella.search.space import Label
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate that was trained to the end. errors: on the validation images, of each seed; costs: the other
+    """A candidate that was trained to the end. by_seed: its errors on the validation images; costs: the other
     objectives, by name.
     """
 
     candidate: int
     point: Mapping[str, Label]
-    errors: tuple[float, ...]
+    by_seed: Mapping[int, float]
     costs: Mapping[str, float]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Of each seed."""
+        return tuple(self.by_seed.values())
+
+    def with_seeds(self, seeds: Collection[int]) -> "Finalist":
+        """With the errors of these seeds alone, where it has them."""
+        return replace(self, by_seed={seed: error for seed, error in self.by_seed.items() if seed in seeds})
 
     @property
     def error(self) -> float:
@@ -54,8 +64,8 @@ class Finalist:
 class Outcome:
     """What a study found.
 
-    objectives, rules, records, points: of the study. finalists: the best first, with the errors of the seeds that two
-    of them at least have. over: which limit the recipe is over, which is trained all the same, or nothing.
+    objectives, rules, records, points: of the study. finalists: the best first, with the errors of the most seeds that
+    two of them have both. over: which limit the recipe is over, which is trained all the same, or nothing.
     """
 
     objectives: tuple[str, ...]
@@ -76,10 +86,10 @@ class Outcome:
     ) -> "Outcome":
         """From the trials of a study, finished or not."""
         found = [_finalist(number, objectives, rules, records, points) for number in finalists(records, rules)]
-        counts = sorted((len(one.errors) for one in found), reverse=True)
-        common = counts[min(1, len(counts) - 1)] if counts else 0  # seeds that two of them have, to be compared by
-        found = [replace(one, errors=one.errors[:common]) for one in found]
-        found.sort(key=lambda one: (len(one.errors) < common, one.error, *one.costs.values()))
+        pairs = combinations([one.by_seed.keys() for one in found], 2)
+        seeds = max((one & other for one, other in pairs), key=len, default={0, *range(rules.seeds)})
+        found = [one.with_seeds(seeds) for one in found]
+        found.sort(key=lambda one: (len(one.errors) < len(seeds), one.error, *one.costs.values()))
         return cls(tuple(objectives), rules, records, points, tuple(found), over)
 
     @property
@@ -129,6 +139,7 @@ class Outcome:
             return f"No candidate but the recipe was trained to the end: validation error {base.error_text} %."
         if best is base:
             return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
+        best, base = best.with_seeds(base.by_seed), base.with_seeds(best.by_seed)  # a seed may have been given up
         gain = base.error - best.error
         numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
         if len(best.errors) < 2 or len(base.errors) < 2:
@@ -198,5 +209,5 @@ def _finalist(
             mine.setdefault(record.job.seed, record)
     first = mine[0].values
     costs = {name: value for name, value in zip(objectives, first, strict=True) if name != "error"}
-    errors = tuple(mine[seed].values[rules.error] for seed in sorted(mine))
-    return Finalist(number, points[number], errors, costs)
+    by_seed = {seed: mine[seed].values[rules.error] for seed in sorted(mine)}
+    return Finalist(number, points[number], by_seed, costs)

@@ -20,10 +20,11 @@ from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
 from capsella.search.schedule import Rules
 from capsella.search.space import Space
-from capsella.search.storage import storage_url
-from capsella.search.study import Study, check_optuna
+from capsella.search.storage import answering, storage_url
+from capsella.search.study import IMAGES, Study, check_optuna
 from capsella.search.worker import Worker
 from capsella.training import Machine, Recipe
+from capsella.training.devices import check_accelerator
 
 
 def open_search(
@@ -40,8 +41,7 @@ def open_search(
         recipe, name: that is to be bettered.
         options: how long, for what, within which limits.
         space: what may be changed; default: the space of the recipe, see `default_space`.
-        machine: where candidates are trained.
-        images: of the search, where they are loaded already.
+        machine, images: where candidates are trained; and on what, where that is loaded already.
 
     Raises:
         CapsellaError: Optuna is missing; the space does not fit the recipe; a study of something else is in the folder.
@@ -58,7 +58,10 @@ def open_search(
     begun = options.storage is not None or (folder / "study.db").exists()
     short = None if begun else shortened(recipe, options, images, machine)
     folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder / ".beginning", wait=math.inf):  # who makes a database must be alone with it
+    with (
+        alone_in(folder / ".beginning", wait=math.inf),
+        answering(folder),
+    ):  # who makes a database must be alone with it
         study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
         trained, rules = _agreed(
             study, recipe, options, space, images, lambda: short or shortened(recipe, options, images, machine)
@@ -99,6 +102,7 @@ def _agreed(
             "seeds": options.seeds,
             "length": length,
             "rungs": rules.rungs,
+            IMAGES: images.of(recipe.data).digests(),
         }
     )
     study.begin(space.labels_of(trained))
@@ -109,16 +113,18 @@ def work(search: Search, console: Console | None = None) -> Outcome:
     """Take jobs until there are none or the time is up; then write outcome.json.
 
     Raises:
-        CapsellaError: as `Worker.run` raises.
+        CapsellaError: as `Worker.run` raises; the study's database does not answer.
+        ValueError: this machine lacks the devices.
     """
+    check_accelerator(search.machine)  # else every training would fail here, and its candidate be refused for all
     console = console or Console(quiet=True)
     began, options = time.monotonic(), search.options
-    with console.status("beginning") as status:
+    with console.status("beginning") as status, answering(search.folder):
         spent = search.study.seconds_spent()  # by all workers, also those of calls before this one
         deadline = None if options.minutes is None else began + 60 * options.minutes - spent
         worker = Worker(search, Costs(options, search.images), _sayer(console), status.update, deadline)
         worker.run()
-    outcome = search.outcome
+        outcome = search.outcome
     write_json(search.folder / "outcome.json", outcome.to_dict())
     console.print(f"{worker.jobs} trainings by this process in {duration(time.monotonic() - began)}", soft_wrap=True)
     return outcome

@@ -1,7 +1,11 @@
 """The database of a study, which any number of processes write to."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from capsella.errors import CapsellaError
 
 HEARTBEAT, GRACE = 5, 30
 """Seconds between a worker's signs of life, and without one until its trial is taken up by another."""
@@ -27,6 +31,41 @@ def open_storage(url: str, grace: int) -> Any:
     if is_file:
         _one_at_a_time(storage.engine)
     return storage
+
+
+@contextlib.contextmanager
+def answering(folder: Path) -> Iterator[None]:
+    """Where the database does not answer for a block, the error says so.
+
+    Raises:
+        CapsellaError: it is locked for too long, or cannot be reached.
+    """
+    import optuna
+
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        raise CapsellaError(
+            f"{folder}: the study's database does not answer; call the command again, and it goes on"
+        ) from error
+
+
+def give_first_sign(storage: Any, trials: Sequence[Any]) -> None:
+    """A sign of life in place of workers that gave none, as one that died just after it took a trial.
+
+    Without any, a worker never counts as dead, and the others would wait for it without end.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy import text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    running = {trial._trial_id for trial in trials if trial.state.name == "RUNNING"}
+    with contextlib.suppress(StorageInternalError, SQLAlchemyError):  # busy: the next look will do
+        if running:
+            with storage.engine.connect() as connection:
+                known = set(connection.execute(text("SELECT trial_id FROM trial_heartbeats")).scalars())
+            for number in running - known:
+                storage.record_heartbeat(number)
 
 
 def _one_at_a_time(engine: Any) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.search.schedule import BASE, Job, Record, State, rungs_of
 from capsella.search.space import Label, Space
-from capsella.search.storage import GRACE, open_storage
+from capsella.search.storage import GRACE, give_first_sign, open_storage
 
 FAR = 1.0
 """The excess of a candidate that no limit refused: it could not be trained at all."""
+IMAGES = "set of images"
+"""The setting that says which images a study is on."""
 _ELSE = "call it as before, or choose another folder with --out"
 
 
@@ -92,7 +94,8 @@ class Study:
             self.trials.set_metric_names(list(settings["objectives"]))
             self.trials.set_user_attr("settings", dict(settings))
             return
-        kept = {"rungs": list(rungs_of(kept["length"]["epochs"])), **kept}  # begun before a warm-up left any out
+        # Begun before a warm-up left any out, and before the images were kept.
+        kept = {"rungs": list(rungs_of(kept["length"]["epochs"])), IMAGES: settings[IMAGES], **kept}
         changed = [name for name, value in json.loads(json.dumps(settings)).items() if kept.get(name) != value]
         if changed:
             name = self.trials.study_name
@@ -115,10 +118,12 @@ class Study:
 
         optuna.storages.fail_stale_trials(self.trials)
         trials = self.trials.get_trials(deepcopy=False)
+        give_first_sign(self.storage, trials)
         for trial in trials:
             candidate = trial.user_attrs.get("candidate", trial.number)
-            if trial.params.keys() == self.space.of.keys():
-                self.points.setdefault(candidate, dict(trial.params))
+            point = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+            if point.keys() == self.space.of.keys():  # else its worker died as it drew them
+                self.points.setdefault(candidate, point)
             if "parameters" in trial.user_attrs:
                 names = ("parameters", "ms")
                 found = {name: trial.user_attrs[name] for name in names if name in trial.user_attrs}

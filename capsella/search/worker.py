@@ -13,6 +13,7 @@ from capsella.search.candidate import Trained, candidate_folder, train_to, with_
 from capsella.search.cost import Costs, TooCostlyError
 from capsella.search.opened import Search
 from capsella.search.schedule import (
+    ATTEMPTS,
     BASE,
     Job,
     Record,
@@ -136,7 +137,10 @@ class Worker:
         try:
             with claim.alive():
                 self._train(claim)
-        except (TooCostlyError, TrainingDivergedError, ValueError, MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, torch.OutOfMemoryError):  # another machine may have more of it
+            claim.lose(is_interrupted=False)
+            self.say(f"candidate {claim.job.candidate}: not enough memory here; it is tried {ATTEMPTS} times in all")
+        except (TooCostlyError, TrainingDivergedError, ValueError) as error:
             why = f"{error or type(error).__name__}"
             claim.refuse(why, *((error.excess, error.cost) if isinstance(error, TooCostlyError) else (FAR, {})))
             self.say(f"candidate {claim.job.candidate} refused: {why}")
@@ -162,7 +166,9 @@ class Worker:
         """A line for this job: what it came to, the best so far, the candidates so far, and the time left."""
         records, rungs, trials = self.search.study.records(), self.search.rules.rungs, self.search.options.all_trials
         last = max((record.job.rung for record in records if record.state == "done"), default=0)
-        best = ranked(done(records, last), self.search.rules)[0]
+        best = next(iter(ranked(done(records, last), self.search.rules)), None)
+        if best is None:  # this worker was taken for dead meanwhile, and nothing else is done
+            return
         left = self.estimate(records)
         begun = len(candidates(records))
         cells = (

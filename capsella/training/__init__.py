@@ -14,7 +14,8 @@ from capsella.training.adapt import (
 )
 from capsella.training.calibrate import calibrate_model, calibrate_run, familiarise_model
 from capsella.training.devices import is_first_process, is_launched_first
-from capsella.training.loop import TrainingDivergedError, resume, train
+from capsella.training.gradients import TrainingDivergedError
+from capsella.training.loop import resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
 from capsella.training.recipe import Recipe
 from capsella.training.recipe_file import read_recipe, save_recipe

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -52,6 +52,34 @@ def check_devices(machine: Machine) -> None:
     require(fits, f"be left out under torchrun, which started {started} processes here", devices=machine.devices)
 
 
+def check_accelerator(machine: Machine) -> None:
+    """What a training needs is there.
+
+    Raises:
+        ValueError: this machine does not have the devices.
+    """
+    _fabric(machine)
+
+
+def _fabric(machine: Machine, strategy: str = "auto", precision: Any = None) -> "Fabric":
+    """ValueError: this machine does not have the devices."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    world = world_of(machine)
+    try:
+        return Fabric(
+            accelerator=machine.accelerator,
+            devices=world.devices,
+            num_nodes=world.machines,
+            strategy=strategy,
+            precision=precision,
+        )
+    except (MisconfigurationException, RuntimeError) as error:
+        wanted = f"{world.devices} of {machine.accelerator!r}"
+        raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
+
+
 def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -63,9 +91,6 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
         ValueError: this machine does not have the devices, or a batch cannot be shared out evenly among them; processes
             that come with different precisions.
     """
-    from lightning_fabric import Fabric
-    from lightning_fabric.utilities.exceptions import MisconfigurationException
-
     if recipe.precision == "auto":
         raise ValueError("precision: must be settled before a launch, by settle_precision, got 'auto'")
     world = world_of(machine)
@@ -75,17 +100,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
-    try:
-        fabric = Fabric(
-            accelerator=machine.accelerator,
-            devices=world.devices,
-            num_nodes=world.machines,
-            strategy="ddp" if world.size > 1 else "auto",
-            precision=recipe.precision,
-        )
-    except (MisconfigurationException, RuntimeError) as error:
-        wanted = f"{world.devices} of {machine.accelerator!r}"
-        raise ValueError(f"accelerator, devices: must be there on this machine, got {wanted}: {error}") from error
+    fabric = _fabric(machine, "ddp" if world.size > 1 else "auto", recipe.precision)
     fabric.launch()
     _check_same_numbers(fabric, recipe)
     return fabric

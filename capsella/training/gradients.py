@@ -3,6 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from capsella.errors import CapsellaError
+
+
+class TrainingDivergedError(CapsellaError):
+    """The loss or a gradient is no longer a finite number."""
+
 
 def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
     """The Euclidean norm of the gradient of each module's own parameters, by the module's name.

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 from capsella.data import LabelledImages, Splits, batches, load_data
-from capsella.errors import CapsellaError, counted
+from capsella.errors import counted
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.seeds import mixed_seed
@@ -24,7 +24,7 @@ from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
-from capsella.training.gradients import gradient_norms
+from capsella.training.gradients import TrainingDivergedError, gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
 from capsella.training.options import Machine
@@ -35,10 +35,6 @@ from capsella.training.validation import Validation, is_to_keep, kept_by, reache
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class TrainingDivergedError(CapsellaError):
-    """The loss or a gradient is no longer a finite number."""
 
 
 def train(
@@ -136,25 +132,25 @@ class Trainer:
 
     def run(self, until: int | None = None) -> None:
         """Train until the last epoch, or until validation has stopped getting better; or pause after epoch `until`."""
-        if self._is_first:
-            self._begin()
-        writer = open_events(self.files.events, self.progress.step) if self._is_first else None
-        ends = devices.ends_with_others(self.fabric, self.files.path)
-        with ends, progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
-            while not self._is_trained and (until is None or self.progress.epoch < until):
-                self._train_epoch(bar)
-                row = self._finish_epoch()
-                if writer is not None:
-                    write_events(writer, row)
-                    self.console.print(epoch_line(row, self.recipe.epochs, kept_by(self.recipe)), soft_wrap=True)
-        if writer is not None:
-            writer.close()
-        if writer is not None and self._is_trained:
-            if not self.recipe.data.is_paired:
-                splits, device = self.splits, self.fabric.device
-                calibrate_folder(self.files.path, splits.train, splits.validation, device, self.recipe.batch_size)
-            self.files.write("summary", summary_of(self.recipe, self.progress, self.splits.broken))
-        self.fabric.barrier()
+        with devices.ends_with_others(self.fabric, self.files.path):
+            if self._is_first:
+                self._begin()
+            writer = open_events(self.files.events, self.progress.step) if self._is_first else None
+            with progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
+                while not self._is_trained and (until is None or self.progress.epoch < until):
+                    self._train_epoch(bar)
+                    row = self._finish_epoch()
+                    if writer is not None:
+                        write_events(writer, row)
+                        self.console.print(epoch_line(row, self.recipe.epochs, kept_by(self.recipe)), soft_wrap=True)
+            if writer is not None:
+                writer.close()
+            if writer is not None and self._is_trained:
+                if not self.recipe.data.is_paired:
+                    images, device = (self.splits.train, self.splits.validation), self.fabric.device
+                    calibrate_folder(self.files.path, *images, device, self.recipe.batch_size)
+                self.files.write("summary", summary_of(self.recipe, self.progress, self.splits.broken))
+            self.fabric.barrier()
 
     def _begin(self) -> None:
         """Leave a checkpoint to resume from, remove what a kill left half written, name the images left out."""
@@ -180,18 +176,19 @@ class Trainer:
                 saved = time.monotonic()
 
     def _epoch_batches(self) -> Iterator[Tensor]:
-        """Indices of the batches of this epoch that are still to do; with several devices, this one's part of each."""
+        """Indices of the batches of this epoch that are still to do, each of all devices together."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
         order = order_of(self.recipe, self.splits.train, generator)
-        world, rank = self.fabric.world_size, self.fabric.global_rank
         for chosen in order.split(self.recipe.batch_size)[self.progress.batch :]:
-            if len(chosen) >= world:  # a rest of fewer images than devices would leave one without any
-                yield chosen[rank::world]
+            if len(chosen) >= self.fabric.world_size:  # a rest of fewer would leave a device without any
+                yield chosen
 
-    def _train_step(self, chosen: Tensor) -> str:
-        """One optimizer step; returns the state of things in a few words."""
+    def _train_step(self, batch: Tensor) -> str:
+        """One optimizer step, with this device's part of a batch; returns the state of things in a few words."""
         progress, options = self.progress, self.recipe.optimizer
-        torch.manual_seed(self._seed_of(progress.step * self.fabric.world_size + self.fabric.global_rank, stream=2))
+        world, rank = self.fabric.world_size, self.fabric.global_rank
+        chosen = batch[rank::world]
+        torch.manual_seed(self._seed_of(progress.step * world + rank, stream=2))
         images, labels, parts = next(batches(self.splits.train, len(chosen), order=chosen, device=self.fabric.device))
         images = self.augment(images)
         for group in self.optimizer.param_groups:
@@ -204,7 +201,8 @@ class Trainer:
             output, images, labels, self.recipe.loss, parts=parts, spread=spread, class_weights=weights, others=others
         )
         self.wrapped_optimizer.zero_grad()
-        self.fabric.backward(losses.total)
+        # Gradients are averaged over the devices, of which some have an image more of an epoch's last batch.
+        self.fabric.backward(losses.total * (len(chosen) * world / len(batch)))
         norms = gradient_norms(self.model)
         norm = torch.linalg.vector_norm(torch.stack(list(norms.values())))
         self._check_finite("loss", float(losses.total.detach()), progress.step + 1)

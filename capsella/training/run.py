@@ -136,6 +136,7 @@ class RunFolder:
         """The complete recipe, what it runs on, from where its paths count, and the digests of its images."""
         values = {"name": name, "recipe": recipe.to_dict(), "machine": machine.to_dict(), "environment": environment()}
         values["begun_in"] = str(Path.cwd())
+        (self.path / "diverged.json").unlink(missing_ok=True)  # of a training before this one
         write_json(self.path / "config.json", values | ({} if images is None else {"images": dict(images)}))
 
     def images(self) -> dict[str, str] | None:

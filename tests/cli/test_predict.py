@@ -118,6 +118,7 @@ def test_a_table_that_is_there(cli, trained, images, tmp_path):
         (["--workers", "-1"], "workers: must be at least 0, got -1"),
         (["--part", "10"], "part: must come with --on, got 10"),
         (["--out", "p", "--on", "ray", "--workers", "1"], "workers, skip_broken: must not come with --on"),
+        (["--out", "p", "--on", "ray", "--gpus", "1"], "gpus: must be left out: predict computes on cores, got 1.0"),
     ],
 )
 def test_flags_that_cannot_be(cli, trained, images, words, text, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +90,21 @@ def test_called_again_it_reads_what_is_there(found, options, monkeypatch):
     silent = io.StringIO()
     assert transfer(options, Console(file=silent, width=200))[1] == found[1]
     assert "run 1" not in silent.getvalue()
+
+
+@pytest.mark.usefixtures("found")
+def test_other_images_than_its_runs_saw_are_an_error(options, places):
+    """Also where a run is missing: it would be trained on the new ones, and stand beside the old."""
+    new = Path(places[0], "rows", "new.png")
+    missing = options.out / "images-resnet-lab0+lab1-seed1"
+    Image.new("L", (16, 16)).save(new)
+    with pytest.raises(CapsellaError, match="has changed since this training began"):
+        transfer(options, Console(quiet=True))
+    result = (missing / "result.json").rename(options.out / "result.away")
+    with pytest.raises(CapsellaError, match="has changed since this training began"):
+        transfer(options, Console(quiet=True))
+    result.rename(missing / "result.json")
+    new.unlink()
 
 
 def test_each_alone(options):

@@ -1,6 +1,7 @@
 """Runs on a Ray cluster of two nodes: the same numbers as here, also when a node dies half way."""
 
 import io
+import os
 import threading
 import time
 from dataclasses import replace
@@ -33,6 +34,14 @@ def refused(recipe, folder, name, console, machine):
     raise CapsellaError(f"{folder}: no {name}")
 
 
+def fails(recipe, folder, name, console, machine):
+    raise RuntimeError(f"no {name}")
+
+
+def gpus_in_sight(recipe, folder, name, console, machine):
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 def numbers(results):
     """What the runs found, without times."""
     return [(one["command"], one["test"], one["training"]["best"]["validation_loss"]) for one in results["cnn"]]
@@ -43,6 +52,15 @@ def test_an_error_there_is_an_error_here():
     task = row(1).task(refused, Path("runs"), 3, Machine())
     with cluster.joined(cluster.Place(on="ray")), pytest.raises(CapsellaError, match=r"^runs/cnn-seed3: no demo$"):
         list(each([task], QUIET, Clock()))
+
+
+@pytest.mark.usefixtures("nodes")
+def test_what_a_run_raises_there_is_not_taken_for_a_dead_worker_and_a_run_without_gpus_sees_none(tmp_path):
+    sees, raises = (row(1).task(compute, tmp_path, 3, Machine()) for compute in (gpus_in_sight, fails))
+    with cluster.joined(cluster.Place(on="ray", gpus=0)):
+        assert [found for _, found in each([sees], QUIET, Clock())] == [""]
+        with pytest.raises(CapsellaError, match=r"^cnn, seed 3: RuntimeError: no demo$"):
+            list(each([raises], QUIET, Clock()))
 
 
 def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
@@ -88,11 +106,51 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
         ({"on": "slurm"}, "on: must be `ray`, or an address as ray://HOST:10001, got 'slurm'"),
         ({"cpus": 2}, "cpus, gpus: must come with --on, got 2, None"),
         ({"on": "ray", "cpus": 0}, "cpus: must be at least 1, got 0"),
+        ({"on": "ray", "gpus": 1.5}, "gpus: must be a part of one GPU, or a whole number of them, got 1.5"),
+        ({"on": "ray", "gpus": float("inf")}, "gpus: must be a part of one GPU, or a whole number of them, got inf"),
     ],
 )
 def test_a_place_that_cannot_be(fields, error):
     with pytest.raises(ValueError, match="^" + error + "$"):
         cluster.Place(**fields)
+
+
+def test_a_worker_that_asks_for_no_gpu_sees_none():
+    """Ray itself leaves all of them to it."""
+    assert cluster.Desk.here({"num_cpus": 2, "num_gpus": 0}).variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in cluster.Desk.here({"num_cpus": 2, "num_gpus": 0.5}).variables
+
+
+def test_of_a_task_that_failed_and_of_one_whose_own_worker_died():
+    """From outside the cluster, predict asks a worker, which asks the others."""
+    errors = pytest.importorskip("ray").exceptions
+    failed, died = (
+        str(cluster.lost("predict", errors.RayTaskError("next_row", "", error, "ray", 1, "here")))
+        for error in (RuntimeError("no demo"), errors.ActorDiedError())
+    )
+    assert failed == "predict: RuntimeError: no demo"
+    assert died.startswith("predict: its worker died 6 times or did not start (The actor died unexpectedly")
+
+
+@pytest.mark.parametrize(
+    ("takes", "note"),
+    [
+        ({"num_cpus": 2, "num_gpus": 1}, None),
+        ({"num_cpus": 4, "num_gpus": 0}, None),
+        ({"num_cpus": 4, "num_gpus": 1}, "has 4 cores and 1 GPU for"),
+        ({"num_cpus": 9, "num_gpus": 0}, "has 9 cores and no GPU for"),
+    ],
+)
+def test_more_than_any_machine_has_is_said(takes, note, monkeypatch):
+    ray = pytest.importorskip("ray")
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    found = cluster.shortage(takes)
+    assert found is None if note is None else note in found
 
 
 def test_a_worker_without_the_folder_or_with_another_version_says_so(tmp_path):

@@ -124,6 +124,9 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
         os.utime(entry.numbers, (0, 0))
         night.make(entry)
     assert json.loads(entry.numbers.read_text())["rows"][0]["slugs"] == ["cnn"]
+    with registered():
+        Night(copy, entries, 1, QUIET).make(entry)  # newer than its runs, but of two seeds
+    assert json.loads(entry.numbers.read_text())["command"] == entry.command(1)
 
 
 def test_the_hours_count_from_the_call(tmp_path):

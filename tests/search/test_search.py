@@ -8,6 +8,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import optuna
 import pytest
 from rich.console import Console
 
@@ -19,8 +20,8 @@ from capsella.search.final import FinalTest, save_finalists, train_winner, winni
 from capsella.search.latency import Stopwatch
 from capsella.search.outcome import Outcome
 from capsella.search.report import write_report
-from capsella.search.schedule import BASE, Job, Record, Rules, candidates, done
-from capsella.training import RunFolder, read_recipe, save_recipe, train
+from capsella.search.schedule import ATTEMPTS, BASE, Job, Record, Rules, candidates, done
+from capsella.training import Machine, RunFolder, read_recipe, save_recipe, train
 from tests.papers.tiny import QUIET
 from tests.search.made import OPTIONS, RECIPE, SPACE, opened, read
 
@@ -201,6 +202,58 @@ def test_at_the_end_of_its_time_a_worker_waits_for_what_others_still_train(tmp_p
         assert [record.state for record in found.result(30)] == ["done"]
 
 
+def test_a_machine_that_lacks_the_device_takes_no_work(tmp_path):
+    """Every training would fail there, and its candidate be refused for all workers."""
+    search = dataclasses.replace(opened(tmp_path), machine=Machine(accelerator="cuda"))
+    with pytest.raises(ValueError, match="accelerator, devices: must be there on this machine"):
+        work(search)
+    assert [record.state for record in search.study.records()] == ["waiting"]
+
+
+def test_too_little_memory_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
+    def hungry(recipe, folder, *_):
+        if not folder.name.startswith("0000"):
+            raise MemoryError
+        return Trained(50.0, 1.0, 1, 0.01)
+
+    monkeypatch.setattr(worker, "train_to", hungry)
+    records = work(opened(tmp_path, trials=2, finalists=1, seeds=1)).records
+    assert [record.state for record in records if record.job.candidate != BASE] == ["lost"] * ATTEMPTS
+
+
+def test_other_images_are_not_mixed_in(tmp_path):
+    opened(tmp_path)
+    few = dataclasses.replace(OPTIONS, out=tmp_path)
+
+    def fewer(options):
+        splits = read(options)
+        return dataclasses.replace(splits, validation=splits.validation.subset(range(10)))
+
+    with pytest.raises(CapsellaError, match="was begun with another set of images"):
+        open_search(RECIPE, "tiny", few, SPACE, images=Images(fewer))
+    study = opened(tmp_path).study
+    study.trials.set_user_attr("settings", {k: v for k, v in study.settings.items() if k != "set of images"})
+    open_search(RECIPE, "tiny", few, SPACE, images=Images(fewer))  # of an earlier version, which kept none
+
+
+def test_a_database_that_does_not_answer_is_said_so(tmp_path, monkeypatch):
+    search = opened(tmp_path)
+
+    def busy(*_, **__):
+        raise optuna.exceptions.StorageInternalError("database is locked")
+
+    monkeypatch.setattr(type(search.study), "seconds_spent", busy)
+    with pytest.raises(CapsellaError, match="the study's database does not answer; call the command again"):
+        work(search)
+
+
+def test_a_worker_that_was_taken_for_dead_in_the_first_job_has_nothing_to_tell(tmp_path):
+    search, said = opened(tmp_path), []
+    one = worker.Worker(search, Costs(search.options, search.images), said.append, print)
+    one._tell(Job(BASE, 0), Trained(50.0, 1.0, 1, 0.01))
+    assert said == []
+
+
 def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "train_to", lambda *_: Trained(50.0, 1.0, 1, 0.01))
     monkeypatch.setattr(worker, "MOST_REFUSED", 3)
@@ -266,6 +319,19 @@ def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):
         for seed, error in enumerate(of)
     ]
     assert Outcome.of(("error",), rules, records, points).verdict.startswith(text)
+
+
+def test_finalists_are_compared_over_the_seeds_that_they_share():
+    """One seed of the recipe was given up: of 6, 9, 5 and 5, 4 the first and the last are compared."""
+    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
+    errors = {(0, 0): 6.0, (0, 2): 5.0, (1, 0): 5.0, (1, 1): 9.0, (1, 2): 4.0}
+    records = [Record(n, Job(c, 0, seed), "done", (error,)) for n, ((c, seed), error) in enumerate(errors.items())]
+    found = Outcome.of(("error",), rules, records, points)
+    assert [one.errors for one in found.finalists] == [(5.0, 4.0), (6.0, 5.0)]
+    third = [Record(9 + seed, Job(2, 0, seed), "done", (3.0 + seed,)) for seed in range(3)]
+    of_three = Outcome.of(("error",), Rules((1,), finalists=2, seeds=3), [*records, *third], {**points, 2: {"a": 3}})
+    assert [one.errors for one in of_three.finalists] == [(3.0, 4.0, 5.0), (5.0, 9.0, 4.0), (6.0, 5.0)]
+    assert "validation error 4.00 ± 1.41 %, the recipe's 5.50 ± 0.71 %" in of_three.verdict
 
 
 def test_a_recipe_over_the_limits_does_not_win():

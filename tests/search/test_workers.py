@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import optuna
 import pytest
 
 from capsella.search.schedule import done
@@ -74,6 +75,21 @@ def test_two_that_ask_at_once_are_given_different_trials(tmp_path):
     with ThreadPoolExecutor(2) as both:
         found = both.map(lambda study: [study.ask(None).number for _ in range(20)], studies)
     assert sorted(number for numbers in found for number in numbers) == list(range(40))
+
+
+def test_a_worker_that_died_as_it_took_a_trial_is_not_waited_for(tmp_path):
+    """Before its first sign of life, and before the trial had its point."""
+    study = made.opened(tmp_path).study
+    (trial,) = study.trials.get_trials()
+    study.storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.RUNNING)
+    assert [record.state for record in study.records()] == ["running"]
+    with study.storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'")
+    records = study.records()
+    assert [record.state for record in records] == ["lost"]
+    claim = study.ask(records[0].job)
+    assert claim.job == records[0].job
+    assert claim.point == made.SPACE.labels_of(made.RECIPE)
 
 
 def jobs_of_all(folder):

@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+from contextlib import contextmanager
 
 import pytest
 import safetensors.torch
@@ -278,3 +279,19 @@ def test_the_demo_is_a_recipe_of_the_paper_on_real_digits():
     assert recipe.model.name == "sabour2017_capsnet"
     assert recipe.augment == AugmentOptions(shift=1)
     assert recipe.data.name == "digits"
+
+
+def test_other_processes_that_die_at_the_end_of_a_training_are_named_too(tiny, quiet_train, tmp_path, monkeypatch):
+    """While the first fits probabilities, the others wait for it."""
+    seen = []
+
+    @contextmanager
+    def ends(fabric, folder):
+        seen.append("begins")
+        yield
+        seen.append("ends")
+
+    monkeypatch.setattr("capsella.training.devices.ends_with_others", ends)
+    monkeypatch.setattr("capsella.training.loop.calibrate_folder", lambda *_: seen.append("fits"))
+    quiet_train(tiny(), tmp_path / "run")
+    assert seen == ["begins", "fits", "ends"]

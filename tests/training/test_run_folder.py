@@ -272,3 +272,10 @@ class TestImagesThatChange:
         (done.folder / "config.json").write_text(json.dumps(config))
         (images / "a" / "05.png").unlink()
         assert len(own_splits(done).train) == 28
+
+
+def test_a_training_that_begins_anew_has_not_diverged(tmp_path, tiny):
+    files = RunFolder(tmp_path)
+    files.write("diverged", {"reason": "the loss is nan"})
+    files.write_config("tiny", tiny(), Machine())
+    assert not files.has_diverged

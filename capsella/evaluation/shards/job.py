@@ -18,7 +18,7 @@ from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import about_prediction, usual_certainty
 from capsella.evaluation.prediction.progress import image_progress
 from capsella.evaluation.prediction.tables import check_table
-from capsella.evaluation.shards.parts import NAMES, TABLE, Part, parts_of, write_names
+from capsella.evaluation.shards.parts import NAMES, TABLE, Part, digest_of, parts_of, write_names
 from capsella.evaluation.shards.places import is_url, names_in, opened, remove, write
 from capsella.evaluation.shards.worker import COUNTS, Work, Worker
 from capsella.files import alone_in
@@ -77,7 +77,7 @@ def predict_shards(
     with _alone(out):
         about = _about(model, paths, certainty, size)
         parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
-        work = Work(cluster.Desk.here(place.cpus), load, out, batch_size, classes, certainty)
+        work = Work(cluster.Desk.here(_needs(place)), load, out, batch_size, classes, certainty)
         found = _predicted(work, parts, place, console)
         _write_about(out, {**about, "counts": found._asdict()})
         remove(f"{out}/{NAMES}")
@@ -93,6 +93,7 @@ def _about(model: ImageClassifier, paths: Sequence[str], certainty: Certainty, s
         "refuse": certainty.refuse,
         "calibration": hashlib.sha256(json.dumps(fitted, sort_keys=True).encode()).hexdigest(),
         "images a part": size,
+        "content of tables": [digest_of(path) for path in paths if path.endswith(TABLE)],
     }
     about: dict[str, Any] = json.loads(json.dumps({**about_prediction(model, paths, certainty), **asked}))
     return about
@@ -106,15 +107,23 @@ def _joined() -> cluster.Place:
 
 def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console: Console | None) -> Sharded:
     """Predict the parts that are not there yet."""
-    there, total = names_in(work.out), sum(part.rows for part in parts)
-    counts = _counted_before([part for part in parts if part.shard in there], work.out)
-    with image_progress(console or Console(quiet=True), total, counts["rows"]) as advance:
-        for row in _rows(work, [part for part in parts if part.shard not in there], place):
+    console = console or Console(quiet=True)
+    if note := cluster.shortage(_needs(place)):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    total = sum(part.rows for part in parts)
+    counts, left = _counted_before(parts, work.out)
+    with image_progress(console, total, counts["rows"]) as advance:
+        for row in _rows(work, left, place):
             counts.update({name: int(row[name]) for name in COUNTS})
             advance(int(row["rows"]))
     if counts["rows"] != total:
         raise CapsellaError(f"{work.out}: {counts['rows']} rows of {total} names: a table changed; begin anew")
     return Sharded(counts["rows"], counts["broken"], counts["unsure"], counts["unknown"], len(parts))
+
+
+def _needs(place: cluster.Place) -> dict[str, float]:
+    """What each worker takes: it predicts on cores alone."""
+    return {"num_cpus": place.cpus, "num_gpus": 0}
 
 
 def _alone(out: str) -> AbstractContextManager[None]:
@@ -128,8 +137,8 @@ def _begun(
     """The parts of a prediction that is begun now, or was before."""
     there = names_in(out) - {".lock"}
     if overwrite:
-        for name in there:
-            if name in (ABOUT, NAMES) or (name.startswith("part-") and name.endswith(TABLE)):
+        for name in sorted(there, key=lambda name: name != ABOUT):  # which may say that all the others are there
+            if name in (ABOUT, NAMES) or (name.startswith(("part-", ".part-")) and TABLE in name):
                 remove(f"{out}/{name}")
         there = set()
     if ABOUT in there:
@@ -140,15 +149,19 @@ def _begun(
         _write_about(out, about)
     tables = [path for path in paths if path.endswith(TABLE)]
     if named := [path for path in paths if not path.endswith(TABLE)]:
-        if NAMES not in there:
+        if NAMES not in there or _rows_in(f"{out}/{NAMES}", []) is None:
             write(f"{out}/{NAMES}", lambda path: write_names(named, path, size))
         tables = [f"{out}/{NAMES}", *tables]
     return parts_of(tables)
 
 
 def _check(out: str, about: Mapping[str, Any], resume: bool) -> None:
-    with opened(f"{out}/{ABOUT}") as file:
-        older = json.load(file)
+    try:
+        with opened(f"{out}/{ABOUT}") as file:
+            older = json.load(file)
+    except ValueError as error:
+        raise CapsellaError(f"{out}/{ABOUT} is damaged: begin anew with --overwrite") from error
+    older = {"content of tables": about["content of tables"], **older}  # begun before it was kept
     if "counts" in older:
         raise CapsellaError(f"{out} is finished already: --overwrite predicts anew, or choose another --out")
     if not resume:
@@ -163,21 +176,34 @@ def _write_about(out: str, about: Mapping[str, Any]) -> None:
     write(f"{out}/{ABOUT}", lambda path: path.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8"))
 
 
-def _counted_before(parts: Sequence[Part], out: str) -> Counter[str]:
-    """What an earlier call left."""
+def _counted_before(parts: Sequence[Part], out: str) -> tuple[Counter[str], list[Part]]:
+    """What an earlier call left, and the parts that are still to do."""
     import pyarrow.compute
-    import pyarrow.parquet
 
     counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
+    there, left = names_in(out), []
     for part in parts:
-        with opened(f"{out}/{part.shard}") as file, pyarrow.parquet.ParquetFile(file) as shard:
-            there = set(shard.schema_arrow.names)
-            table = shard.read([name for name in ("broken", "unsure", "known") if name in there])
+        table = _rows_in(f"{out}/{part.shard}", ["broken", "unsure", "known"]) if part.shard in there else None
+        if table is None:
+            left.append(part)
+            continue
+        unsure = table["unsure"] if "unsure" in table.column_names else []
         counts["rows"] += len(table)
         counts["broken"] += len(table) - table["broken"].null_count
-        counts["unsure"] += pyarrow.compute.sum(table["unsure"]).as_py() or 0 if "unsure" in there else 0
+        counts["unsure"] += pyarrow.compute.sum(unsure).as_py() or 0
         counts["unknown"] += pyarrow.compute.sum(pyarrow.compute.invert(table["known"])).as_py() or 0
-    return counts
+    return counts, left
+
+
+def _rows_in(place: str, columns: Sequence[str]) -> Any:
+    """A table with those of its columns; None where it was cut off as it was written, as some stores leave it."""
+    import pyarrow.parquet
+
+    try:
+        with opened(place) as file, pyarrow.parquet.ParquetFile(file) as table:
+            return table.read([name for name in columns if name in table.schema_arrow.names])
+    except pyarrow.ArrowInvalid:
+        return None
 
 
 def _rows(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
@@ -200,11 +226,13 @@ def _rows_there(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iter
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    needs = cluster.resources(place)
+    needs, tries = _needs(place), {"max_task_retries": cluster.RETRIES}  # by default, without end
     workers = max(1, min(cluster.room(needs), len(parts)))
     pool = ray.data.ActorPoolStrategy(min_size=workers, max_size=len(parts), max_tasks_in_flight_per_actor=2)
     waiting = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
-    done = waiting.map_batches(Worker, fn_constructor_args=(work,), batch_size=1, compute=pool, **needs)
+    done = waiting.map_batches(
+        Worker, fn_constructor_args=(work,), batch_size=1, compute=pool, ray_remote_args_fn=lambda: tries, **needs
+    )
     yield from done.iter_rows()
 
 

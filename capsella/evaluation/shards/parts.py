@@ -1,15 +1,17 @@
 """The parts of a long prediction: which names, or images as bytes, a worker predicts together."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from capsella.errors import CapsellaError
 from capsella.evaluation.prediction.listing import LIST, image_files, listed
 from capsella.evaluation.prediction.names import Names
-from capsella.evaluation.shards.places import Content, exists, is_url, opened, walk
+from capsella.evaluation.shards.places import Content, exists, is_image, is_url, opened, walk
 
 NAMES = "_names.parquet"
 """In the folder of the output until the end: the names of all folders and lists, a row group a part."""
@@ -65,7 +67,8 @@ def write_names(paths: Sequence[str], out: Path, size: int) -> int:
     import pyarrow.parquet
 
     schema, seen, number = pyarrow.schema([("path", pyarrow.string())]), Names(), 0
-    names = (name for path in paths for name in _named_by(path) if len(paths) == 1 or seen.add(name))
+    is_folder = len(paths) == 1 and not paths[0].endswith(LIST)  # one alone names nothing twice
+    names = (name for path in paths for name in _named_by(path) if is_folder or seen.add(name))
     with pyarrow.parquet.ParquetWriter(str(out), schema) as writer:
         while group := list(islice(names, size)):
             try:
@@ -82,18 +85,34 @@ def parts_of(tables: Iterable[str]) -> list[Part]:
     Raises:
         CapsellaError: a table that cannot be read.
     """
-    import pyarrow.parquet
-
     found: list[Part] = []
     for name in tables:
-        try:
-            with opened(name) as file:
-                data = pyarrow.parquet.ParquetFile(file).metadata
-                rows = [data.row_group(group).num_rows for group in range(data.num_row_groups)]
-        except (OSError, pyarrow.ArrowInvalid) as error:
-            raise CapsellaError(f"{name}: cannot be read as Parquet ({error})") from error
+        data = _metadata(name)
+        rows = [data.row_group(group).num_rows for group in range(data.num_row_groups)]
         found += [Part(len(found) + group, name, group, number) for group, number in enumerate(rows)]
     return found
+
+
+def digest_of(table: str) -> str:
+    """Of what the end of a table says of its rows: where they are, how long, the least and the last of them.
+
+    Raises:
+        CapsellaError: the table cannot be read.
+    """
+    size = _metadata(table).serialized_size
+    with opened(table) as file:
+        file.seek(-size - 8, 2)  # its length and four letters end the file
+        return hashlib.sha256(file.read(size)).hexdigest()
+
+
+def _metadata(table: str) -> Any:
+    import pyarrow.parquet
+
+    try:
+        with opened(table) as file:
+            return pyarrow.parquet.ParquetFile(file).metadata
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise CapsellaError(f"{table}: cannot be read as Parquet ({error})") from error
 
 
 def _named_by(path: str) -> Iterator[str]:
@@ -102,6 +121,9 @@ def _named_by(path: str) -> Iterator[str]:
         return
     if not exists(path):
         raise CapsellaError(f"{path}: there is no such file or folder")
+    if is_image(path):
+        yield path
+        return
     empty = True
     for name in _listed(path) if path.endswith(LIST) else walk(path):
         empty = False

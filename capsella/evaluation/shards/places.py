@@ -2,16 +2,21 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 
 from capsella.data.reading import ENDINGS
 from capsella.errors import CapsellaError
 from capsella.files import write_whole
+
+T = TypeVar("T")
+_TRIES = 3
 
 
 class Content(BytesIO):
@@ -34,6 +39,24 @@ def opened(place: str) -> Any:
     """An open file of bytes; OSError where there is none."""
     system, path = _system_of(place)
     return system.open(path, "rb")
+
+
+def asked_again(ask: Callable[[], T]) -> T:
+    """What a store answers; one that does not answer is asked three times, but for what is not there."""
+    for _ in range(_TRIES - 1):
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise
+        except OSError:
+            time.sleep(1.0)
+    return ask()
+
+
+def is_image(url: str) -> bool:
+    """Whether it is a single file with the ending of an image."""
+    system, path = _system_of(url)
+    return path.lower().endswith(ENDINGS) and bool(system.isfile(path))
 
 
 def exists(place: str) -> bool:
@@ -76,13 +99,32 @@ def write(place: str, write_file: Callable[[Path], object]) -> None:
 
 
 def walk(url: str) -> Iterator[str]:
-    """The image files of a folder elsewhere, in sorted order; hidden ones are passed over."""
+    """The image files of a folder elsewhere, in sorted order; hidden ones are passed over.
+
+    Raises:
+        CapsellaError: a folder in it that cannot be listed: its images would be missing.
+    """
     system, root = _system_of(url)
-    for folder, inner, files in system.walk(root):
-        inner[:] = inner if isinstance(inner, dict) else sorted(name for name in inner if not name.startswith("."))
-        for name in sorted(files):
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
-                yield system.unstrip_protocol(f"{folder}/{name}")
+    top, folders = root.rstrip("/"), [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = asked_again(partial(system.ls, folder, detail=True))
+        except OSError as error:
+            raise CapsellaError(f"{_named(url, top, folder)}: cannot be listed: {error}") from error
+        kinds = {entry["name"].rstrip("/"): entry["type"] for entry in entries}
+        shown = [path for path in sorted(kinds) if not path.rpartition("/")[2].startswith(".")]
+        inner = [path for path in shown if kinds[path] == "directory" and path != folder.rstrip("/")]
+        files = [path for path in shown if kinds[path] != "directory" and path.lower().endswith(ENDINGS)]
+        yield from (_named(url, top, path) for path in files)
+        folders += reversed(inner)
+
+
+def _named(url: str, top: str, path: str) -> str:
+    """The URL of what is below another one; systems themselves forget the host, and the archive of zip://…::…"""
+    start, chained, rest = url.partition("::")
+    start = start if start.endswith("/") else f"{start}/"
+    return f"{start}{path.removeprefix(top).lstrip('/')}{chained}{rest}"
 
 
 def _system_of(place: str) -> tuple[Any, str]:

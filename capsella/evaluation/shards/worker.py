@@ -19,7 +19,7 @@ from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.predict import Broken, Prediction, outcomes_of
 from capsella.evaluation.prediction.tables import write_parquet
 from capsella.evaluation.shards.parts import Part
-from capsella.evaluation.shards.places import Content, is_url, opened, write
+from capsella.evaluation.shards.places import Content, asked_again, is_url, opened, write
 from capsella.models import ImageClassifier
 from capsella.models.novelty.observe import only_as_needed
 from capsella.models.packed import packed
@@ -27,7 +27,6 @@ from capsella.models.packed import packed
 COUNTS = ("rows", "broken", "unsure", "unknown")
 """What is counted of each part."""
 _AT_ONCE = 16  # files that are fetched at a time: from elsewhere, most of the time goes by waiting
-_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,8 @@ class Worker:
             self._write(part, self.model, counts)
         except (CapsellaError, ValueError, OSError) as raised:
             error = str(raised) or type(raised).__name__
+        except Exception as raised:  # else Ray Data would make pages of it
+            error = f"{part.shard}: {type(raised).__name__}: {raised}"
         return {**counts, "seconds": time.monotonic() - began, "error": error}
 
     def _write(self, part: Part, model: ImageClassifier, counts: dict[str, int]) -> None:
@@ -123,17 +124,16 @@ def _read(item: tuple[str, Content | None], model: ImageClassifier) -> np.ndarra
 
 def _fetched(url: str) -> Content:
     """A file from elsewhere; a store that does not answer is asked again."""
-    for left in reversed(range(_TRIES)):
-        try:
-            with opened(url) as file:
-                content = file.read(MOST_BYTES + 1)
-            break
-        except FileNotFoundError:
-            raise CapsellaError("no such file") from None
-        except OSError:
-            if not left:
-                raise
-            time.sleep(1.0)
+
+    def read() -> bytes:
+        with opened(url) as file:
+            found: bytes = file.read(MOST_BYTES + 1)
+        return found
+
+    try:
+        content = asked_again(read)
+    except FileNotFoundError:
+        raise CapsellaError("no such file") from None
     if not content or len(content) > MOST_BYTES:
         raise CapsellaError("the file is empty" if not content else f"more than {MOST_BYTES:,} bytes; no more are read")
     return Content(content, url)
