@@ -12,7 +12,7 @@ from benchmarks.contenders import Contender, Step, UnavailableError, first_call
 from benchmarks.memory import largest_batch, peak_memory_mib
 from benchmarks.ops import Op
 from benchmarks.parity import Parity, parity
-from capsella.evaluation import Timing, interleaved
+from capsella.bench import Timing, interleaved
 
 Known = dict[tuple[Op, int, str], list[Parity]]
 """Parity by op, batch size and contender."""

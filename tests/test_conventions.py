@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 PARTS = [
     *("version", "errors", "files", "types", "seeds", "progress", "environment", "_native", "cluster"),
     *("routing", "layers", "losses"),
-    *("models", "data", "training", "evaluation", "explain", "export", "grid", "search", "papers", "compare"),
+    *("models", "data", "training", "evaluation", "explain", "export", "bench", "grid", "search", "papers", "compare"),
     *("reproduce", "share", "explorer", "cli"),
 ]
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40

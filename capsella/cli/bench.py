@@ -13,12 +13,11 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
+from capsella.bench import BACKENDS, Subject, bench_networks, execution_times
+from capsella.bench import Bench as Measured
 from capsella.cli.screen import console, show
 from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import at_least, near_names, require
-from capsella.evaluation import execution_times
-from capsella.export import bench
-from capsella.export.networks import Subject, bench_networks
 from capsella.files import write_json
 from capsella.models import ImageClassifier, create_model, list_models, model_function
 from capsella.training import load_run
@@ -38,7 +37,7 @@ class Bench:
 
     networks: Networks
     """Folders of runs, registered networks, and patterns of these; '*' is every network."""
-    backends: tuple[str, ...] = tuple(bench.BACKENDS)
+    backends: tuple[str, ...] = tuple(BACKENDS)
     """Backends to time; one that is not installed is named."""
     threads: int | None = None
     """Threads of each backend; default: as many as PyTorch takes."""
@@ -144,11 +143,11 @@ def _time_backends(options: Bench, command: str) -> None:
         print(json.dumps(values, indent=2))
 
 
-def _print(result: bench.Bench, images: str) -> None:
+def _print(result: Measured, images: str) -> None:
     show(result.table())
     print(f"timed on {images}; difference: the largest of any activation from PyTorch's")
     for name, reason in result.unavailable.items():
-        print(f"{bench.BACKENDS[name]}: not measured, {reason}")
+        print(f"{BACKENDS[name]}: not measured, {reason}")
 
 
 def _model_and_images(name: str) -> Subject:

@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from capsella.bench import Latency, network_latencies
 from capsella.compare.trained import Trained
 from capsella.data import ImageSet, evenly
 from capsella.evaluation import (
     Changed,
     Evaluation,
     Interval,
-    Latency,
     Robustness,
     accuracy_interval,
     evaluate,
     measure_robustness,
-    network_latencies,
 )
 from capsella.files import write_csv
 from capsella.models import ImageClassifier

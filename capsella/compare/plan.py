@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from capsella.bench import execution_times
 from capsella.compare.networks import LARGE, ON_A_STEM, Candidate, candidates, names_of, suited
 from capsella.compare.options import RATES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError, warn_once
-from capsella.evaluation import execution_times
 from capsella.files import write_json
 from capsella.grid import rate_at
 from capsella.training import Recipe

@@ -1,4 +1,4 @@
-"""What a trained model is worth: errors, robustness, what attacks leave of it, predictions for files, and times.
+"""What a trained model is worth: errors, robustness, what attacks leave of it, and predictions for files.
 
 Other packages import from here; the folders inside are named after what is asked, and export nothing themselves.
 """
@@ -42,7 +42,5 @@ from capsella.evaluation.robustness.kept import Changed, KeptAccuracy, kept_accu
 from capsella.evaluation.shards.job import SIZE as PART_SIZE
 from capsella.evaluation.shards.job import predict_shards
 from capsella.evaluation.spread import Spread
-from capsella.evaluation.times.execution import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
-from capsella.evaluation.times.latency import Latency, Throughput, best_throughput, latencies, network_latencies
 from capsella.evaluation.wilson import auc_interval, mean_share_interval, wilson_interval
 from capsella.models.confidence.reliability import Calibration, calibration

@@ -1,7 +1,4 @@
-"""Trained networks as files for other programs, each compared with PyTorch before it counts as written.
-
-`bench` times a network in every backend.
-"""
+"""Trained networks as files for other programs, each compared with PyTorch before it counts as written."""
 
 from capsella.export.onnx_files import OPSET, load_onnx, read_onnx_description, write_onnx
 from capsella.export.parity import TOLERANCES, Parity, Precision, Tolerance, check_parity, compare

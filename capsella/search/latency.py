@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from capsella.bench import MAKERS, UnavailableError, latencies
 from capsella.data import ImageSet
 from capsella.errors import CapsellaError
-from capsella.evaluation import latencies
-from capsella.export.bench import MAKERS, UnavailableError
 from capsella.export.graph import with_backend
 from capsella.models import ImageClassifier
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from capsella.bench.backends import BACKENDS
 from capsella.data import ImageSet
-from capsella.export.bench import BACKENDS
 from capsella.models import create_model
 
 

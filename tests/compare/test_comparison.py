@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from capsella.bench import execution_times
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, compare, make_plan, trained
 from capsella.compare.networks import GROUPS, names_of, suited
 from capsella.compare.plan import begin
 from capsella.data.split.table import read_split_file
 from capsella.errors import CapsellaError
-from capsella.evaluation import execution_times
 from capsella.files import alone_in
 from capsella.grid import grid
 from capsella.models import create_model

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
+from capsella.bench import ExecutionTime, execution_times
 from capsella.environment import environment, hardware
-from capsella.evaluation import ExecutionTime, execution_times
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results
 from capsella.models import ImageClassifier, create_model

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from capsella.bench import execution_times, network_latencies
 from capsella.data import ImageSet, batches, evenly, load_data, single_images
 from capsella.errors import CapsellaError
-from capsella.evaluation import AttackOptions, attack_networks, execution_times, network_latencies
+from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
 from capsella.losses import total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from rich.table import Table
 
+from capsella.bench.latency import timed
 from capsella.environment import environment
 from capsella.errors import at_least, require, unknown_name
-from capsella.evaluation.times.latency import timed
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
 from capsella.models.packed import packed

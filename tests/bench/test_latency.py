@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from capsella.bench import latency
+from capsella.bench.latency import Latency, best_throughput, latencies, network_latencies
 from capsella.data import ImageSet
-from capsella.evaluation.times import latency
-from capsella.evaluation.times.latency import Latency, best_throughput, latencies, network_latencies
 from capsella.models import create_model
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from capsella.bench.backends import Bench, bench
 from capsella.data.images import ImageSet
 from capsella.environment import environment
 from capsella.errors import CapsellaError
-from capsella.export.bench import Bench, bench
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 

@@ -3,8 +3,8 @@ import re
 import pytest
 import torch
 
+from capsella.bench.backends import MAKERS, bench
 from capsella.data import ImageSet
-from capsella.export.bench import MAKERS, bench
 from capsella.models import create_model
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 
@@ -26,7 +26,7 @@ def test_onnx_runtime_in_float32_and_int8():
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr("capsella.export.bench.find_spec", lambda name: None)
+    monkeypatch.setattr("capsella.bench.backends.find_spec", lambda name: None)
     result = bench(*small(), backends=["eager", "openvino"], threads=1, calls=100, batch_sizes=(1,))
     assert result.unavailable == {"openvino": "openvino is not installed"}
 

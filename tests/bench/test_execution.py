@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from capsella.evaluation import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
+from capsella.bench import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
 from capsella.models import ImageClassifier, create_model
 from capsella.types import Output
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from torch import Tensor
 
 from capsella import _native
+from capsella.bench.latency import Latency, Throughput, best_throughput, latencies
 from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError, unknown_name
-from capsella.evaluation import Latency, Throughput, best_throughput, latencies
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import TOLERANCES, Activations
