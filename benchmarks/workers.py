@@ -20,7 +20,7 @@ import psutil
 import tyro
 from PIL import Image
 
-from capsella import cluster
+from capsella import ray_cluster
 from capsella.environment import environment
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.shards.job import SIZE, predict_shards
@@ -147,7 +147,7 @@ def _costs(study: Study, load: Callable[[], ImageClassifier], model: ImageClassi
     name = (time.process_time() - began) / study.names
     write_names([str(folder / "images")], folder / "names.parquet", study.part)
     certainty = Certainty(model.confidence, novelty=model.novelty)
-    desk = cluster.Desk.here({"num_cpus": 1, "num_gpus": 0})
+    desk = ray_cluster.Desk.here({"num_cpus": 1, "num_gpus": 0})
     worker = Worker(Work(desk, load, str(folder / "alone"), 64, 1, certainty))
     few, many = (_seconds_of(worker, folder / f"{size}.parquet", folder, size) for size in (64, 64 * 20))
     image = (many - few) / (64 * 19)
@@ -177,7 +177,7 @@ def _of_ray() -> tuple[float, float]:
     """Seconds until the first of two workers has imported what it needs, and seconds a part that costs nothing."""
     import ray
 
-    with cluster.joined(cluster.Place(on="ray")):
+    with ray_cluster.joined(ray_cluster.Place(on="ray")):
         pool = ray.data.ActorPoolStrategy(min_size=2, max_size=2)
         times = []
         began = time.monotonic()
@@ -195,7 +195,7 @@ def _measured(study: Study, load: Callable[[], ImageClassifier], folder: Path, w
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": workers})
     os.environ["RAY_ADDRESS"] = made.address
     busy, out, began = psutil.getloadavg()[0], folder / f"with-{workers}", time.monotonic()
-    with cluster.joined(cluster.Place(on="ray")):
+    with ray_cluster.joined(ray_cluster.Place(on="ray")):
         predict_shards(load, [str(folder / "images")], str(out), size=study.part)
     whole = time.monotonic() - began
     made.shutdown()

@@ -15,7 +15,7 @@ PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
 # Each part may import itself and those before it.
 PARTS = [
-    *("version", "errors", "files", "types", "seeds", "progress", "environment", "_native", "cluster"),
+    *("version", "errors", "files", "types", "seeds", "progress", "environment", "_native", "ray_cluster"),
     *("routing", "layers", "losses"),
     *("models", "data", "training", "evaluation", "explain", "export", "bench", "grid", "search", "papers", "compare"),
     *("reproduce", "share", "explorer", "cli"),

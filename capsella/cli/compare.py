@@ -3,9 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from capsella.cli.place import parse
+from capsella.cli.on_cluster import parse
 from capsella.cli.screen import console, note_one_seed, show
-from capsella.cluster import Place, joined
 from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.folds import compare_folds, first_plan
 from capsella.compare.folds_report import write_folds
@@ -13,6 +12,7 @@ from capsella.compare.report import as_text
 from capsella.data import too_few
 from capsella.errors import counted
 from capsella.grid import duration
+from capsella.ray_cluster import Place, joined
 
 
 def run(arguments: list[str]) -> None:

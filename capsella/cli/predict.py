@@ -11,7 +11,6 @@ import tyro
 
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console
-from capsella.cluster import Place, joined
 from capsella.data.depth import check_range
 from capsella.errors import counted, require
 from capsella.evaluation import (
@@ -27,6 +26,7 @@ from capsella.evaluation import (
 )
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE
+from capsella.ray_cluster import Place, joined
 from capsella.training import load_run
 from capsella.types import CellCut
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from capsella.cli.place import parse
+from capsella.cli.on_cluster import parse
 from capsella.cli.screen import by_paper, console, list_entries, note_one_seed
-from capsella.cluster import joined
 from capsella.data import source_names
 from capsella.errors import unknown_name
 from capsella.grid import BudgetName
+from capsella.ray_cluster import joined
 
 
 def run_published(

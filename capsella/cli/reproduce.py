@@ -10,12 +10,12 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from capsella.cli.place import parse
+from capsella.cli.on_cluster import parse
 from capsella.cli.screen import by_paper, console, show
-from capsella.cluster import joined
 from capsella.errors import at_least, counted, require, unknown_name
 from capsella.grid import BudgetName, duration
 from capsella.papers.published import FIGURES, TABLES
+from capsella.ray_cluster import joined
 from capsella.reproduce import Entry, Job, Night, Plan, Planned, Speeds, find_entries, jobs_of, make_plan, write_page
 from capsella.reproduce.page import Reproduction
 

@@ -14,9 +14,9 @@ from rich.text import Text
 from capsella.cli import screen
 from capsella.cli.chosen import chosen_recipe
 from capsella.cli.flags import prepare
-from capsella.cluster import Place, check_ray, joined
 from capsella.errors import CapsellaError, counted, near_names, require
 from capsella.grid import duration
+from capsella.ray_cluster import Place, check_ray, joined
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
 from capsella.search.final import final_seconds, save_finalists, train_winner, winning_recipe
 from capsella.search.length import seconds_an_epoch

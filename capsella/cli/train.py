@@ -14,8 +14,8 @@ from capsella.cli import screen
 from capsella.cli.chosen import chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
-from capsella.cluster import Place, joined
 from capsella.errors import at_least, counted, require
+from capsella.ray_cluster import Place, joined
 from capsella.training import Machine, Recipe, RunFolder, is_launched_first, new_run_folder, resume, train
 from capsella.training.checkpoint import read_progress
 

@@ -1,9 +1,9 @@
 """`capsella transfer`."""
 
-from capsella.cli.place import parse
+from capsella.cli.on_cluster import parse
 from capsella.cli.screen import console
-from capsella.cluster import joined
 from capsella.compare import TransferOptions, transfer
+from capsella.ray_cluster import joined
 
 
 def run(arguments: list[str]) -> None:

@@ -15,6 +15,6 @@ from capsella.grid.grid import (
     rate_at,
     tested_or_diverged,
 )
-from capsella.grid.place import Task, each
 from capsella.grid.run import Hits, evaluated_again, evaluated_on, finish_run, hits_of, result_of, trained_run
+from capsella.grid.task import Task, each
 from capsella.grid.unfinished import still_falls, still_learned

@@ -11,8 +11,8 @@ from rich.console import Console
 from capsella.data import DataOptions, load_data
 from capsella.data.options import LABORATORIES
 from capsella.grid.clock import Clock
-from capsella.grid.place import Task, each
 from capsella.grid.run import result_of, trained_run
+from capsella.grid.task import Task, each
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
 
 T = TypeVar("T")

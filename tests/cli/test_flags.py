@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from capsella.cli.flags import prepare
 from capsella.cli.train import Train
-from capsella.cluster import Place
 from capsella.models import list_models
 from capsella.papers import get_recipe, list_recipes
+from capsella.ray_cluster import Place
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
 from capsella.training import Machine, ModelOptions
 from capsella.training.command_line import command

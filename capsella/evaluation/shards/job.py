@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from capsella import cluster
+from capsella import ray_cluster
 from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import about_prediction, usual_certainty
 from capsella.evaluation.prediction.progress import image_progress
 from capsella.evaluation.prediction.tables import check_table
 from capsella.evaluation.shards.parts import NAMES, TABLE, Part, digest_of, parts_of, write_names
-from capsella.evaluation.shards.places import is_url, names_in, opened, remove, write
+from capsella.evaluation.shards.urls import is_url, names_in, opened, remove, write
 from capsella.evaluation.shards.worker import COUNTS, Work, Worker
 from capsella.files import alone_in
 from capsella.models import ImageClassifier
@@ -77,7 +77,7 @@ def predict_shards(
     with _alone(out):
         about = _about(model, paths, certainty, size)
         parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
-        work = Work(cluster.Desk.here(_needs(place)), load, out, batch_size, classes, certainty)
+        work = Work(ray_cluster.Desk.here(_needs(place)), load, out, batch_size, classes, certainty)
         found = _predicted(work, parts, place, console)
         _write_about(out, {**about, "counts": found._asdict()})
         remove(f"{out}/{NAMES}")
@@ -99,16 +99,16 @@ def _about(model: ImageClassifier, paths: Sequence[str], certainty: Certainty, s
     return about
 
 
-def _joined() -> cluster.Place:
-    if (place := cluster.place()) is None:
-        raise ValueError("cluster: must be joined first, with capsella.cluster.joined, got none")
+def _joined() -> ray_cluster.Place:
+    if (place := ray_cluster.place()) is None:
+        raise ValueError("cluster: must be joined first, with capsella.ray_cluster.joined, got none")
     return place
 
 
-def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console: Console | None) -> Sharded:
+def _predicted(work: Work, parts: Sequence[Part], place: ray_cluster.Place, console: Console | None) -> Sharded:
     """Predict the parts that are not there yet."""
     console = console or Console(quiet=True)
-    if note := cluster.shortage(_needs(place)):
+    if note := ray_cluster.shortage(_needs(place)):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     total = sum(part.rows for part in parts)
     counts, left = _counted_before(parts, work.out)
@@ -121,7 +121,7 @@ def _predicted(work: Work, parts: Sequence[Part], place: cluster.Place, console:
     return Sharded(counts["rows"], counts["broken"], counts["unsure"], counts["unknown"], len(parts))
 
 
-def _needs(place: cluster.Place) -> dict[str, float]:
+def _needs(place: ray_cluster.Place) -> dict[str, float]:
     """What each worker takes: it predicts on cores alone."""
     return {"num_cpus": place.cpus, "num_gpus": 0}
 
@@ -206,7 +206,7 @@ def _rows_in(place: str, columns: Sequence[str]) -> Any:
         return None
 
 
-def _rows(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
+def _rows(work: Work, parts: Sequence[Part], place: ray_cluster.Place) -> Iterator[dict[str, Any]]:
     """What workers say of each part, as soon as it is done."""
     if not parts:
         return
@@ -216,18 +216,18 @@ def _rows(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[d
             if row["error"]:
                 raise CapsellaError(row["error"])
             yield row
-    except cluster.ray_errors() as error:
-        raise cluster.lost("predict", error) from error
+    except ray_cluster.ray_errors() as error:
+        raise ray_cluster.lost("predict", error) from error
 
 
-def _rows_there(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
+def _rows_there(work: Work, parts: Sequence[Part], place: ray_cluster.Place) -> Iterator[dict[str, Any]]:
     """In a process of the cluster: all parts through a pool of workers."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    needs, tries = _needs(place), {"max_task_retries": cluster.RETRIES}  # by default, without end
-    workers = max(1, min(cluster.room(needs), len(parts)))
+    needs, tries = _needs(place), {"max_task_retries": ray_cluster.RETRIES}  # by default, without end
+    workers = max(1, min(ray_cluster.room(needs), len(parts)))
     pool = ray.data.ActorPoolStrategy(min_size=workers, max_size=len(parts), max_tasks_in_flight_per_actor=2)
     waiting = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
     done = waiting.map_batches(
@@ -236,7 +236,7 @@ def _rows_there(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iter
     yield from done.iter_rows()
 
 
-def _from_outside(work: Work, parts: Sequence[Part], place: cluster.Place) -> Iterator[dict[str, Any]]:
+def _from_outside(work: Work, parts: Sequence[Part], place: ray_cluster.Place) -> Iterator[dict[str, Any]]:
     """Ray Data knows only processes of the cluster, so one of them asks it, and this one asks that."""
     import ray
 
@@ -248,7 +248,7 @@ def _from_outside(work: Work, parts: Sequence[Part], place: cluster.Place) -> It
 class _Asker:
     """What workers say, a row a call; None at the end."""
 
-    def __init__(self, work: Work, parts: Sequence[Part], place: cluster.Place) -> None:
+    def __init__(self, work: Work, parts: Sequence[Part], place: ray_cluster.Place) -> None:
         self._rows = _rows_there(work, parts, place)
 
     def next_row(self) -> dict[str, Any] | None:

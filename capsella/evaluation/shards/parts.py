@@ -11,7 +11,7 @@ from typing import Any
 from capsella.errors import CapsellaError
 from capsella.evaluation.prediction.listing import LIST, image_files, listed
 from capsella.evaluation.prediction.names import Names
-from capsella.evaluation.shards.places import Content, exists, is_image, is_url, opened, walk
+from capsella.evaluation.shards.urls import Content, exists, is_image, is_url, opened, walk
 
 NAMES = "_names.parquet"
 """In the folder of the output until the end: the names of all folders and lists, a row group a part."""

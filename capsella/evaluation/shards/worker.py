@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from capsella.cluster import Desk
 from capsella.data.decoding import Chunk
 from capsella.data.reading import MOST_BYTES, decode
 from capsella.errors import CapsellaError
@@ -19,10 +18,11 @@ from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.predict import Broken, Prediction, outcomes_of
 from capsella.evaluation.prediction.tables import write_parquet
 from capsella.evaluation.shards.parts import Part
-from capsella.evaluation.shards.places import Content, asked_again, is_url, opened, write
+from capsella.evaluation.shards.urls import Content, asked_again, is_url, opened, write
 from capsella.models import ImageClassifier
 from capsella.models.novelty.observe import only_as_needed
 from capsella.models.packed import packed
+from capsella.ray_cluster import Desk
 
 COUNTS = ("rows", "broken", "unsure", "unknown")
 """What is counted of each part."""

@@ -14,14 +14,14 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
-from capsella import cluster
-from capsella.cluster import Desk, Place
+from capsella import ray_cluster
 from capsella.errors import CapsellaError
 from capsella.evaluation import Certainty
-from capsella.evaluation.shards import job, places
+from capsella.evaluation.shards import job, urls
 from capsella.evaluation.shards.parts import write_names
 from capsella.evaluation.shards.worker import Work, Worker
 from capsella.models import create_model
+from capsella.ray_cluster import Desk, Place
 
 
 class Hosted(LocalFileSystem):
@@ -78,8 +78,8 @@ def predict(tmp_path, monkeypatch):
 
     written = []
     monkeypatch.setattr(job, "_rows", rows)
-    monkeypatch.setattr(cluster, "place", lambda: Place(on="ray", cpus=torch.get_num_threads()))
-    monkeypatch.setattr(cluster, "shortage", lambda takes: None)
+    monkeypatch.setattr(ray_cluster, "place", lambda: Place(on="ray", cpus=torch.get_num_threads()))
+    monkeypatch.setattr(ray_cluster, "shortage", lambda takes: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", ""))  # which a worker sets
     return call
 
@@ -101,21 +101,21 @@ def test_folders_elsewhere_are_walked_and_names_keep_what_the_url_says(images, t
     (images / "0" / ".hidden.png").touch()
     (images / "0" / "notes.md").touch()
     there = [f"hosted://example.org{path}" for path in sorted(images.glob("*/[0-9].png"))]
-    assert list(places.walk(f"hosted://example.org{images}")) == there
+    assert list(urls.walk(f"hosted://example.org{images}")) == there
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for path in sorted(images.glob("*/[0-9].png")):
             archive.write(path, f"in/{path.parent.name}/{path.name}")
-    packed = list(places.walk(f"zip://in::file://{tmp_path}/all.zip"))
+    packed = list(urls.walk(f"zip://in::file://{tmp_path}/all.zip"))
     assert packed[0] == f"zip://in/0/0.png::file://{tmp_path}/all.zip"
     assert len(packed) == 6
 
 
 def test_a_folder_elsewhere_that_cannot_be_listed_is_an_error(images, monkeypatch):
     """Its images would be missing, and nobody would know."""
-    monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(urls.time, "sleep", lambda seconds: None)
     (images / "1").rename(images / "closed")
     with pytest.raises(CapsellaError, match=r"^hosted://example.org/.*images/closed: cannot be listed: no access"):
-        list(places.walk(f"hosted://example.org{images}"))
+        list(urls.walk(f"hosted://example.org{images}"))
 
 
 def test_a_single_image_elsewhere_and_a_list_that_has_a_name_twice(images, tmp_path):
@@ -156,7 +156,7 @@ def test_overwriting_that_is_cut_off_is_not_taken_for_a_finished_prediction(imag
 
     def remove(place):
         removed.append(place)
-        places.remove(place)
+        urls.remove(place)
 
     removed = []
     monkeypatch.setattr(job, "remove", remove)

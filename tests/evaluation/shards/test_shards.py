@@ -9,14 +9,14 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from capsella import cluster
+from capsella import ray_cluster
 from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
 from capsella.evaluation.shards.job import predict_shards
 from capsella.models import create_model
-from tests.cluster import from_outside, two_nodes
+from tests.ray_cluster import from_outside, two_nodes
 
-RAY = cluster.Place(on="ray")
+RAY = ray_cluster.Place(on="ray")
 IMAGES = 60
 
 
@@ -67,7 +67,7 @@ def test_folders_lists_urls_and_tables_with_bytes(pictures, tmp_path):
     columns = {"path": [f"b{file.name}" for file in files], "bytes": [file.read_bytes() for file in files]}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "bytes.parquet", row_group_size=20)
     inputs = [str(first), str(tmp_path / "list.txt"), f"file://{second}", str(tmp_path / "bytes.parquet")]
-    with cluster.joined(RAY):
+    with ray_cluster.joined(RAY):
         found = predict_shards(network, inputs, str(tmp_path / "out"), size=25)
         rows = table(tmp_path / "out")
         assert found._asdict() == {"rows": 90, "broken": 2, "unsure": 0, "unknown": 0, "shards": 5}
@@ -94,7 +94,7 @@ def test_folders_lists_urls_and_tables_with_bytes(pictures, tmp_path):
 def test_a_process_outside_the_cluster_gets_the_same(nodes, pictures, tmp_path):
     """Ray Data itself knows only processes of the cluster."""
     made, _ = nodes
-    with from_outside(made) as address, cluster.joined(cluster.Place(on=address)):
+    with from_outside(made) as address, ray_cluster.joined(ray_cluster.Place(on=address)):
         found = predict_shards(network, [str(pictures / "images")], str(tmp_path / "out"), size=25)
     assert (found.rows, found.broken, found.shards) == (IMAGES, 1, 3)
     rows = table(tmp_path / "out")
@@ -113,7 +113,7 @@ def test_a_node_dies_half_way_and_every_file_has_one_row(nodes, pictures, tmp_pa
         killed.set()
 
     threading.Thread(target=kill, daemon=True).start()
-    with cluster.joined(RAY):
+    with ray_cluster.joined(RAY):
         found = predict_shards(slow_network, [str(pictures / "images")], str(tmp_path / "out"), size=1)
     assert killed.is_set()
     assert (found.rows, found.broken, found.shards) == (IMAGES, 1, IMAGES)

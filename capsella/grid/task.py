@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
-from capsella import cluster
+from capsella import ray_cluster
 from capsella.errors import BusyError, CapsellaError, require
 from capsella.grid.clock import Clock, duration
 from capsella.training import Machine, Recipe, RunFolder
@@ -51,15 +51,15 @@ class Task(Generic[T]):
 def each(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[tuple[Task[T], T]]:
     """Compute every task, and give each with what came of it, as soon as it is there.
 
-    On a cluster (`capsella.cluster.joined`) a run is a task of Ray: begun again from its checkpoint where its worker
-    dies. Its lines are printed when it is over. Tasks are taken from `tasks` as there is room for them.
+    On a cluster (`capsella.ray_cluster.joined`) a run is a task of Ray: begun again from its checkpoint where its
+    worker dies. Its lines are printed when it is over. Tasks are taken from `tasks` as there is room for them.
 
     Raises:
         ValueError: more than one device a run on a cluster.
         CapsellaError: workers died too often; and what `compute` raises. Other runs that have begun are ended; called
             again, they go on.
     """
-    place = cluster.place()
+    place = ray_cluster.place()
     done = _here(tasks, console, clock) if place is None else _on_ray(place, tasks, console, clock)
     for task, outcome, seconds in done:
         files = RunFolder(task.folder)
@@ -88,7 +88,7 @@ class _Answer:
 
 
 def _on_ray(
-    place: cluster.Place, tasks: Iterable[Task[T]], console: Console, clock: Clock
+    place: ray_cluster.Place, tasks: Iterable[Task[T]], console: Console, clock: Clock
 ) -> Iterator[tuple[Task[T], T, float | None]]:
     import ray
 
@@ -97,15 +97,15 @@ def _on_ray(
     try:
         while True:
             # One more than there is room for, so that a cluster that grows with its work knows of it.
-            while not needs or len(waiting) <= cluster.room(needs):
+            while not needs or len(waiting) <= ray_cluster.room(needs):
                 if (task := next(source, None)) is None:
                     break
                 require(task.machine.devices == 1, "be 1 with --on", devices=task.machine.devices)
-                asked, needs = needs, cluster.resources(place, task.machine.accelerator)
-                if asked != needs and (note := cluster.shortage(needs)):
+                asked, needs = needs, ray_cluster.resources(place, task.machine.accelerator)
+                if asked != needs and (note := ray_cluster.shortage(needs)):
                     console.print(f"note: {note}", markup=False, soft_wrap=True)
-                desk = cluster.Desk.here(needs, recipe_modules())
-                remote = ray.remote(max_retries=cluster.RETRIES, max_calls=1, **needs)(_compute)
+                desk = ray_cluster.Desk.here(needs, recipe_modules())
+                remote = ray.remote(max_retries=ray_cluster.RETRIES, max_calls=1, **needs)(_compute)
                 waiting[remote.remote(desk, task, console.width)] = task
             if not waiting:
                 return
@@ -128,12 +128,12 @@ def _fetched(ready: Any, task: Task[T]) -> _Answer:
 
     try:
         answer: _Answer = ray.get(ready)
-    except cluster.ray_errors() as error:
-        raise cluster.lost(task.what, error) from error
+    except ray_cluster.ray_errors() as error:
+        raise ray_cluster.lost(task.what, error) from error
     return answer
 
 
-def _compute(desk: cluster.Desk, task: Task[T], width: int) -> _Answer:
+def _compute(desk: ray_cluster.Desk, task: Task[T], width: int) -> _Answer:
     """In a worker: the run, begun or gone on with."""
     text, began = io.StringIO(), time.monotonic()
     console = Console(file=text, width=width)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import docstring_parser
 import tyro
 
-from capsella.cluster import Place
+from capsella.ray_cluster import Place
 
 T = TypeVar("T")
 

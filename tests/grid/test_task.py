@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 import capsella.papers  # noqa: F401  registers the demo's recipe
-from capsella import cluster
+from capsella import ray_cluster
 from capsella.errors import CapsellaError
 from capsella.grid import Clock, Grid, Row, each
 from capsella.training import Machine
-from tests.cluster import from_outside, two_nodes
 from tests.papers.tiny import CNN, QUIET
+from tests.ray_cluster import from_outside, two_nodes
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,15 @@ def numbers(results):
 @pytest.mark.usefixtures("nodes")
 def test_an_error_there_is_an_error_here():
     task = row(1).task(refused, Path("runs"), 3, Machine())
-    with cluster.joined(cluster.Place(on="ray")), pytest.raises(CapsellaError, match=r"^runs/cnn-seed3: no demo$"):
+    refused_there = pytest.raises(CapsellaError, match=r"^runs/cnn-seed3: no demo$")
+    with ray_cluster.joined(ray_cluster.Place(on="ray")), refused_there:
         list(each([task], QUIET, Clock()))
 
 
 @pytest.mark.usefixtures("nodes")
 def test_what_a_run_raises_there_is_not_taken_for_a_dead_worker_and_a_run_without_gpus_sees_none(tmp_path):
     sees, raises = (row(1).task(compute, tmp_path, 3, Machine()) for compute in (gpus_in_sight, fails))
-    with cluster.joined(cluster.Place(on="ray", gpus=0)):
+    with ray_cluster.joined(ray_cluster.Place(on="ray", gpus=0)):
         assert [found for _, found in each([sees], QUIET, Clock())] == [""]
         with pytest.raises(CapsellaError, match=r"^cnn, seed 3: RuntimeError: no demo$"):
             list(each([raises], QUIET, Clock()))
@@ -66,7 +67,7 @@ def test_what_a_run_raises_there_is_not_taken_for_a_dead_worker_and_a_run_withou
 def test_a_process_outside_the_cluster_gets_the_same_numbers(nodes, tmp_path):
     made, _ = nodes
     rows = [row(1)]
-    with from_outside(made) as address, cluster.joined(cluster.Place(on=address)):
+    with from_outside(made) as address, ray_cluster.joined(ray_cluster.Place(on=address)):
         found = Grid(tmp_path / "there", QUIET).results(rows, [0])
     assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
 
@@ -89,13 +90,13 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
 
     threading.Thread(target=kill, daemon=True).start()
     rows = [row(40)]
-    with cluster.joined(cluster.Place(on="ray")):
+    with ray_cluster.joined(ray_cluster.Place(on="ray")):
         found = Grid(Path("there"), Console(file=text, width=200)).results(rows, [0])
     assert killed.is_set()
     assert "epoch 1/40" not in text.getvalue()
     assert text.getvalue().count("epoch 40/40") == 1
     assert not list(tmp_path.glob("there/*/last.ckpt"))
-    assert cluster.place() is None
+    assert ray_cluster.place() is None
     assert numbers(found) == numbers(Grid(tmp_path / "here", QUIET).results(rows, [0]))
     assert found["cnn"][0]["command"].startswith("capsella train demo ")
 
@@ -112,20 +113,20 @@ def test_a_node_dies_half_way_and_the_numbers_are_the_same(nodes, tmp_path, monk
 )
 def test_a_place_that_cannot_be(fields, error):
     with pytest.raises(ValueError, match="^" + error + "$"):
-        cluster.Place(**fields)
+        ray_cluster.Place(**fields)
 
 
 def test_a_worker_that_asks_for_no_gpu_sees_none():
     """Ray itself leaves all of them to it."""
-    assert cluster.Desk.here({"num_cpus": 2, "num_gpus": 0}).variables["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in cluster.Desk.here({"num_cpus": 2, "num_gpus": 0.5}).variables
+    assert ray_cluster.Desk.here({"num_cpus": 2, "num_gpus": 0}).variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in ray_cluster.Desk.here({"num_cpus": 2, "num_gpus": 0.5}).variables
 
 
 def test_of_a_task_that_failed_and_of_one_whose_own_worker_died():
     """From outside the cluster, predict asks a worker, which asks the others."""
     errors = pytest.importorskip("ray").exceptions
     failed, died = (
-        str(cluster.lost("predict", errors.RayTaskError("next_row", "", error, "ray", 1, "here")))
+        str(ray_cluster.lost("predict", errors.RayTaskError("next_row", "", error, "ray", 1, "here")))
         for error in (RuntimeError("no demo"), errors.ActorDiedError())
     )
     assert failed == "predict: RuntimeError: no demo"
@@ -149,14 +150,14 @@ def test_more_than_any_machine_has_is_said(takes, note, monkeypatch):
         {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
     ]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    found = cluster.shortage(takes)
+    found = ray_cluster.shortage(takes)
     assert found is None if note is None else note in found
 
 
 def test_a_worker_without_the_folder_or_with_another_version_says_so(tmp_path):
     with pytest.raises(CapsellaError, match="all machines must share the working folder"):
-        cluster.Desk(str(tmp_path / "gone"), {}, 1).sit_down()
+        ray_cluster.Desk(str(tmp_path / "gone"), {}, 1).sit_down()
     with pytest.raises(CapsellaError, match=r"all machines must have 0\.0\.0"):
-        cluster.Desk(str(tmp_path), {}, 1, version="0.0.0").sit_down()
+        ray_cluster.Desk(str(tmp_path), {}, 1, version="0.0.0").sit_down()
     with pytest.raises(CapsellaError, match=r"cannot import no_such_module"):
-        cluster.Desk(str(tmp_path), {}, 1, ("no_such_module",)).sit_down()
+        ray_cluster.Desk(str(tmp_path), {}, 1, ("no_such_module",)).sit_down()
