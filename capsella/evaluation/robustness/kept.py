@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import scipy.stats
+import scipy
 from jaxtyping import Bool, Float
 
 DRAWS = 2000

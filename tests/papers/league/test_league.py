@@ -11,7 +11,7 @@ from capsella.cli.main import main
 from capsella.data import load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions
-from capsella.grid import Budget, hits_of
+from capsella.grid import Budget, Hits, hits_of
 from capsella.models import count_parameters
 from capsella.papers.league import fields, measure, search, table
 from capsella.papers.league.fields import FIELDS, OTHERS, Changed, Field, entrants, fields_on
@@ -101,12 +101,12 @@ def test_sources():
 
 def test_ranks_stand_only_where_intervals_part():
     right = {name: np.arange(400) < number for name, number in {"a": 380, "b": 376, "c": 200, "d": 100}.items()}
-    hits = {name: np.stack([row, row]) for name, row in right.items()}
+    hits = {name: Hits(np.stack([row, row])) for name, row in right.items()}
     assert ranks(hits) == {"a": "1–2", "b": "1–2", "c": "3", "d": "4"}
     assert ranks({name: hits[name] for name in ("a", "b")}) == {"a": "–", "b": "–"}
-    assert ranks({name: hits[name][:1] for name in hits}) == {}  # one seed says nothing of others
+    assert ranks({name: Hits(one.right[:1]) for name, one in hits.items()}) == {}  # one seed says nothing of others
     # Seeds that differ as much as rows do part nothing.
-    apart = {"a": np.stack([right["a"], right["d"]]), "c": np.stack([right["c"], right["c"]])}
+    apart = {"a": Hits(np.stack([right["a"], right["d"]])), "c": Hits(np.stack([right["c"], right["c"]]))}
     assert ranks(apart) == {"a": "–", "c": "–"}
 
 
