@@ -29,7 +29,7 @@ from capsella.evaluation import (
 from capsella.files import write_json
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
-from capsella.training import Run, RunFolder, own_splits
+from capsella.training import Run, RunFolder, images_of, own_splits
 
 PICTURE = Path("figures") / "risk_coverage.png"
 ELSEWHERE_PICTURE = Path("figures") / "elsewhere.png"
@@ -105,9 +105,7 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
     asked = replace(data, name=name, test_pairs=pairs, test_per_class=None if images == "all" else images)
-    splits = load_data(asked)
-    if options.data is None:
-        RunFolder(trained.folder).check_images(splits)
+    splits = load_data(asked) if options.data is not None else images_of(RunFolder(trained.folder), asked)
     if splits.broken:
         heading = f"left out {counted(len(splits.broken), 'broken image')}:"
         console(stderr=True).print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from capsella.data.batches import balanced_order, batches, epoch_order, even_shares, evenly
 from capsella.data.catalogue import SourceRow, source_names, source_table
 from capsella.data.download import data_root
+from capsella.data.folder import folder_files
 from capsella.data.images import Batch, ImageSet
 from capsella.data.laboratory import (
     Laboratory,

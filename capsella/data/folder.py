@@ -110,6 +110,11 @@ def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:
     return decode(file, str(file), options.height_width, options.channels, options.range, options.cut, look)
 
 
+def folder_files(options: DataOptions) -> list[str]:
+    """The files that a folder of classes has for these options, relative to it."""
+    return [file.path for file in list_files(Path(options.path or ""), PassedOver())]
+
+
 def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:
     """Every image file with its class, and its split where the folder is split already, sorted."""
     folders = sub_folders(root)

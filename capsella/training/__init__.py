@@ -17,6 +17,7 @@ from capsella.training.devices import is_first_process, is_launched_first
 from capsella.training.gradients import TrainingDivergedError
 from capsella.training.loop import resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
+from capsella.training.own_splits import images_of, own_splits
 from capsella.training.recipe import Recipe
 from capsella.training.recipe_file import read_recipe, save_recipe
-from capsella.training.run import Run, RunFolder, load_run, new_run_folder, own_splits, run_names
+from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names

@@ -28,6 +28,7 @@ from capsella.training.gradients import TrainingDivergedError, gradient_norms
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
 from capsella.training.options import Machine
+from capsella.training.own_splits import images_of, keep_split
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
 from capsella.training.settle import settle
@@ -69,6 +70,7 @@ def train(
                 trainer.console.print(f"{field} {choice}", markup=False, soft_wrap=True)
         if fabric.is_global_zero:
             files.write_config(name, trainer.recipe, machine, trainer.splits.digests())
+            keep_split(files, recipe.data, trainer.splits)
         trainer.run(until)
         return load_run(files.path)
 
@@ -89,8 +91,8 @@ def resume(
         return load_run(folder)
     read_progress(files.checkpoint)  # damaged ones are told before all images are read
     with files.alone(machine):
-        trainer = Trainer(recipe, machine, files, name, devices.launch(recipe, machine), console or Console(), splits)
-        files.check_images(trainer.splits)
+        fabric, images = devices.launch(recipe, machine), images_of(files, recipe.data, splits)
+        trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), images)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         trainer.progress.share_sums(trainer.fabric.world_size)
         if not trainer.is_finished:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from capsella.data import Splits, load_data
+from capsella.data import Splits
 from capsella.environment import environment
-from capsella.errors import CapsellaError, counted, require, warn_once
+from capsella.errors import CapsellaError, require
 from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
 from capsella.training.devices import starts_training
@@ -43,12 +43,12 @@ class RunFolder:
     """What a run's folder holds, by name. Beside these: model.json, model.safetensors, calibration.json and
     novelty.safetensors.
 
-    config.json: name, recipe (with what "auto" was), machine, environment. metrics.csv: a row an epoch. summary.json:
-    the epoch that was kept, seconds, memory; it is there when training is complete. last.ckpt: what a resumed training
-    starts from. test.json: the evaluation of the test images. result.json: all of it for results/; it is there when the
-    run is tested. adapted.json: how the weights of another run were adapted to another laboratory; such a run has no
-    metrics.csv and no summary.json. diverged.json: why a training among several learning rates has no result. .lock:
-    the process that trains now.
+    config.json: name, recipe (with what "auto" was), machine, environment, digests of the images. split.csv: which file
+    of a folder was in which split. metrics.csv: a row an epoch. summary.json: the epoch that was kept, seconds, memory;
+    it is there when training is complete. last.ckpt: what a resumed training starts from. test.json: the evaluation of
+    the test images. result.json: all of it for results/; it is there when the run is tested. adapted.json: how the
+    weights of another run were adapted to another laboratory; such a run has no metrics.csv and no summary.json.
+    diverged.json: why a training among several learning rates has no result. .lock: the process that trains now.
     """
 
     path: Path
@@ -67,6 +67,11 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """last.ckpt."""
         return self.path / "last.ckpt"
+
+    @property
+    def split(self) -> Path:
+        """split.csv."""
+        return self.path / "split.csv"
 
     @property
     def is_trained(self) -> bool:
@@ -275,25 +280,3 @@ def _found(recipe: Recipe, begun_in: Path) -> Recipe:
     places = tuple(str(path(Path(place))) if "/" in place else place for place in data.laboratories)
     found = replace(data, path=path(data.path), split_file=path(data.split_file), laboratories=places)
     return recipe if found == data else replace(recipe, data=found)
-
-
-def own_splits(run: Run, *, skip_broken: bool = False) -> Splits:
-    """The images of a run, split as for its training.
-
-    skip_broken: leave out test images that cannot be read any more, with a warning.
-
-    Raises:
-        CapsellaError: they are not there, or have changed since the training began.
-    """
-    data = run.recipe.data
-    splits = load_data(replace(data, skip_broken=True) if skip_broken else data)
-    left_out = "" if data.skip_broken else "\n  ".join(map(str, splits.broken))
-    try:
-        RunFolder(run.folder).check_images(splits)
-    except CapsellaError as error:
-        if not left_out:
-            raise
-        raise CapsellaError(f"{error}. Some cannot be read any more:\n  {left_out}") from error
-    if left_out:
-        warn_once(f"broken: {run.folder}", f"left out {counted(len(splits.broken), 'broken image')}:\n  {left_out}")
-    return splits

@@ -60,7 +60,7 @@ class TestChangedImages:
     def run(self, cli, images, tmp_path):
         folder = tmp_path / "run"
         assert cli("train", "images-cnn", "--path", images, *SHORT, "--epochs", 1, "--out", folder).code == 0
-        Image.new("L", (17, 17), 7).save(images / "a" / "0b.png")
+        (images / "a" / "3.png").unlink()
         return folder
 
     def test_an_export_goes_on_and_says_what_its_errors_are_not(self, cli, run):
@@ -86,25 +86,6 @@ class TestChangedImages:
         answer = cli(*words, "--replay", "--out", tmp_path / "replayed")
         assert answer.code == 1
         assert "replay: needs the images that the run was trained on, and they are not at hand" in answer.err
-
-    def test_a_file_that_broke_since_is_left_out_where_that_is_asked_for(self, cli, run, images, tmp_path):
-        (images / "a" / "0b.png").write_bytes(b"no image")
-        answer = cli("evaluate", run)
-        assert answer.code == 1
-        assert "0b.png: cannot be read as an image" in answer.err
-        answer = cli("evaluate", run, "--skip-broken")
-        assert answer.code == 0, answer.err
-        assert "left out 1 broken image:" in answer.err
-        assert "0b.png" in answer.err
-        elsewhere = tmp_path / "elsewhere"
-        for kind in ("a", "b"):
-            (elsewhere / kind).mkdir(parents=True)
-            Image.new("L", (17, 17), 90).save(elsewhere / kind / "x.png")
-        (elsewhere / "a" / "y.png").write_bytes(b"no image")
-        assert cli("evaluate", run, "--data", elsewhere).code == 1
-        answer = cli("evaluate", run, "--data", elsewhere, "--skip-broken")
-        assert answer.code == 0, answer.err
-        assert "y.png" in answer.out + answer.err
 
 
 def test_a_run_finds_its_images_from_another_folder(cli, images, tmp_path, monkeypatch):
@@ -148,3 +129,55 @@ class TestBrokenSince:
         assert "parted has changed since this training began" in answer.err
         assert "Some cannot be read any more:" in answer.err
         assert "11.png" in answer.err
+
+
+class TestFilesThatCame:
+    @pytest.fixture
+    def run(self, cli, images, tmp_path):
+        folder = tmp_path / "run"
+        assert cli("train", "images-cnn", "--path", images, *SHORT, "--epochs", 1, "--out", folder).code == 0
+        return folder
+
+    def test_they_are_left_out_and_every_number_is_as_before(self, cli, run, images):
+        before = json.loads((run / "test.json").read_text())
+        for k in range(5):
+            Image.new("L", (17, 17), 50 * k).save(images / "a" / f"new{k}.png")
+        (images / "c").mkdir()
+        Image.new("L", (17, 17), 7).save(images / "c" / "x.png")
+        answer = cli("evaluate", run)
+        assert answer.code == 0, answer.err
+        assert "left out 6 files that came to" in answer.err
+        assert json.loads((run / "test.json").read_text()) == before
+        assert cli("calibrate", run).code == 0
+
+    def test_a_broken_one_does_not_matter(self, cli, run, images):
+        (images / "a" / "0b.png").write_bytes(b"no image")
+        answer = cli("evaluate", run)
+        assert answer.code == 0, answer.err
+        assert "left out 1 file that came to" in answer.err
+
+    def test_those_that_were_never_used_are_not_new(self, cli, images, tmp_path):
+        (images / "a" / "0b.png").write_bytes(b"no image")
+        words = ("train", "images-cnn", "--path", images, *SHORT, "--epochs", 1, "--out", tmp_path / "few")
+        assert cli(*words, "--data.per-class", 4, "--data.skip-broken").code == 0
+        answer = cli("evaluate", tmp_path / "few")
+        assert answer.code == 0, answer.err
+        assert "came to" not in answer.err
+
+    def test_one_that_went_is_named(self, cli, run, images):
+        Image.new("L", (17, 17), 7).save(images / "a" / "new.png")
+        (images / "b" / "3.png").unlink()
+        answer = cli("evaluate", run)
+        assert answer.code == 1
+        assert "has changed since this training began: b/3.png is gone; put it back, or train anew" in answer.err
+
+    def test_broken_images_of_elsewhere_are_left_out_where_that_is_asked_for(self, cli, run, tmp_path):
+        elsewhere = tmp_path / "elsewhere"
+        for kind in ("a", "b"):
+            (elsewhere / kind).mkdir(parents=True)
+            Image.new("L", (17, 17), 90).save(elsewhere / kind / "x.png")
+        (elsewhere / "a" / "y.png").write_bytes(b"no image")
+        assert cli("evaluate", run, "--data", elsewhere).code == 1
+        answer = cli("evaluate", run, "--data", elsewhere, "--skip-broken")
+        assert answer.code == 0, answer.err
+        assert "y.png" in answer.out + answer.err

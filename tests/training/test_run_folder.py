@@ -18,7 +18,7 @@ from PIL import Image
 from rich.console import Console
 
 from capsella.data import DataOptions
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.grid import finish_run
 from capsella.training import Machine, calibrate_run, load_run, new_run_folder, own_splits, resume, run_names, train
 from capsella.training.run import RunFolder
@@ -247,6 +247,8 @@ class TestImagesThatChange:
         train(recipe, paused, until=1, machine=machine, console=quiet)
         done = train(recipe, tmp_path / "done", machine=machine, console=quiet)
         assert own_splits(done).digests() == RunFolder(done.folder).images()
+        for folder in (paused, done.folder):
+            RunFolder(folder).split.unlink()  # of before it was kept
         new = images / "a" / "00b.png"
         Image.new("L", (12, 12), 77).save(new)
         for function, folder in ((resume, paused), (calibrate_run, done.folder)):
@@ -259,8 +261,17 @@ class TestImagesThatChange:
         assert resume(paused, console=quiet).folder == paused
         assert finish_run(done)[0].labels.shape
 
+    def test_a_training_goes_on_without_the_files_that_came(self, recipe, images, tmp_path):
+        folder = tmp_path / "paused"
+        train(recipe, folder, until=1, machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        Image.new("L", (12, 12), 77).save(images / "a" / "00b.png")
+        with pytest.warns(CapsellaWarning, match="left out 1 file that came to .*images since this training began"):
+            done = resume(folder, console=Console(quiet=True))
+        assert own_splits(done).digests() == RunFolder(folder).images()
+
     def test_another_class_at_the_same_number(self, recipe, images, tmp_path):
         done = train(recipe, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        RunFolder(done.folder).split.unlink()
         (images / "a" / "05.png").rename(images / "b" / "05b.png")
         (images / "b" / "06.png").rename(images / "a" / "06b.png")
         assert "28 train, 4 validation images, but others" in message_of(own_splits, done)
@@ -269,6 +280,7 @@ class TestImagesThatChange:
         done = train(recipe, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
         config = json.loads((done.folder / "config.json").read_text())
         del config["images"]
+        RunFolder(done.folder).split.unlink()
         (done.folder / "config.json").write_text(json.dumps(config))
         (images / "a" / "05.png").unlink()
         assert len(own_splits(done).train) == 28

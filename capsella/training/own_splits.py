@@ -1,0 +1,82 @@
+"""The images that a run learned from, validates and tests on, also where files came to their folder since."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from capsella.data import DataOptions, ImageSet, Splits, SplitTable, folder_files, load_data, read_split_file
+from capsella.data.split.table import UNUSED, Row
+from capsella.errors import CapsellaError, counted, warn_once
+from capsella.training.run import Run, RunFolder
+
+
+def keep_split(files: RunFolder, data: DataOptions, splits: Splits) -> None:
+    """Write split.csv for a run on a folder: which file is in which split, or in none."""
+    if data.name != "folder":
+        return
+    rows = {file: Row(0, UNUSED, None) for file in folder_files(data)}
+    for split, images in splits.named().items():
+        named = images.files if isinstance(images, ImageSet) else None
+        rows |= {file: Row(0, split, None) for file in named or ()}
+    SplitTable(True, rows).write(files.split)
+
+
+def own_splits(run: Run, *, skip_broken: bool = False) -> Splits:
+    """The images of a run, split as for its training. Files that came to a folder since are left out, with a warning.
+
+    skip_broken: leave out test images that cannot be read any more, with a warning.
+
+    Raises:
+        CapsellaError: they are not there, or have changed since the training began.
+    """
+    return images_of(RunFolder(run.folder), run.recipe.data, skip_broken=skip_broken)
+
+
+def images_of(
+    files: RunFolder, data: DataOptions, splits: Splits | None = None, *, skip_broken: bool = False
+) -> Splits:
+    """As `own_splits`, of a run that may not be trained yet. splits: where they are loaded already."""
+    if splits is None:
+        asked = replace(data, skip_broken=True) if skip_broken else data
+        splits = _without(new, files, asked) if (new := _new_files(files, data)) else load_data(asked)
+    left_out = "" if data.skip_broken else "\n  ".join(map(str, splits.broken))
+    try:
+        files.check_images(splits)
+    except CapsellaError as error:
+        if not left_out:
+            raise
+        raise CapsellaError(f"{error}. Some cannot be read any more:\n  {left_out}") from error
+    if left_out:
+        warn_once(f"broken: {files.path}", f"left out {counted(len(splits.broken), 'broken image')}:\n  {left_out}")
+    return splits
+
+
+def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
+    """Those of a folder that split.csv of the run does not have.
+
+    Raises:
+        CapsellaError: some that it has are gone.
+    """
+    if data.name != "folder" or not files.split.exists():
+        return []
+    table, there = read_split_file(files.split), folder_files(data)
+    if gone := sorted(table.rows.keys() - there):
+        more, them = (f" and {len(gone) - 1} more are", "them") if len(gone) > 1 else (" is", "it")
+        raise CapsellaError(
+            f"{files.path}: {data.path} has changed since this training began: {gone[0]}{more} gone; put {them} back, "
+            "or train anew"
+        )
+    return [file for file in there if file not in table.rows]
+
+
+def _without(new: Sequence[str], files: RunFolder, data: DataOptions) -> Splits:
+    """The images of a folder as split.csv of the run has them, and a warning of those that are new."""
+    table = read_split_file(files.split)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "split.csv"
+        table._replace(rows={**table.rows, **{file: Row(0, UNUSED, None) for file in new}}).write(path)
+        splits = load_data(replace(data, split_file=path, duplicates="ignore", folds=None, fold=None))
+    what = f"left out {counted(len(new), 'file')} that came to {data.path} since this training began, as {new[0]}"
+    warn_once(f"new: {files.path}", what)
+    return splits
