@@ -15,9 +15,9 @@ from capsella.training.adapt import (
 from capsella.training.calibrate import calibrate_model, calibrate_run, familiarise_model
 from capsella.training.devices import is_first_process, is_launched_first
 from capsella.training.gradients import TrainingDivergedError
+from capsella.training.images import images_of, own_splits
 from capsella.training.loop import resume, train
 from capsella.training.options import AugmentOptions, Machine, ModelOptions, OptimizerOptions
-from capsella.training.own_splits import images_of, own_splits
 from capsella.training.recipe import Recipe
 from capsella.training.recipe_file import read_recipe, save_recipe
 from capsella.training.run import Run, RunFolder, load_run, new_run_folder, run_names

@@ -18,7 +18,7 @@ from capsella.models.novelty.files import write_novelty
 from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
 from capsella.models.novelty.fitted import Novelty
 from capsella.training.balance import prior_of
-from capsella.training.own_splits import own_splits
+from capsella.training.images import own_splits
 from capsella.training.run import RunFolder, load_run
 
 

@@ -25,10 +25,10 @@ from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
 from capsella.training.gradients import TrainingDivergedError, gradient_norms
+from capsella.training.images import images_of, keep_split
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
 from capsella.training.options import Machine
-from capsella.training.own_splits import images_of, keep_split
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
 from capsella.training.settle import settle

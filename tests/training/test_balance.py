@@ -109,7 +109,7 @@ def uneven(tiny, monkeypatch):
         return splits
 
     monkeypatch.setattr(training_loop.Trainer, "load", staticmethod(load_uneven))
-    monkeypatch.setattr("capsella.training.run.load_data", load_uneven)
+    monkeypatch.setattr("capsella.training.images.load_data", load_uneven)
     return tiny
 
 
