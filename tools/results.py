@@ -11,7 +11,7 @@ from typing import Any
 
 from capsella.environment import hardware
 from capsella.errors import CapsellaError
-from capsella.papers.kinds.published import marked_cells
+from capsella.papers.kinds.published import SHORT, marked_cells
 from capsella.training import Recipe
 from capsella.training.command_line import command
 from tools.laboratories import laboratories_section
@@ -33,6 +33,7 @@ the complete recipe of its row.
   (affNIST, novel viewpoints, attacks). From recipe to recipe, those of MNIST, smallNORB and pbc were looked at again:
   `capsnet-mnist-best` got its `--keep last` after a test error of 0.47 % (L032), `emnet-cells-best` its 60 epochs after
   others had been tested (L062).
+- **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
 - **Speed.** The median over epochs of a training that may have shared its processor.
 
 | result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
@@ -40,6 +41,7 @@ the complete recipe of its row.
 """
 
 
+LEAST_EPOCHS = 12
 SHORT_TRAININGS = (
     "**Short trainings**: these rows compare with each other, and say nothing of where a network ends; not to be held "
     "against the paper's."
@@ -85,7 +87,7 @@ def _row(name: str, values: dict[str, Any]) -> str:
     return markdown_row(
         name,
         f"`{_command(values)}`",
-        f"{test['error_percent']:.2f}",
+        f"{test['error_percent']:.2f}" + (f" ({SHORT})" if training["epochs"] < LEAST_EPOCHS else ""),
         f"{low:.2f}–{high:.2f}",
         f"{training['best']['epoch']} of {training['epochs']}",
         f"{training['images_per_second']:.0f}",

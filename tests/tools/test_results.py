@@ -34,7 +34,7 @@ def test_a_result_is_a_row(tmp_path):
     (tmp_path / "second.json").write_text(json.dumps(on_gpu))
     (tmp_path / "first.json").write_text(json.dumps(RESULT))
     (tmp_path / "notes.txt").write_text("no result")
-    row = "`capsella train demo --epochs 3` | 1.95 | 0.95–3.97 | 2 of 3 | 123 | 800"
+    row = "`capsella train demo --epochs 3` | 1.95 (short) | 0.95–3.97 | 2 of 3 | 123 | 800"
     text = markdown(tmp_path)
     assert text == f"{HEADER}| first | {row} | 2 threads, A processor |\n| second | {row} | A GPU |\n"
     columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
