@@ -52,8 +52,10 @@ class Place:
 
 
 def check_ray() -> None:
-    """Raises:
-    CapsellaError: Ray is not installed; says how to get it.
+    """Ray is at hand.
+
+    Raises:
+        CapsellaError: it is not installed; says how to get it.
     """
     if importlib.util.find_spec("ray") is None:
         raise CapsellaError("on: needs Ray: pip install 'capsella[cluster]'")
