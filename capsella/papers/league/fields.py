@@ -29,7 +29,7 @@ SMALL = Budget(
 )
 SMALL_STOPPED = Budget(epochs=6, epoch_images=640, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.98)
 NIGHT = Budget(
-    epochs=20, epoch_images=8_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
+    epochs=10, epoch_images=8_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
 NIGHT_STOPPED = Budget(
     epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"

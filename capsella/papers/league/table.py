@@ -35,7 +35,7 @@ USUAL_ATTACK = AttackOptions((EPSILON,), steps=20, restarts=2), 200
 """How hard is attacked, and how many images."""
 NOTE = (
     "Every row has the same stem, nearly as many parameters, as many images seen and as many trials: three learning "
-    "rates, each in trainings of a fifth of the length on three splits, of which held-out images choose one (edge: the "
+    "rates, each in trainings of a fifth of the length on two splits, of which held-out images choose one (edge: the "
     "least or the greatest of the three). No such training is a result: every seed trains anew on nearly all training "
     "images. Test images choose nothing, but those of familiar elevations stop networks. Options were not searched; "
     "those of EM and variational routing were set beforehand on smallNORB, since with their papers' own they hardly "
