@@ -1,10 +1,10 @@
 """Arithmetic that an algorithm asks for, whoever computes it, and the most this machine does in a second.
 
 A multiplication and an addition count one each. Of a vote element V, with q numbers in a row of a pose: 2q to make it,
-once; in each iteration of EM 2 for Σ r V and 4 for Σ r (V − μ)², and 4 for (V − μ)²/σ² in all but the last; in dynamic
-routing 2 for Σ c V, and 2 for V·v in all but the last. Tied dynamic routing needs no votes: s = Σ_t W (Σ c u), and
-û·v = u·(W v). A training step counts three times the forward pass, as for matrix products: gradients of both factors.
-Recomputation counts nothing.
+once; in each iteration of EM, variational Bayes and Heinsen routing 2 for Σ r V and 4 for Σ r (V − μ)², and 4 for
+(V − μ)²/σ² in all but the last; in dynamic routing 2 for Σ c V, and 2 for V·v in all but the last. Tied dynamic routing
+needs no votes: s = Σ_t W (Σ c u), and û·v = u·(W v). A training step counts three times the forward pass, as for matrix
+products: gradients of both factors. Recomputation counts nothing.
 """
 
 import time
@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capsella.layers import CapsuleConv2d
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.routing import DynamicRouting, EMRouting
+from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, VariationalRouting
 
 
 def layer_flops(layer: CapsuleConv2d, poses: tuple[int, ...]) -> int:
@@ -32,11 +32,13 @@ def layer_flops(layer: CapsuleConv2d, poses: tuple[int, ...]) -> int:
     positions = layer.geometry.kernel[0] * layer.geometry.kernel[1]
     links = batch * rows * cols * positions * c_in * c_out  # pairs of a child and a parent
     d = p // q * columns
-    if isinstance(layer.routing, EMRouting):
+    if isinstance(layer.routing, EMRouting | VariationalRouting | HeinsenRouting):
         T = layer.routing.iterations
         return links * d * (2 * q + 6 * T + 4 * (T - 1))
     if not isinstance(layer.routing, DynamicRouting):
-        raise ValueError(f"routing: must be EM or dynamic routing to be counted, got {layer.routing.name!r}")
+        raise ValueError(
+            f"routing: must be EM, variational, Heinsen or dynamic routing to be counted, got {layer.routing.name!r}"
+        )
     passes = 2 * layer.routing.iterations - 1
     if layer.geometry.tied:
         return passes * 2 * (links * p + links // positions * d * q)

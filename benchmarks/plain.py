@@ -1,4 +1,4 @@
-"""EM and dynamic routing as a reader of the papers writes them in PyTorch: the votes in memory, sums by broadcasting.
+"""Routings as a reader of the papers writes them in PyTorch: the votes in memory, sums by broadcasting.
 
 The yardstick of the benchmarks, and the port that the stability study trains. Autograd keeps what it will. Nothing is
 guarded: a sum of zero is divided by, and the logarithm of zero is taken. `epsilon` adds what many ports add.
@@ -12,7 +12,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, Routed, Routing
+from capsella.routing import (
+    CapsuleConv,
+    DynamicRouting,
+    EMRouting,
+    HeinsenRouting,
+    Routed,
+    Routing,
+    VariationalRouting,
+)
 from capsella.routing.convolution import gather_windows, slot_positions
 from capsella.types import Capsules
 
@@ -135,20 +143,122 @@ class PlainDynamicRouting(Routing):
         return v, c
 
 
+@dataclass(frozen=True)
+class PlainVariationalRouting(Routing):
+    """Ribeiro et al. 2020 with the formulas of `variational_routing`; the types at one site compete."""
+
+    name: ClassVar[str] = "plain-variational"
+
+    iterations: int = 3
+    concentration: float = 1.0
+    mean_weight: float = 1.0
+    precision: float = 1.0
+    degrees: float = 2.0
+
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
+        """β of each parent type."""
+        return {"bias": (types,)}
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Votes [b i j d] as those of one window."""
+        m, a, R = self._procedure(votes[:, None, None], activations[:, None, None], **parameters)
+        return Routed(m[:, 0], a[:, 0], R[:, 0, 0])
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """The formulas, a line each."""
+        m, a, _ = self._procedure(*plain_votes(conv), **parameters)
+        return conv.parents(m, a)
+
+    def _procedure(self, V: Tensor, a_in: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Votes [b s k m j d] → m [b s j d], a [b s j], R [b s k m j]."""
+        D = V.shape[5]
+        R = torch.ones_like(V[..., 0]) / V.shape[4]
+        for t in range(self.iterations):
+            r = (R * a_in[..., None])[..., None]  # [b s k m j 1]
+            data = r.sum((2, 3))  # [b s j 1]
+            mu = (r * V).sum((2, 3)) / data
+            scatter = (r * (V - mu[:, :, None, None]) ** 2).sum((2, 3))
+            alpha, kappa = self.concentration + data[..., 0], self.mean_weight + data
+            nu, m = D - 1 + self.degrees + data, data / kappa * mu
+            psi = 1 / (1 / self.precision + scatter + self.mean_weight * data / kappa * mu**2)
+            log_pi = torch.digamma(alpha) - torch.digamma(alpha.sum(2, keepdim=True))
+            log_lambda = torch.digamma((nu - torch.arange(D)) / 2).sum(3) + D * math.log(2) + psi.log().sum(3)
+            entropy = D / 2 * math.log(2 * math.pi * math.e) - log_lambda / 2
+            a = torch.sigmoid(bias - log_pi.exp() * entropy)
+            if t < self.iterations - 1:
+                distance = ((nu * psi)[:, :, None, None] * (V - m[:, :, None, None]) ** 2).sum(5)
+                per_parent = log_pi + log_lambda / 2 - D / 2 * math.log(2 * math.pi) - D / (2 * kappa[..., 0])
+                R = (per_parent[:, :, None, None] - distance / 2).softmax(4)
+        return m, a, R
+
+
+@dataclass(frozen=True)
+class PlainHeinsenRouting(Routing):
+    """Heinsen 2019, Algorithm 1, with the formulas of `heinsen_routing`; the types at one site compete."""
+
+    name: ClassVar[str] = "plain-heinsen"
+
+    iterations: int = 3
+    epsilon: float = 1e-5
+
+    def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
+        """β_use and β_ign [i j], and B [i j d]."""
+        return {"beta_use": (children, types), "beta_ignore": (children, types), "bias": (children, types, pose)}
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Votes [b i j d] as those of one window."""
+        mu, a, R = self._procedure(votes[:, None, None], activations[:, None, None], **parameters)
+        return Routed(mu[:, 0], a[:, 0], R[:, 0, 0])
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """Algorithm 1, a line each."""
+        mu, a, _ = self._procedure(*plain_votes(conv), **parameters)
+        return conv.parents(mu, a)
+
+    def _procedure(
+        self, V: Tensor, a_in: Tensor, beta_use: Tensor, beta_ignore: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Votes [b s k m j d] → μ [b s j d], a [b s j], R [b s k m j]."""
+        k, m = V.shape[2:4]
+        beta_use, beta_ignore, bias = (x.unflatten(0, (k, m)) for x in (beta_use, beta_ignore, bias))
+        V = V + bias
+        R = torch.ones_like(V[..., 0]) / V.shape[4]
+        for t in range(self.iterations):
+            use = a_in[..., None] * R  # [b s k m j]
+            ignore = a_in[..., None] - use
+            score = (beta_use * use - beta_ignore * ignore).sum((2, 3))  # [b s j]
+            data = use.sum((2, 3))[..., None] + self.epsilon
+            mu = (use[..., None] * V).sum((2, 3)) / data
+            deviation = (V - mu[:, :, None, None]) ** 2
+            variance = (use[..., None] * deviation).sum((2, 3)) / data + self.epsilon
+            if t < self.iterations - 1:
+                log_p = -(deviation / (2 * variance[:, :, None, None])).sum(5)
+                per_parent = torch.nn.functional.logsigmoid(score) - variance.sqrt().log().sum(3)
+                R = (per_parent[:, :, None, None] + log_p).softmax(4)
+        return mu, torch.sigmoid(score), R
+
+
+TWINS: dict[type[Routing], type[Routing]] = {
+    EMRouting: PlainEMRouting,
+    DynamicRouting: PlainDynamicRouting,
+    VariationalRouting: PlainVariationalRouting,
+    HeinsenRouting: PlainHeinsenRouting,
+}
+
+
 def plain(routing: Routing) -> Routing:
     """The plain port of a routing with the same options.
 
     Raises:
         ValueError: a method or an option that has no plain port.
     """
-    twins: dict[type[Routing], type[PlainEMRouting] | type[PlainDynamicRouting]] = {
-        EMRouting: PlainEMRouting,
-        DynamicRouting: PlainDynamicRouting,
-    }
-    if type(routing) not in twins:
-        raise ValueError(f"routing: must be EM or dynamic routing to have a plain port, got {routing.name!r}")
-    twin = twins[type(routing)]
+    if type(routing) not in TWINS:
+        known = ", ".join(sorted(kind.name for kind in TWINS))
+        raise ValueError(f"routing: must be one of {known} to have a plain port, got {routing.name!r}")
+    twin = TWINS[type(routing)]
     shared = {field.name for field in dataclasses.fields(twin)} - {"epsilon"}
+    if isinstance(routing, HeinsenRouting):
+        shared |= {"epsilon"}  # the paper's own, not a port's
     rest = {field.name for field in dataclasses.fields(routing)} - shared - {"backend", "variance_floor"}
     defaults = type(routing)()
     if changed := sorted(name for name in rest if getattr(routing, name) != getattr(defaults, name)):

@@ -90,6 +90,8 @@ WHAT = {
     "em-conv2-all": "EM routing, second capsule convolution, all parents compete",
     "em-conv2-types": "EM routing, second capsule convolution, types compete",
     "em-classes": "EM routing, class capsules",
+    "variational-conv1": "variational Bayes routing, first capsule convolution",
+    "heinsen-conv1": "Heinsen routing, first capsule convolution",
     "dynamic-dense": "dynamic routing, CapsNet's digit capsules",
     "dynamic-tied": "dynamic routing, CAPSNET 1's class capsules (tied weights)",
     "dynamic-conv": "dynamic routing, CAPSNET 2's capsule convolution",

@@ -1,17 +1,29 @@
 """The yardstick computes what it claims: the eager backend's outputs and gradients on ordinary inputs, in float64."""
 
+from math import prod
 from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.plain import PlainEMRouting, plain
-from capsella.routing import CapsuleConv, DynamicRouting, EMRouting, Geometry, Routing, UniformRouting
+from capsella.routing import (
+    CapsuleConv,
+    DynamicRouting,
+    EMRouting,
+    Geometry,
+    HeinsenRouting,
+    Routing,
+    UniformRouting,
+    VariationalRouting,
+)
 
 ROUTINGS: dict[str, Routing] = {
     "all": EMRouting(inverse_temperature=0.5, backend="eager"),
     "types": EMRouting(inverse_temperature=0.5, competition="types", backend="eager"),
     "dynamic": DynamicRouting(backend="eager"),
+    "variational": VariationalRouting(precision=0.3, backend="eager"),
+    "heinsen": HeinsenRouting(backend="eager"),
 }
 GEOMETRIES = {
     "dense": ((2, 3), Geometry((2, 3))),
@@ -25,17 +37,18 @@ GEOMETRIES = {
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_capsule_convolutions(routing: Routing, name: str) -> None:
     grid, geometry = GEOMETRIES[name]
+    shapes = routing.parameter_shapes(3, 4, 2 * prod(geometry.kernel), 4)
     inputs = [
         torch.randn(2, *grid, 2, 4, dtype=torch.float64),
         torch.rand(2, *grid, 2, dtype=torch.float64),
         torch.randn(geometry.weight_shape(2, 4, 3, 4), dtype=torch.float64),
         torch.randn(*grid, 4, dtype=torch.float64),
-        *(torch.randn(3, dtype=torch.float64) for _ in routing.parameter_shapes(3, 4, 0, 4)),
+        *(torch.randn(shape, dtype=torch.float64) for shape in shapes.values()),
     ]
     for tensor in inputs:
         tensor.requires_grad_()
     poses, activations, weight, offset, *rest = inputs
-    parameters = dict(zip(routing.parameter_shapes(3, 4, 0, 4), rest, strict=True))
+    parameters = dict(zip(shapes, rest, strict=True))
     results = []
     for run in (plain(routing), routing):
         parents = run.capsule_conv(CapsuleConv(poses, activations, weight, geometry, offset), **parameters)
@@ -48,7 +61,7 @@ def test_capsule_convolutions(routing: Routing, name: str) -> None:
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS)
 def test_votes(routing: Routing) -> None:
     votes, activations = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
-    shapes = routing.parameter_shapes(3, 4, 0, 4)
+    shapes = routing.parameter_shapes(3, 4, 5, 4)
     parameters = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     results = [tuple(run.route(votes, activations, **parameters)) for run in (plain(routing), routing)]
     torch.testing.assert_close(*results)
@@ -64,5 +77,7 @@ def test_nothing_is_guarded_but_by_epsilon() -> None:
 def test_options_without_a_port_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a plain port has no cost_scale, got 100.0"):
         plain(EMRouting(cost_scale=100.0))
-    with pytest.raises(ValueError, match=r"must be EM or dynamic routing .* got 'uniform'"):
+    with pytest.raises(ValueError, match=r"a plain port has no shared, got True"):
+        plain(HeinsenRouting(shared=True))
+    with pytest.raises(ValueError, match=r"must be one of dynamic, em, heinsen, variational .* got 'uniform'"):
         plain(UniformRouting())
