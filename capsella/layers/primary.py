@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import require
 from capsella.layers.initial_weights import start_truncated
-from capsella.layers.large_kernels import LargeConv2d
+from capsella.layers.large_kernels import LargeConv2d, convolve_large
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import length, squash, squash_exponential
 from capsella.types import Capsules, ScoredCapsules
@@ -64,7 +64,7 @@ class PrimaryCapsules(nn.Module):
         if self.coupling is None:
             maps: Tensor = self.conv(features)
             return maps
-        votes = nn.functional.conv2d(features, self.conv.weight, None, self.conv.stride)
+        votes = convolve_large(features, self.conv.weight, None, self.conv.stride[0])
         return votes * self.coupling + cast(Tensor, self.conv.bias)[:, None, None]
 
 
