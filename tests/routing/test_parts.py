@@ -9,11 +9,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from capsella.layers import CapsuleConv2d, ClusterCapsules
 from capsella.routing import (
-    RandomRouting,
     Routing,
     SelfAttentionRouting,
     SelfRouting,
-    UniformRouting,
     parts,
     record,
 )
@@ -21,7 +19,7 @@ from capsella.types import Capsules
 from tests.routing.helpers import assert_close, same_bits
 
 TYPES, POSE, GRID = 3, 4, 6
-ROUTINGS: tuple[Routing, ...] = (SelfRouting(), SelfAttentionRouting(), UniformRouting(), RandomRouting())
+ROUTINGS: tuple[Routing, ...] = (SelfRouting(), SelfAttentionRouting())
 
 
 def conv(routing: Routing) -> nn.Module:

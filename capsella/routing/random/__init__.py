@@ -9,8 +9,9 @@ from torch import Tensor
 
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_votes
-from capsella.routing.recording import new_trace
-from capsella.routing.squash import length, squash
+from capsella.routing.convolution import CapsuleConv
+from capsella.routing.fixed import fixed_capsule_conv, squashed_sums
+from capsella.types import Capsules
 
 
 @check_names("argument of random_routing")
@@ -24,11 +25,8 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     """
     check_votes(votes)
     batch, children, parents, _ = votes.shape
-    couplings = random_couplings(children, parents, seed).to(votes).expand(batch, -1, -1)
-    v = squash(torch.einsum("bij,bijd->bjd", couplings, votes))
-    activations = length(v)
-    new_trace("random").add(couplings, v, activations)
-    return Routed(v, activations, couplings)
+    couplings = random_couplings(children, parents, seed).to(votes)
+    return squashed_sums("random", torch.einsum("ij,bijd->bjd", couplings, votes), couplings.expand(batch, -1, -1))
 
 
 # An operator, because torch.compile cannot trace a generator.
@@ -56,3 +54,8 @@ class RandomRouting(Routing):
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
         """`random_routing` of the votes."""
         return random_routing(votes, self.seed)
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """Every window, with no vote made."""
+        sizes = conv.sizes
+        return fixed_capsule_conv(self.name, conv, random_couplings(sizes.i, sizes.c_out, self.seed).to(conv.poses))

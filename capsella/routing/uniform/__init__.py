@@ -8,8 +8,9 @@ from torch import Tensor
 
 from capsella.routing.base import Routed, Routing, register_routing
 from capsella.routing.checks import check_names, check_votes
-from capsella.routing.recording import new_trace
-from capsella.routing.squash import length, squash
+from capsella.routing.convolution import CapsuleConv
+from capsella.routing.fixed import fixed_capsule_conv, squashed_sums
+from capsella.types import Capsules
 
 
 @check_names("argument of uniform_routing")
@@ -23,11 +24,7 @@ def uniform_routing(votes: Float[Tensor, "b i j d"]) -> Routed:
     """
     check_votes(votes)
     parents = votes.shape[2]
-    v = squash(votes.sum(1) / parents)
-    couplings = votes.new_full(votes.shape[:3], 1 / parents)
-    activations = length(v)
-    new_trace("uniform").add(couplings, v, activations)
-    return Routed(v, activations, couplings)
+    return squashed_sums("uniform", votes.sum(1) / parents, votes.new_full(votes.shape[:3], 1 / parents))
 
 
 @register_routing
@@ -40,3 +37,8 @@ class UniformRouting(Routing):
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
         """`uniform_routing` of the votes."""
         return uniform_routing(votes)
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """Every window, with no vote made."""
+        sizes = conv.sizes
+        return fixed_capsule_conv(self.name, conv, conv.poses.new_full((sizes.i, sizes.c_out), 1 / sizes.c_out))
