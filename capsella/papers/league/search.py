@@ -24,8 +24,9 @@ LEFT_OUT = 0.02
 class Chosen:
     """A row with the rate that its short trainings chose.
 
-    tried: the validation errors of every rate, one a split; infinite where it diverged. rate: the one with the least
-    mean error and, where means are equal, the least mean loss. row: as it is trained with it.
+    tried: the validation errors of every rate, one a split; infinite where it diverged. rate: the recipe's own, unless
+    others err less on every split; of these, the one with the least mean error and, where means are equal, the least
+    mean loss. A mean alone would be moved by a single hard toy. row: as it is trained with it.
     """
 
     tried: Mapping[float, tuple[float, ...]]
@@ -64,7 +65,9 @@ def _chosen(row: Entrant, runs: Mapping[float, Sequence[Validated]]) -> Chosen:
     def rank(rate: float) -> tuple[float, float]:
         return float(np.mean([run.error for run in runs[rate]])), float(np.mean([run.loss for run in runs[rate]]))
 
-    rate = min(runs, key=rank)
+    own = runs[rate_at(row.recipe, 1.0)]
+    better = [rate for rate in runs if all(one.error < usual.error for one, usual in zip(runs[rate], own, strict=True))]
+    rate = min(better, key=rank, default=rate_at(row.recipe, 1.0))
     best = at_rate(row, rate)
     data = replace(best.recipe.data, group=None, validation=LEFT_OUT)
     errors = {rate: tuple(run.error for run in of_rate) for rate, of_rate in runs.items()}
