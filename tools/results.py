@@ -23,16 +23,18 @@ HEADER = """# Results
 Generated from the JSON files in `results/` by `make results`. Each file holds the commit, seed, hardware, versions and
 the complete recipe of its row.
 
-- **Command.** It is made of that recipe today: it names all that its registered recipe has changed in since.
-- **Interval.** It is of one network, over test images (Wilson 1927). On smallNORB it is over toys: the test has 25.
-- **Seeds.** Those of before 26 November 2026 differ in first weights alone (LOG.md, L072). Their spread may be
-  too small.
-- **Epoch.** It is chosen on validation images or, with `--keep last`, is the last. Rows that differ in this alone are
-  of one training.
-- **Test images.** No epoch or rate is chosen by them, but in tables that stop their networks on test images and say so
-  (affNIST, novel viewpoints, attacks). From recipe to recipe, those of MNIST, smallNORB and pbc were looked at again:
-  `capsnet-mnist-best` got its `--keep last` after a test error of 0.47 % (L032), `emnet-cells-best` its 60 epochs after
-  others had been tested (L062).
+- **Command.** It is written from the run's recipe. It names every field in which the registered recipe has changed
+  since.
+- **Interval.** It is of one network, over test images (Wilson 1927). On smallNORB it is over the 25 test toys. Where
+  the single answers were not kept, the cell says so: such an interval is far too narrow.
+- **Seeds.** Before 26 November 2026, seeds changed the first weights alone (LOG.md, L072). Their spread may be too
+  small.
+- **Epoch.** Validation images choose it. With `--keep last` it is the last one. Two rows that differ only in this are
+  one training.
+- **Test images.** They choose no epoch and no rate. Tables that stop networks at an error use them, and say so
+  (affNIST, novel viewpoints, attacks). But later recipes were made after the test errors of earlier ones were known:
+  `capsnet-mnist-best` has `--keep last` since a test error of 0.47 % (L032), `emnet-cells-best` has its 60 epochs since
+  others were tested (L062).
 - **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
 - **Speed.** The median over epochs of a training that may have shared its processor.
 
@@ -84,11 +86,12 @@ def markdown(folder: Path) -> str:
 def _row(name: str, values: dict[str, Any]) -> str:
     test, training, environment = values["test"], values["training"], values["environment"]
     low, high = test["error_interval_95_percent"]
+    alone = values["recipe"]["data"]["name"].startswith("smallnorb") and "groups" not in test
     return markdown_row(
         name,
         f"`{_command(values)}`",
         f"{test['error_percent']:.2f}" + (f" ({SHORT})" if training["epochs"] < LEAST_EPOCHS else ""),
-        f"{low:.2f}–{high:.2f}",
+        f"{low:.2f}–{high:.2f}" + (" (over images)" if alone else ""),
         f"{training['best']['epoch']} of {training['epochs']}",
         f"{training['images_per_second']:.0f}",
         f"{training['peak_memory_mib']:.0f}",
@@ -105,15 +108,16 @@ def _command(values: dict[str, Any]) -> str:
 
 
 def _section(name: str, values: dict[str, Any]) -> str:
-    """A published table, the paper's values beside ours."""
+    """A published table, the paper's values beside ours, without columns that are empty in every row."""
     heads, labels = values["heads"], values["labels"]
     cells = marked_cells(values)
     short = f" {SHORT_TRAININGS}" if cells != [row["cells"] for row in values["rows"]] else ""
+    shown = [at for at in range(len(heads)) if at < labels or any(row[at] != "–" for row in cells)]
     return (
         f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}{short}\n\n"
-        + markdown_row(*heads)
-        + f"|{'---|' * labels}{'---:|' * (len(heads) - labels)}\n"
-        + "".join(markdown_row(*row) for row in cells)
+        + markdown_row(*(heads[at] for at in shown))
+        + f"|{'---|' * labels}{'---:|' * (len(shown) - labels)}\n"
+        + "".join(markdown_row(*(row[at] for at in shown)) for row in cells)
     )
 
 

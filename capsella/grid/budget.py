@@ -9,7 +9,7 @@ from capsella.training import OptimizerOptions, Recipe
 from capsella.training.precision import Precision
 
 BudgetName = Literal["small", "night", "full"]
-"""small: so short that rows compare with each other alone. night: near to where a network ends, hours a row on two
+"""small: so short that rows compare with each other alone. night: nearer to where a network ends, hours a row on two
 cores. full: the whole training of each recipe."""
 
 IMAGE_LIMITS = ("per_class", "validation_per_class", "test_per_class", "validation_pairs", "test_pairs")

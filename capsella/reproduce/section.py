@@ -84,7 +84,9 @@ def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[li
         for number, (column, slug) in enumerate(zip(ours, row.get("slugs", []), strict=False)):
             text = row["cells"][column]
             if text[:1].isdigit():
-                cells[column] = Cell(text, states.get(slug, ""), intervals[number] if intervals else "")
+                cells[column] = Cell(
+                    text, states.get(slug) or values.get("mark", ""), intervals[number] if intervals else ""
+                )
         rows.append(cells)
     return rows
 

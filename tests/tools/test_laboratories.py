@@ -43,7 +43,8 @@ def test_each_table_has_a_row_a_recipe(results):
     assert "| `images-resnet` | hospital | 200 | 75.0, 74.5 | 70.0, 70.0 | 1.2, 2.2 |" in text
     assert "| `images-resnet` | hospital | all | 10 | 50 → 20, 51 → 20 | 88.0, 88.0 |" in text
     assert "| `images-resnet` | noise | 0.970, 0.980 | 95.0, 95.0 | 4.0, 4.0 |" in text
-    assert text.count("| `images-resnet` | FGSM | 9 of 10 at 0.01, 20 of 20 at 0.1 |") == 2
+    for run in (0, 1):
+        assert f"| `images-resnet` | {run} | FGSM | 9/10 | 20/20 |" in text
     assert "PGD" not in text  # nothing says which are known
 
 

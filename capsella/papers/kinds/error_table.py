@@ -58,7 +58,8 @@ class ErrorTable(FolderTable):
 
     title: paper and number. note: what a reader of the numbers must know. columns: heads of the labels.
     again: rows that stand behind those whose networks they test again.
-    family: the folder of runs that it shares, if any (`PublishedTable`).
+    family: the folder of runs that it shares, if any (`PublishedTable`). mark: what must stand behind every number of
+    ours (`marked_cells`).
     """
 
     title: str
@@ -67,6 +68,7 @@ class ErrorTable(FolderTable):
     rows: tuple[ErrorRow, ...]
     again: tuple[AgainRow, ...] = ()
     family: str | None = None
+    mark: str = ""
 
     def on(self, source: str) -> "ErrorTable":
         """The same table on the images of another source, as on the copy of a set at hand.
@@ -112,6 +114,7 @@ class ErrorTable(FolderTable):
             labels=self.columns,
             columns=MEASURED,
             rows=[values for row in self.rows for values in self._with_again(row, results.get(row.slug, []), folder)],
+            mark=self.mark,
         )
         write_json(self.path(folder), values)
         return values

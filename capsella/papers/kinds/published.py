@@ -147,6 +147,7 @@ def table_values(
     labels: Sequence[str],
     columns: Sequence[str],
     rows: Sequence[dict[str, Any]],
+    mark: str = "",
 ) -> dict[str, Any]:
     """A table's JSON.
 
@@ -159,6 +160,7 @@ def table_values(
         columns: heads of the columns of numbers behind them.
         rows: each with its text under "cells", as many as there are heads, and beside it all it was made from; under
             "slugs", in the order of `ours_columns`, the rows whose networks reached what stands there.
+        mark: what must stand behind every number of ours, in a few words; see `marked_cells`.
 
     Raises:
         ValueError: a row has more or fewer cells than there are heads.
@@ -174,6 +176,7 @@ def table_values(
         "command": command,
         "heads": heads,
         "labels": len(labels),
+        **({"mark": mark} if mark else {}),
         "rows": list(rows),
     }
 
@@ -190,15 +193,17 @@ def draw_table(values: dict[str, Any]) -> Table:
 
 
 def marked_cells(values: dict[str, Any], mark: str = SHORT) -> list[list[str]]:
-    """The cells of a table's JSON; at the small budget, what networks reached says in its cell how they were trained.
+    """The cells of a table's JSON, where what networks reached says in its cell that it is far from the paper's.
 
-    A gap of such a row to the paper's value says nothing, so there is none.
+    A table's own mark stands behind every number of ours; else `mark` does at the small budget. A gap of such a row to
+    the paper's value says nothing, so there is none.
 
     >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella table x --budget small"}
     >>> marked_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
     [['MNIST', '0.25', '3.10 (short)', '–']]
     """
-    if not is_short(values):
+    mark = values.get("mark") or (mark if is_short(values) else "")
+    if not mark:
         return [list(row["cells"]) for row in values["rows"]]
     ours, heads = ours_columns(values), values["heads"]
 

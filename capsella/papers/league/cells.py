@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capsella.evaluation import accuracy_interval, difference_interval, wilson_interval
+from capsella.evaluation import accuracy_interval, difference_interval
 from capsella.grid import Hits
 from capsella.papers.league.fields import Entrant
 from capsella.papers.league.measure import Speed
+from capsella.papers.league.ranks import FEWEST_SEEDS
 from capsella.papers.league.search import Chosen
 
 HEADS = (
-    *("parameters", "rate", "error, ours %", "rank", "gain over even, points", "changed images, ours %"),
-    *("rank, changed", "attacked, right %", "training, images/s", "ms an image", "memory MiB", "entropy"),
+    *("rate", "error, ours %", "rank", "seeds %", "training %"),
+    *("gain over even, points", "gain over CNN, points"),
+    *("changed images, ours %", "rank, changed"),
+    *("unattacked, right %", "attacked, right %", "entropy", "training, images/s", "ms an image", "memory MiB"),
 )
 
 
@@ -21,19 +24,19 @@ class Measured:
     """A row with all that was found of it.
 
     row: as it was registered. chosen: its learning rate, and the row as it was trained. head: what the changed images
-    are. runs: results of the seeds that did not diverge. changed: their tests on changed images. beside: as of
-    `measured`, of the first seed. speed: of that network. unfinished: whether the trainings ended while the networks
-    still learned. diverged: seeds without a result.
+    are. runs: results of the seeds that did not diverge. train_errors: theirs, of the last epoch, in per cent.
+    changed: their tests on changed images. beside: as of `measured`, of the first seed. speed: of that network.
+    diverged: seeds without a result.
     """
 
     row: Entrant
     chosen: Chosen
     head: str
     runs: list[dict[str, Any]]
+    train_errors: list[float]
     changed: list[dict[str, Any]]
     beside: Mapping[str, Any]
     speed: Speed | None
-    unfinished: bool
     diverged: tuple[int, ...] = ()
 
     @property
@@ -46,55 +49,79 @@ class Measured:
         """Whether all seeds reached the error at which they were to stop; so does what need not stop."""
         return not self.stops or all(run["training"]["stopped"]["reached"] for run in self.runs)
 
+    @property
+    def seed_errors(self) -> list[float]:
+        """Test errors of the seeds in per cent."""
+        return [run["test"]["error_percent"] for run in self.runs]
 
-def cells(one: Measured, even: Measured | None, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
-    """What `HEADS` names. even: the row that is the same with even couplings."""
+
+@dataclass(frozen=True)
+class Beside:
+    """What a row is held against. even: the row that is the same with even couplings. cnn: the CNN. Where there are."""
+
+    even: Measured | None
+    cnn: Measured | None
+
+
+def cells(one: Measured, against: Beside, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
+    """What `HEADS` names."""
     rate = f"{one.chosen.rate:g}" + (" (edge)" if one.chosen.at_edge else "")
     if not one.runs:
-        return ["–", rate, "diverged", *("–" for _ in HEADS[3:])]
+        return [rate, "diverged", *("–" for _ in HEADS[2:])]
     slug, beside = one.row.slug, one.beside
     state = "" if one.reached else " (not reached)"
-    state += " (still learning)" if one.unfinished else ""
     state += f" ({len(one.diverged)} of {len(one.diverged) + len(one.runs)} seeds diverged)" if one.diverged else ""
     changed = f"{error_cell(one.changed)} ({one.head}){state}" if one.changed else "–"
     entropy, speed = beside["coupling_entropy"], one.speed
     return [
-        f"{beside['parameters']:,}",
         rate,
         error_cell([run["test"] for run in one.runs]) + state,
         by_error.get(slug, "–"),
-        "–" if (gain := gain_over(one, even)) is None else gain_cell(gain),
+        ", ".join(f"{error:.2f}" for error in one.seed_errors),
+        ", ".join(f"{error:.1f}" for error in one.train_errors),
+        gain_cell(gain_over(one, against.even)),
+        gain_cell(gain_over(one, against.cnn)),
         changed,
         by_change.get(slug, "–"),
-        attack_cell(beside["attack"]),
+        f"{beside['attack']['clean_accuracy_percent']:.1f}",
+        f"{attacked_right(beside['attack']):.1f}" + (" (masked)" if beside["attack"]["masked"] else ""),
+        ", ".join(f"{layer:.3f}" for layer in entropy) or "–",
         "–" if speed is None else f"{speed.per_second:.0f}",
         "–" if speed is None else f"{speed.milliseconds:.2f}",
         f"{beside['step_memory_mib']:.0f}",
-        f"{entropy[-1]:.2f}" if entropy else "–",
     ]
 
 
-def gain_over(one: Measured, even: Measured | None) -> dict[str, Any] | None:
-    """How many points less error a row has than the same with even couplings; None where either has no equal part."""
-    if even is None or one.stops or not (one.runs and even.runs) or one.diverged or even.diverged:
+def gain_over(one: Measured, other: Measured | None) -> dict[str, Any] | None:
+    """How many points less error a row has than another, and what such a comparison finds four times in five.
+
+    None where the two have no equal part, or a seed alone.
+    """
+    if other is None or other is one or one.stops or one.diverged or other.diverged:
         return None
-    own, other = (Hits.of([run["test"] for run in row.runs]) for row in (one, even))
-    gain = difference_interval(own.right, other.right, own.groups)
-    return {"points": 100 * gain.estimate, "interval_95_points": [100 * gain.low, 100 * gain.high]}
+    if min(len(one.runs), len(other.runs)) < FEWEST_SEEDS:
+        return None
+    own, its = (Hits.of([run["test"] for run in row.runs]) for row in (one, other))
+    gain = difference_interval(own.right, its.right, own.groups)
+    return {
+        "points": 100 * gain.estimate,
+        "interval_95_points": [100 * gain.low, 100 * gain.high],
+        "detectable_points": 100 * gain.detectable,
+    }
 
 
-def gain_cell(gain: Mapping[str, Any]) -> str:
-    """Points, more than 0 where routing errs less, with their interval."""
+def gain_cell(gain: Mapping[str, Any] | None) -> str:
+    """Points, more than 0 where the row errs less, with their interval."""
+    if gain is None:
+        return "–"
     low, high = gain["interval_95_points"]
     return f"{gain['points']:.2f} [{low:.1f}, {high:.1f}]"
 
 
-def attack_cell(attack: Mapping[str, Any]) -> str:
-    """How many of the attacked images PGD leaves right, in per cent, with the interval over images."""
+def attacked_right(attack: Mapping[str, Any]) -> float:
+    """How many of the attacked images PGD leaves right, in per cent."""
     (share,) = next(curve["accuracy_percent"] for curve in attack["attacks"] if curve["attack"] == "PGD")
-    images = attack["options"]["images"]
-    low, high = wilson_interval(round(images * share / 100), images)
-    return f"{share:.1f} [{100 * low:.0f}, {100 * high:.0f}]" + (" (masked)" if attack["masked"] else "")
+    return float(share)
 
 
 def error_cell(tests: Sequence[Mapping[str, Any]]) -> str:

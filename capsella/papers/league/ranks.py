@@ -1,6 +1,9 @@
 """Ranks that say no more than was measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from scipy.stats import t
 
 from capsella.evaluation import difference_interval
 from capsella.grid import Hits
@@ -10,11 +13,11 @@ FEWEST_SEEDS = 2
 
 
 def ranks(rows: Mapping[str, Hits]) -> dict[str, str]:
-    """The places that each row may have, by its name, where the 95 % intervals of differences part rows.
+    """The places that each row may have, by its name, where differences part rows.
 
-    Two rows part where the interval of the difference of their accuracies, image by image and over seeds, does not hold
-    0. A row stands behind all that are better beyond that interval, and before all that are worse; between them it may
-    have any place. A row that parts from no other has no rank.
+    Two rows part where the difference of their accuracies, image by image and over seeds, is not by chance: by a t-test
+    at 5 %, for all pairs of rows together (Holm 1979). A row stands behind all that are better, and before all that are
+    worse; between them it may have any place. A row that parts from no other has no rank.
 
     rows: which test images each row's seeds have right; all of the same images.
 
@@ -26,11 +29,36 @@ def ranks(rows: Mapping[str, Hits]) -> dict[str, str]:
     {'a': '–', 'b': '–'}
     """
     rows = {name: own for name, own in rows.items() if len(own.right) >= FEWEST_SEEDS}
-    found = {}
-    for name, own in rows.items():
-        apart = [difference_interval(own.right, one.right, own.groups) for row, one in rows.items() if row != name]
-        best = 1 + sum(one.high < 0 for one in apart)
-        worst = len(rows) - sum(one.low > 0 for one in apart)
-        parts = any(one.high < 0 or one.low > 0 for one in apart)
-        found[name] = "–" if not parts else str(best) if best == worst else f"{best}–{worst}"
+    pairs = list(combinations(rows, 2))
+    differences = [difference_interval(rows[a].right, rows[b].right, rows[a].groups) for a, b in pairs]
+    tests = [2 * float(t.sf(abs(one.estimate) / one.standard_error, one.degrees)) for one in differences]
+    ahead = dict.fromkeys(rows, 0)
+    behind = dict(ahead)
+    for (a, b), one, parts in zip(pairs, differences, holm(tests), strict=True):
+        if parts:
+            better, worse = (a, b) if one.estimate > 0 else (b, a)
+            behind[better] += 1
+            ahead[worse] += 1
+    return {name: _places(1 + ahead[name], len(rows) - behind[name], len(rows)) for name in rows}
+
+
+def holm(tests: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Which of several tests are significant where all together err with a probability of `level` (Holm 1979).
+
+    >>> holm([0.04, 0.001, 0.02])
+    [True, True, True]
+    >>> holm([0.04, 0.001, 0.03])
+    [False, True, False]
+    """
+    found = [False] * len(tests)
+    for done, at in enumerate(sorted(range(len(tests)), key=tests.__getitem__)):
+        if tests[at] > level / (len(tests) - done):
+            break
+        found[at] = True
     return found
+
+
+def _places(best: int, worst: int, rows: int) -> str:
+    if (best, worst) == (1, rows):
+        return "–"
+    return str(best) if best == worst else f"{best}–{worst}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from capsella.cli.main import main
 from capsella.data import load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions
-from capsella.grid import Budget, Hits, hits_of
+from capsella.grid import Budget, Hits, Validated, hits_of
 from capsella.models import count_parameters
 from capsella.papers.league import fields, measure, search, table
 from capsella.papers.league.fields import FIELDS, OTHERS, Changed, Field, entrants, fields_on
@@ -78,11 +79,18 @@ def test_every_routing_by_its_name_and_all_else_alike(budget):
 
 
 def test_a_night_is_longer():
-    def seen(budget):
-        return [row.recipe.epochs * row.recipe.epoch_images for row in League(budget).rows]
+    def seen(budget, stops):
+        rows = [
+            row
+            for field, source in League(budget).fields
+            if field.stops == stops
+            for row in entrants(field, source, budget)
+        ]
+        return {row.recipe.epochs * row.recipe.epoch_images for row in rows}
 
-    assert all(night > 5 * small for small, night in zip(seen("small"), seen("night"), strict=True))
-    assert len(set(seen("night"))) == 1
+    for stops in (False, True):
+        (small,), (night,) = seen("small", stops), seen("night", stops)  # all rows alike
+        assert night > 5 * small
 
 
 def test_sources():
@@ -105,9 +113,40 @@ def test_ranks_stand_only_where_intervals_part():
     assert ranks(hits) == {"a": "1–2", "b": "1–2", "c": "3", "d": "4"}
     assert ranks({name: hits[name] for name in ("a", "b")}) == {"a": "–", "b": "–"}
     assert ranks({name: Hits(one.right[:1]) for name, one in hits.items()}) == {}  # one seed says nothing of others
+    # A hundred views of four toys are not four hundred images.
+    toys = np.repeat(np.arange(4), 100)
+    assert ranks({name: Hits(hits[name].right, toys) for name in "ac"}) == {"a": "–", "c": "–"}
     # Seeds that differ as much as rows do part nothing.
     apart = {"a": Hits(np.stack([right["a"], right["d"]])), "c": Hits(np.stack([right["c"], right["c"]]))}
     assert ranks(apart) == {"a": "–", "c": "–"}
+
+
+def test_a_hundred_equal_rows_do_not_part_by_their_number():
+    """Each pair by itself would part some of them."""
+    generator = np.random.default_rng(0)
+    alike = {str(row): Hits(generator.random((3, 500)) < 0.9) for row in range(20)}
+    assert set(ranks(alike).values()) == {"–"}
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("tried", "rate"),
+    [
+        ({1.0: (40, 30), 3.0: (39, 29)}, 3.0),
+        ({1.0: (40, 30), 3.0: (20, 31)}, 1.0),  # one split, however much, is not enough
+        ({0.5: (39, 28), 1.0: (40, 30), 3.0: (39, 29)}, 0.5),
+        ({1.0: (np.inf, 30), 3.0: (39, 29)}, 3.0),
+        ({1.0: (np.inf, np.inf), 3.0: (np.inf, np.inf)}, 1.0),
+    ],
+)
+def test_another_rate_must_be_better_on_every_split(tried, rate):
+    row = entrants(DIGITS, "digits", "small")[0]
+    row = dataclasses.replace(
+        row,
+        recipe=dataclasses.replace(row.recipe, optimizer=dataclasses.replace(row.recipe.optimizer, learning_rate=1.0)),
+    )
+    runs = {at: [Validated(Path(), float(error), 0.0, 1, 0.0) for error in errors] for at, errors in tried.items()}
+    assert search._chosen(row, runs).rate == rate
 
 
 @pytest.fixture
@@ -135,11 +174,11 @@ def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
     main(words)
     out = capsys.readouterr().out
     values = values_of(folder)
-    assert [row["label"] for row in values["rows"]] == [["digits", "self"], ["digits", "average pooling"]]
+    assert {tuple(row["label"]) for row in values["rows"]} == {("digits", "self"), ("digits", "average pooling")}
     for row in values["rows"]:
         assert [run["seed"] for run in row["runs"]] == [0, 1]
         tried = row["validation_errors_by_rate"]
-        assert {rate: len(errors) for rate, errors in tried.items()} == {"0.001": 3, "0.003": 3}
+        assert {rate: len(errors) for rate, errors in tried.items()} == dict.fromkeys(("0.001", "0.003"), search.SPLITS)
         assert row["rate"] in map(float, tried)
         assert row["training_images_per_second"] > 0
         assert len(row["changed"]) == 2
@@ -175,7 +214,8 @@ def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
         assert not tested
         assert not [*tmp_path.rglob("test.json"), *tmp_path.rglob("result.json")]
         for row, one in zip(rows, found, strict=True):
-            assert np.mean(one.tried[one.rate]) == min(np.mean(errors) for errors in one.tried.values())
+            usual, other = one.tried.values()
+            assert one.rate == list(one.tried)[all(a > b for a, b in zip(usual, other, strict=True))]
             assert row.recipe.stop_at_error is None
         chosen.extend(found)
         return found
@@ -190,8 +230,8 @@ def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
     values = league.run(tmp_path, (0,), "capsella table routings --budget small", QUIET)
     assert len(chosen) == len(tested) == 2
     short = [RunFolder(path.parent).read_config()[1] for path in tmp_path.glob("*split*/config.json")]
-    assert len(short) == 2 * 2 * 3
-    assert {recipe.data.split_seed for recipe in short} == {0, 1, 2}
+    assert len(short) == 2 * 2 * search.SPLITS
+    assert {recipe.data.split_seed for recipe in short} == set(range(search.SPLITS))
     assert {recipe.epochs for recipe in short} == {1}
     for row in values["rows"]:
         assert {run["recipe"]["data"]["validation"] for run in row["runs"]} == {search.LEFT_OUT}
@@ -219,9 +259,9 @@ def test_a_row_that_diverges_says_so(tmp_path, monkeypatch):
 
     monkeypatch.setattr("capsella.grid.run.train", diverge)
     values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0,), "c", QUIET)
-    assert [row["cells"][4] for row in values["rows"]][1] == "diverged"
-    assert values["rows"][0]["cells"][4] != "diverged"
-    assert values["rows"][1]["validation_errors_by_rate"] == {"0.001": ["diverged"] * 3}
+    assert [row["cells"][3] for row in values["rows"]][1] == "diverged"
+    assert values["rows"][0]["cells"][3] != "diverged"
+    assert values["rows"][1]["validation_errors_by_rate"] == {"0.001": ["diverged"] * search.SPLITS}
 
 
 @pytest.mark.usefixtures("tiny")
@@ -241,12 +281,13 @@ def test_a_seed_that_diverges_stands_in_the_cell_and_takes_the_rank(tmp_path, mo
     monkeypatch.setattr(search, "FACTORS", (1.0,))
     monkeypatch.setattr("capsella.grid.run.train", diverge)
     monkeypatch.setattr(table, "ranks", parted)
-    rows = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1, 2), "c", QUIET)["rows"]
+    values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1, 2), "c", QUIET)
+    rows = sorted(values["rows"], key=lambda row: row["label"], reverse=True)
     assert [row["diverged_seeds"] for row in rows] == [[], [1]]
-    assert [row["cells"][5] for row in rows] == ["1", "–"]
+    assert [row["cells"][4] for row in rows] == ["1", "–"]
     assert [row["gain_over_even"] for row in rows] == [None, None]
-    assert rows[1]["cells"][4].endswith("(1 of 3 seeds diverged)")
-    assert "diverged" not in rows[0]["cells"][4]
+    assert rows[1]["cells"][3].endswith("(1 of 3 seeds diverged)")
+    assert "diverged" not in rows[0]["cells"][3]
 
 
 @pytest.mark.usefixtures("tiny")
@@ -290,8 +331,10 @@ def test_what_routing_gains_over_even_couplings(tmp_path, monkeypatch):
     monkeypatch.setattr(fields, "OTHERS", {})
     monkeypatch.setattr(search, "FACTORS", (1.0,))
     values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1), "c", QUIET)
-    routed, even = values["rows"]
-    assert [row["label"][1] for row in values["rows"]] == ["heinsen", "heinsen, even"]
+    routed, even = sorted(values["rows"], key=lambda row: row["label"][1])
+    assert [row["label"][1] for row in (routed, even)] == ["heinsen", "heinsen, even"]
+    errors = [row["error"]["error_percent"] for row in values["rows"]]
+    assert errors == sorted(errors)
     hits = [np.stack([hits_of(run["test"]) for run in row["runs"]]).mean(0) for row in (routed, even)]
     assert routed["gain_over_even"]["points"] == pytest.approx(100 * (hits[0] - hits[1]).mean())
     low, high = routed["gain_over_even"]["interval_95_points"]
@@ -299,4 +342,5 @@ def test_what_routing_gains_over_even_couplings(tmp_path, monkeypatch):
     assert even["gain_over_even"] is None
     cells = dict(zip(values["heads"], routed["cells"], strict=True))
     assert cells["gain over even, points"] == f"{routed['gain_over_even']['points']:.2f} [{low:.1f}, {high:.1f}]"
-    assert [dict(zip(values["heads"], row["cells"], strict=True))["entropy"] == "1.00" for row in values["rows"]][1]
+    assert dict(zip(values["heads"], even["cells"], strict=True))["entropy"] == "1.000, 1.000"
+    assert routed["gain_over_even"]["detectable_points"] > 0
