@@ -36,6 +36,7 @@ the complete recipe of its row.
   `capsnet-mnist-best` has `--keep last` since a test error of 0.47 % (L032), `emnet-cells-best` has its 60 epochs since
   others were tested (L062).
 - **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
+  The league says after how many images its ranks hold.
 - **Speed.** The median over epochs of a training that may have shared its processor.
 
 | result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |

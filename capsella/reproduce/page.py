@@ -32,7 +32,8 @@ BUDGETS = {
     "small": "Every network is trained for minutes only, so no number here is to be held against a published one: each "
     "says so in its cell.",
     "night": "Trainings are shorter than the papers', and much longer than the small budget's. What differs "
-    "stands under each table. A network that still learned when its training ended says so in its cell.",
+    "stands under each table. A network that still learned when its training ended says so in its cell; not where its "
+    "rate fell to nothing along a cosine, which hides it.",
     "full": "Every network is trained as long as its recipe has it.",
 }
 
