@@ -1,6 +1,7 @@
 """One run from recipe to test error: trained where it is not, resumed where it was interrupted, tested once."""
 
 import base64
+import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,17 +11,17 @@ import numpy as np
 from jaxtyping import Bool
 from rich.console import Console
 
-from capsella.data import DataOptions, LabelledImages, Splits, load_data
+from capsella.data import DataOptions, LabelledImages, Splits, data_root, load_data
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Groups, evaluate
 from capsella.models import ImageClassifier
-from capsella.training import Machine, Recipe, Run, RunFolder, load_run, own_splits, resume, train
+from capsella.training import Machine, Recipe, Run, RunFolder, images_of, load_run, resume, train
 from capsella.training.command_line import command
 
 
 def finish_run(run: Run, *, progress: bool = True) -> tuple[Evaluation, Splits]:
     """Evaluate on the test images; writes test.json and result.json into the run's folder."""
-    splits = own_splits(run)
+    splits = images_of(RunFolder(run.folder), run.recipe.data, loaded_once(run.recipe.data))
     evaluation = evaluate(run.model, splits.test, progress=progress)
     files = RunFolder(run.folder)
     files.write("test", evaluation.to_dict())
@@ -123,11 +124,23 @@ def trained_run(recipe: Recipe, folder: Path, name: str, console: Console, machi
     files.check_recipe(recipe)
     if files.is_trained:
         return load_run(folder)
+    splits = loaded_once(recipe.data)
     if files.checkpoint.exists():
-        return resume(folder, console=console)
+        return resume(folder, console=console, splits=splits)
     with files.alone(machine):
         files.forget_start()
-    return train(recipe, folder, name=name, machine=machine, console=console)
+    return train(recipe, folder, name=name, machine=machine, console=console, splits=splits)
+
+
+def loaded_once(data: DataOptions) -> Splits | None:
+    """The images of a public set, kept in memory for the next run on them; None for one's own, which may change."""
+    return None if data.path is not None or data.laboratories else _loaded(data, data_root())
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(data: DataOptions, folder: Path) -> Splits:
+    """The images as `data` asks for them, from the data sets in `folder`."""
+    return load_data(data)
 
 
 def evaluated_again(
