@@ -6,6 +6,7 @@ guarded: a sum of zero is divided by, and the logarithm of zero is taken. `epsil
 
 import dataclasses
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -143,8 +144,26 @@ class PlainDynamicRouting(Routing):
         return v, c
 
 
+class _Windows(Routing):
+    """A routing whose windows are mixtures of their own: the types at one site compete."""
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        """Votes [b i j d] as those of one window."""
+        poses, a, R = self._procedure(votes[:, None, None], activations[:, None, None], **parameters)
+        return Routed(poses[:, 0], a[:, 0], R[:, 0, 0])
+
+    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """The formulas of `_procedure`, a line each."""
+        poses, a, _ = self._procedure(*plain_votes(conv), **parameters)
+        return conv.parents(poses, a)
+
+    @abstractmethod
+    def _procedure(self, V: Tensor, a_in: Tensor, **parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Votes [b s k m j d] → poses [b s j d], a [b s j], R [b s k m j]."""
+
+
 @dataclass(frozen=True)
-class PlainVariationalRouting(Routing):
+class PlainVariationalRouting(_Windows):
     """Ribeiro et al. 2020 with the formulas of `variational_routing`; the types at one site compete."""
 
     name: ClassVar[str] = "plain-variational"
@@ -159,17 +178,9 @@ class PlainVariationalRouting(Routing):
         """β of each parent type."""
         return {"bias": (types,)}
 
-    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """Votes [b i j d] as those of one window."""
-        m, a, R = self._procedure(votes[:, None, None], activations[:, None, None], **parameters)
-        return Routed(m[:, 0], a[:, 0], R[:, 0, 0])
-
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """The formulas, a line each."""
-        m, a, _ = self._procedure(*plain_votes(conv), **parameters)
-        return conv.parents(m, a)
-
-    def _procedure(self, V: Tensor, a_in: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _procedure(  # type: ignore[override]
+        self, V: Tensor, a_in: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Votes [b s k m j d] → m [b s j d], a [b s j], R [b s k m j]."""
         D = V.shape[5]
         R = torch.ones_like(V[..., 0]) / V.shape[4]
@@ -193,7 +204,7 @@ class PlainVariationalRouting(Routing):
 
 
 @dataclass(frozen=True)
-class PlainHeinsenRouting(Routing):
+class PlainHeinsenRouting(_Windows):
     """Heinsen 2019, Algorithm 1, with the formulas of `heinsen_routing`; the types at one site compete."""
 
     name: ClassVar[str] = "plain-heinsen"
@@ -205,17 +216,7 @@ class PlainHeinsenRouting(Routing):
         """β_use and β_ign [i j], and B [i j d]."""
         return {"beta_use": (children, types), "beta_ignore": (children, types), "bias": (children, types, pose)}
 
-    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
-        """Votes [b i j d] as those of one window."""
-        mu, a, R = self._procedure(votes[:, None, None], activations[:, None, None], **parameters)
-        return Routed(mu[:, 0], a[:, 0], R[:, 0, 0])
-
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """Algorithm 1, a line each."""
-        mu, a, _ = self._procedure(*plain_votes(conv), **parameters)
-        return conv.parents(mu, a)
-
-    def _procedure(
+    def _procedure(  # type: ignore[override]
         self, V: Tensor, a_in: Tensor, beta_use: Tensor, beta_ignore: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Votes [b s k m j d] → μ [b s j d], a [b s j], R [b s k m j]."""
