@@ -15,6 +15,15 @@ from capsella.grid.grid import (
     rate_at,
     tested_or_diverged,
 )
-from capsella.grid.run import Hits, evaluated_again, evaluated_on, finish_run, hits_of, result_of, trained_run
+from capsella.grid.run import (
+    Hits,
+    evaluated_again,
+    evaluated_on,
+    finish_run,
+    hits_of,
+    loaded_once,
+    result_of,
+    trained_run,
+)
 from capsella.grid.task import Task, each
 from capsella.grid.unfinished import still_falls, still_learned

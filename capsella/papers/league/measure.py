@@ -15,6 +15,7 @@ from capsella.data import ImageSet, batches, evenly, load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
+from capsella.grid import loaded_once
 from capsella.losses import total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
 from capsella.models.inference import inference
@@ -44,7 +45,8 @@ def measured(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]
     wanted = json.loads(json.dumps({**asdict(options), "images": attacked}))
     if not path.exists():
         loaded = load_run(run)
-        model, images = loaded.model, single_images(load_data(loaded.recipe.data).test, "attacks")
+        data = loaded.recipe.data
+        model, images = loaded.model, single_images((loaded_once(data) or load_data(data)).test, "attacks")
         shown = images.subset(evenly(len(images), attacked))
         under_attack = attack_networks({"network": model}, shown, options)["network"]
         values = {
