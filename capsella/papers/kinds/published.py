@@ -169,16 +169,8 @@ def table_values(
     for row in rows:
         if len(row["cells"]) != len(heads):
             raise ValueError(f"cells: must be {len(heads)}, one for each of {heads}, got {row['cells']}")
-    return {
-        "title": title,
-        "note": note,
-        "measured": measured,
-        "command": command,
-        "heads": heads,
-        "labels": len(labels),
-        **({"mark": mark} if mark else {}),
-        "rows": list(rows),
-    }
+    values = {"title": title, "note": note, "measured": measured, "command": command, "heads": heads}
+    return {**values, "labels": len(labels), **({"mark": mark} if mark else {}), "rows": list(rows)}
 
 
 def draw_table(values: dict[str, Any]) -> Table:
