@@ -110,6 +110,7 @@ def uneven(tiny, monkeypatch):
 
     monkeypatch.setattr(training_loop.Trainer, "load", staticmethod(load_uneven))
     monkeypatch.setattr("capsella.training.images.load_data", load_uneven)
+    monkeypatch.setattr("capsella.grid.run.loaded_once", lambda data: None)
     return tiny
 
 
