@@ -41,7 +41,8 @@ NOTE = (
     "training images. No interval covers the choice of the rate. In this table test images choose nothing, but those "
     "of familiar elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of "
     "its activations, so ranks are of whole networks. A gain over even is of the routing alone: points of error less "
-    "than the same network with couplings that are even and stay so; each by itself. Options were not searched; those "
+    "than the same network with couplings that are even and stay so; each by itself, and twins may have other "
+    "rates. Options were not searched; those "
     "of EM and variational routing were set beforehand by training errors on smallNORB, since with their papers' own "
     "they learn slowly here. Inverted attention routes one layer after the other; cluster routing has a geometry of "
     "its own; random couplings are one draw. **Intervals**, in brackets: 95 %, over test images and seeds; over toys "
@@ -49,8 +50,9 @@ NOTE = (
     "that part rows, all pairs of a set of images together (Holm 1979). Training: the last epoch's error, on changed "
     "images. **Beside**, of the first seed: how many of the test images that were attacked are right before and after "
     "PGD at ε = 0.03, without an interval; entropy of the couplings of each layer, 1 where all are even (of "
-    "self-attention without its learned part); forward, loss and backward of 32 images in float32, all networks timed "
-    "in turn, by C++ kernels for dynamic, EM, variational and Heinsen routing and by PyTorch for the others; what such "
+    "self-attention without its learned part); forward, loss and backward of 32 images in float32 (EM's votes as it "
+    "was trained), all networks timed in turn, by C++ kernels for dynamic, EM, "
+    "variational and Heinsen routing and by PyTorch for the others; what such "
     "a step keeps for its backward pass."
 )
 
