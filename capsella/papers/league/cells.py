@@ -26,7 +26,8 @@ class Measured:
     row: as it was registered. chosen: its learning rate, and the row as it was trained. head: what the changed images
     are. runs: results of the seeds that did not diverge. train_errors: theirs, of the last epoch, in per cent.
     changed: their tests on changed images. beside: as of `measured`, of the first seed. speed: of that network.
-    diverged: seeds without a result.
+    diverged: seeds without a result. even: results of the same network with even couplings, trained at the rate of this
+    row; nothing where there is no such network, or one of its seeds diverged.
     """
 
     row: Entrant
@@ -38,6 +39,7 @@ class Measured:
     beside: Mapping[str, Any]
     speed: Speed | None
     diverged: tuple[int, ...] = ()
+    even: Sequence[Mapping[str, Any]] = ()
 
     @property
     def stops(self) -> bool:
@@ -55,15 +57,7 @@ class Measured:
         return [run["test"]["error_percent"] for run in self.runs]
 
 
-@dataclass(frozen=True)
-class Beside:
-    """What a row is held against. even: the row that is the same with even couplings. cnn: the CNN. Where there are."""
-
-    even: Measured | None
-    cnn: Measured | None
-
-
-def cells(one: Measured, against: Beside, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
+def cells(one: Measured, cnn: Measured | None, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
     """What `HEADS` names."""
     rate = f"{one.chosen.rate:g}" + (" (edge)" if one.chosen.at_edge else "")
     if not one.runs:
@@ -79,8 +73,8 @@ def cells(one: Measured, against: Beside, by_error: Mapping[str, str], by_change
         by_error.get(slug, "–"),
         ", ".join(f"{error:.2f}" for error in one.seed_errors),
         ", ".join(f"{error:.1f}" for error in one.train_errors),
-        gain_cell(gain_over(one, against.even)),
-        gain_cell(gain_over(one, against.cnn)),
+        gain_cell(gain_over_even(one)),
+        gain_cell(gain_over_cnn(one, cnn)),
         changed,
         by_change.get(slug, "–"),
         f"{beside['attack']['clean_accuracy_percent']:.1f}",
@@ -92,16 +86,24 @@ def cells(one: Measured, against: Beside, by_error: Mapping[str, str], by_change
     ]
 
 
-def gain_over(one: Measured, other: Measured | None) -> dict[str, Any] | None:
-    """How many points less error a row has than another, and what such a comparison finds four times in five.
+def gain_over_even(one: Measured) -> dict[str, Any] | None:
+    """What routing brings: the gain over the same network, at the same rate, with couplings that stay even."""
+    return _gain(one, one.even)
+
+
+def gain_over_cnn(one: Measured, cnn: Measured | None) -> dict[str, Any] | None:
+    """What the whole network brings, at the rate of each."""
+    return None if cnn is None or cnn is one or cnn.diverged else _gain(one, cnn.runs)
+
+
+def _gain(one: Measured, others: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """How many points less error a row has than other runs, and what such a comparison finds four times in five.
 
     None where the two have no equal part, or a seed alone.
     """
-    if other is None or other is one or one.stops or one.diverged or other.diverged:
+    if one.stops or one.diverged or min(len(one.runs), len(others)) < FEWEST_SEEDS:
         return None
-    if min(len(one.runs), len(other.runs)) < FEWEST_SEEDS:
-        return None
-    own, its = (Hits.of([run["test"] for run in row.runs]) for row in (one, other))
+    own, its = (Hits.of([run["test"] for run in runs]) for runs in (one.runs, others))
     gain = difference_interval(own.right, its.right, own.groups)
     return {
         "points": 100 * gain.estimate,

@@ -31,6 +31,8 @@ SMALL_STOPPED = Budget(epochs=6, epoch_images=640, batch_size=32, validation_per
 NIGHT = Budget(
     epochs=10, epoch_images=8_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
 )
+HALF_NIGHT = replace(NIGHT, epoch_images=4_000)
+"""For images that networks have nearly learned by then."""
 NIGHT_STOPPED = Budget(
     epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"
 )
@@ -96,8 +98,14 @@ FIELDS = (
         "smallNORB, a third of the elevations", "league-elevation", ("smallnorb-jpeg-poses",),
         Changed("novel elevations", _novel), stops=True, budgets={"small": SMALL_STOPPED, "night": NIGHT_STOPPED},
     ),
-    Field("MNIST", "league-digits", ("mnist40",), Changed("affine digits", _affine)),
-    Field("blood cells", "league-cells", ("pbc",), Changed("another laboratory", _elsewhere)),
+    Field(
+        "MNIST", "league-digits", ("mnist40",),
+        Changed("affine digits", _affine), budgets={"small": SMALL, "night": HALF_NIGHT},
+    ),
+    Field(
+        "blood cells", "league-cells", ("pbc",),
+        Changed("another laboratory", _elsewhere), budgets={"small": SMALL, "night": HALF_NIGHT},
+    ),
     Field("CIFAR-10", "league-photographs", ("cifar10", "cifar10-jpeg")),
 )  # fmt: skip
 SOURCE_OF = {"mnist": "mnist40"}

@@ -39,6 +39,13 @@ class Chosen:
         return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
 
 
+def whole(row: Entrant, rate: float) -> Entrant:
+    """The row as it is trained at a rate that was chosen: on nearly all training images, for the whole length."""
+    best = at_rate(row, rate)
+    data = replace(best.recipe.data, group=None, validation=LEFT_OUT)
+    return cast(Entrant, replace(best, recipe=replace(best.recipe, data=data)))
+
+
 def choose_rates(rows: Sequence[Entrant], seed: int, grid: Grid) -> list[Chosen]:
     """Train every row shortly with every rate on every split, and test nothing; a training may diverge."""
     tried = [(row, rate_at(row.recipe, factor), split) for row in rows for factor in FACTORS for split in range(SPLITS)]
@@ -68,7 +75,5 @@ def _chosen(row: Entrant, runs: Mapping[float, Sequence[Validated]]) -> Chosen:
     own = runs[rate_at(row.recipe, 1.0)]
     better = [rate for rate in runs if all(one.error < usual.error for one, usual in zip(runs[rate], own, strict=True))]
     rate = min(better, key=rank, default=rate_at(row.recipe, 1.0))
-    best = at_rate(row, rate)
-    data = replace(best.recipe.data, group=None, validation=LEFT_OUT)
     errors = {rate: tuple(run.error for run in of_rate) for rate, of_rate in runs.items()}
-    return Chosen(errors, rate, cast(Entrant, replace(best, recipe=replace(best.recipe, data=data))))
+    return Chosen(errors, rate, whole(row, rate))

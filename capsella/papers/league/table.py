@@ -22,11 +22,11 @@ from capsella.grid import (
     result_of,
 )
 from capsella.papers.kinds.published import hardware_of, table_values
-from capsella.papers.league.cells import HEADS, Beside, Measured, cells, gain_over, sure_error
+from capsella.papers.league.cells import HEADS, Measured, cells, gain_over_cnn, gain_over_even, sure_error
 from capsella.papers.league.fields import FIELDS, STOPS, Entrant, Field, entrants, fields_on
 from capsella.papers.league.measure import measured, speeds
 from capsella.papers.league.ranks import ranks
-from capsella.papers.league.search import Chosen, choose_rates
+from capsella.papers.league.search import Chosen, choose_rates, whole
 from capsella.training import RunFolder
 
 EPSILON = 0.03
@@ -41,8 +41,8 @@ NOTE = (
     "training images. No interval covers the choice of the rate. In this table test images choose nothing, but those "
     "of familiar elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of "
     "its activations, so ranks are of whole networks. A gain over even is of the routing alone: points of error less "
-    "than the same network with couplings that are even and stay so; each by itself, and twins may have other "
-    "rates. Options were not searched; those "
+    "than the same network, trained at the same rate, with couplings that are even and stay so; each by itself. "
+    "Options were not searched; those "
     "of EM and variational routing were set beforehand by training errors on smallNORB, since with their papers' own "
     "they learn slowly here. Inverted attention routes one layer after the other; cluster routing has a geometry of "
     "its own; random couplings are one draw. **Intervals**, in brackets: 95 %, over test images and seeds; over toys "
@@ -153,10 +153,11 @@ class _Held:
         chosen = [self._stopped(one) for one in choose_rates(self.rows, seeds[0], grid)]
         self.console.print("trainings at those rates:")
         trained: list[Runs] = grid.validated([one.row for one in chosen], seeds)
-        whole = [{seed: run for seed, run in runs.items() if np.isfinite(run.error)} for runs in trained]
-        results = [self._tested(one, runs) for one, runs in zip(chosen, whole, strict=True)]
-        changed = [self._changed(runs) for runs in whole]
-        first = {row.slug: _folders(runs)[0] for row, runs in zip(self.rows, whole, strict=True) if runs}
+        even = self._even(chosen, grid, seeds)
+        sound = [_sound(runs) for runs in trained]
+        results = [self._tested(one.row, runs) for one, runs in zip(chosen, sound, strict=True)]
+        changed = [self._changed(runs) for runs in sound]
+        first = {row.slug: _folders(runs)[0] for row, runs in zip(self.rows, sound, strict=True) if runs}
         options, images = ATTACKS.get(self.budget, USUAL_ATTACK)
         beside = {slug: measured(run, options, images) for slug, run in first.items()}
         data = self.rows[0].recipe.data
@@ -171,8 +172,9 @@ class _Held:
                 changed=changed[n],
                 beside=beside.get(row.slug, {}),
                 speed=speed.get(row.slug),
-                diverged=tuple(seed for seed in trained[n] if seed not in whole[n]),
-                train_errors=[_train_error(run) for run in _folders(whole[n])],
+                diverged=tuple(seed for seed in trained[n] if seed not in sound[n]),
+                train_errors=[_train_error(run) for run in _folders(sound[n])],
+                even=self._tested(*even[row.slug]) if row.slug in even else (),
             )
             for n, row in enumerate(self.rows)
         ]
@@ -184,10 +186,30 @@ class _Held:
         recipe = replace(one.row.recipe, stop_at_error=STOPS[self.budget], stop_on="test")
         return replace(one, row=replace(one.row, slug=f"{one.row.slug}-stopped", recipe=recipe))
 
-    def _tested(self, one: Chosen, runs: Runs) -> list[dict[str, Any]]:
+    def _even(self, chosen: Sequence[Chosen], grid: Grid, seeds: Sequence[int]) -> dict[str, tuple[Entrant, Runs]]:
+        """By the routing's row: the same with even couplings at the rate of that row, where no seed diverged.
+
+        Where both rows chose one rate, these runs are there already. Networks that stop at an error have no gain.
+        """
+        if self.field.stops:
+            return {}
+        by_slug = {row.slug: row for row in self.rows}
+        evens = {
+            row.slug: whole(by_slug[row.even], one.rate)
+            for row, one in zip(self.rows, chosen, strict=True)
+            if row.even is not None and row.even in by_slug
+        }
+        trained = grid.validated(list(evens.values()), seeds)
+        return {
+            slug: (even, runs)
+            for (slug, even), runs in zip(evens.items(), trained, strict=True)
+            if _sound(runs) == runs
+        }
+
+    def _tested(self, row: Entrant, runs: Runs) -> list[dict[str, Any]]:
         """The results of the seeds that did not diverge."""
         return [
-            result_of(replace(one.row.recipe, seed=seed), run.folder, one.row.recipe_name, self.console)
+            result_of(replace(row.recipe, seed=seed), run.folder, row.recipe_name, self.console)
             for seed, run in runs.items()
         ]
 
@@ -197,6 +219,11 @@ class _Held:
             return []
         data: DataOptions = self.rows[0].recipe.data
         return [evaluated_on(run, "changed", lambda: changed.images(data)) for run in _folders(runs)]
+
+
+def _sound(runs: Runs) -> Runs:
+    """Those that did not diverge."""
+    return {seed: run for seed, run in runs.items() if np.isfinite(run.error)}
 
 
 def _folders(runs: Runs) -> list[Path]:
@@ -213,20 +240,21 @@ def _values(found: Sequence[Measured]) -> list[dict[str, Any]]:
     sound = {one.row.slug: one for one in found if one.runs and not one.diverged}
     by_error = ranks({slug: _hits(one.runs) for slug, one in sound.items() if not one.stops})
     by_change = ranks({slug: _hits(one.changed, "") for slug, one in sound.items() if one.changed and one.reached})
-    by_slug = {one.row.slug: one for one in found}
     cnn = next((one for one in found if one.row.label[1] == "CNN"), None)
     order = sorted(found, key=lambda one: float(np.mean(one.seed_errors)) if one.runs else np.inf)
-    return [_row(one, Beside(by_slug.get(one.row.even or ""), cnn), by_error, by_change) for one in order]
+    return [_row(one, cnn, by_error, by_change) for one in order]
 
 
-def _row(one: Measured, against: Beside, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> dict[str, Any]:
+def _row(
+    one: Measured, cnn: Measured | None, by_error: Mapping[str, str], by_change: Mapping[str, str]
+) -> dict[str, Any]:
     """As the JSON holds it."""
     tried = {
         f"{rate:g}": [error if np.isfinite(error) else "diverged" for error in errors]
         for rate, errors in one.chosen.tried.items()
     }
     return {
-        "cells": [*one.row.label, *cells(one, against, by_error, by_change)],
+        "cells": [*one.row.label, *cells(one, cnn, by_error, by_change)],
         "slugs": [one.row.slug] * 2,
         "label": list(one.row.label),
         "rate": one.chosen.rate,
@@ -235,8 +263,8 @@ def _row(one: Measured, against: Beside, by_error: Mapping[str, str], by_change:
         "error": sure_error(_hits(one.runs)) if one.runs else None,
         "rank": by_error.get(one.row.slug),
         "train_errors_percent": one.train_errors,
-        "gain_over_even": gain_over(one, against.even),
-        "gain_over_cnn": gain_over(one, against.cnn),
+        "gain_over_even": gain_over_even(one),
+        "gain_over_cnn": gain_over_cnn(one, cnn),
         "changed_error": sure_error(_hits(one.changed, "")) if one.changed else None,
         "changed_rank": by_change.get(one.row.slug),
         "milliseconds": one.speed.milliseconds if one.speed else None,
@@ -244,6 +272,7 @@ def _row(one: Measured, against: Beside, by_error: Mapping[str, str], by_change:
         "beside": one.beside,
         "changed": one.changed,
         "runs": one.runs,
+        "even_runs": list(one.even),
     }
 
 

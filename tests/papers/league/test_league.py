@@ -344,3 +344,23 @@ def test_what_routing_gains_over_even_couplings(tmp_path, monkeypatch):
     assert cells["gain over even, points"] == f"{routed['gain_over_even']['points']:.2f} [{low:.1f}, {high:.1f}]"
     assert dict(zip(values["heads"], even["cells"], strict=True))["entropy"] == "1.000, 1.000"
     assert routed["gain_over_even"]["detectable_points"] > 0
+
+
+@pytest.mark.usefixtures("tiny")
+def test_gains_over_even_couplings_are_at_the_rate_of_the_row(tmp_path, monkeypatch):
+    """The even row stands in the table at the rate that it chose; the gain is over that network at the routed row's."""
+    monkeypatch.setattr(fields, "ROUTINGS", {"heinsen": ROUTINGS["heinsen"]})
+    monkeypatch.setattr(fields, "OTHERS", {})
+
+    def chosen(rows, seed, grid):
+        rates = {row.slug: search.rate_at(row.recipe, 1.0 if row.even else 3.0) for row in rows}
+        return [search.Chosen({}, rates[row.slug], search.whole(row, rates[row.slug])) for row in rows]
+
+    monkeypatch.setattr(table, "choose_rates", chosen)
+    values = League("small", ((DIGITS, "digits"),)).run(tmp_path, (0, 1), "c", QUIET)
+    routed, even = sorted(values["rows"], key=lambda row: row["label"][1])
+    assert {run["recipe"]["optimizer"]["learning_rate"] for run in routed["even_runs"]} == {routed["rate"]}
+    assert {run["recipe"]["optimizer"]["learning_rate"] for run in even["runs"]} == {3 * routed["rate"]}
+    assert [run["recipe"]["model"] for run in routed["even_runs"]] == [run["recipe"]["model"] for run in even["runs"]]
+    own, its = (np.stack([hits_of(run["test"]) for run in routed[key]]).mean(0) for key in ("runs", "even_runs"))
+    assert routed["gain_over_even"]["points"] == pytest.approx(100 * (own - its).mean())
