@@ -98,6 +98,23 @@ using DynamicForward = void(const Conv&, const DynamicOptions&, const DynamicInp
 using DynamicBackward = void(const Conv&, const DynamicOptions&, const DynamicInputs&, const float* sums,
                              const float* grad_poses, const float* grad_activations, DynamicGradients, int threads);
 
+// poses [b h w c_in p], weight [(k) c_in c_out q e], vote_offset [h w d] or null: what makes votes V_ij.
+struct VoteInputs {
+  const float *poses, *weight, *vote_offset;
+};
+
+struct VoteGradients {
+  float *poses, *weight;
+};
+
+// Of every window n. weights [n i c_out], sums [n c_out d] = sum_i weights_ij V_ij.
+using VoteSums = void(const Conv&, const VoteInputs&, const float* weights, float* sums, int threads);
+// poses [n c_out d] of parents, agreements [n i c_out] = V_ij · poses_j.
+using VoteAgreements = void(const Conv&, const VoteInputs&, const float* poses, float* agreements, int threads);
+// Of sum_nij weights_ij V_ij · poses_j.
+using VoteDerivatives = void(const Conv&, const VoteInputs&, const float* weights, const float* poses, VoteGradients,
+                             int threads);
+
 struct Kernels {
   const char* name;
   MixtureForward<EMOptions>* em_forward;
@@ -108,6 +125,9 @@ struct Kernels {
   MixtureBackward<HeinsenOptions>* heinsen_backward;
   DynamicForward* dynamic_forward;
   DynamicBackward* dynamic_backward;
+  VoteSums* vote_sums;
+  VoteAgreements* vote_agreements;
+  VoteDerivatives* vote_gradients;
 };
 
 namespace baseline { extern const Kernels kernels; }

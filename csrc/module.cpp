@@ -177,6 +177,17 @@ struct DynamicGradientArrays {
   }
 };
 
+struct VoteInputArrays {
+  Input poses, weight;
+  std::optional<Input> vote_offset;
+
+  VoteInputs of(const Conv& conv) const {
+    return {checked("poses", poses, conv.grid_children() * conv.p()),
+            checked("weight", weight, conv.weights() * conv.c_out * conv.q * conv.e),
+            checked("vote_offset", vote_offset, conv.positions() * conv.d())};
+  }
+};
+
 // A Python class whose keyword arguments are the members of an aggregate, in its order.
 template <class Struct, class... Members, class... Names>
 void bind_struct(nb::module_& m, const char* name, Names... names) {
@@ -272,6 +283,42 @@ void bind_dynamic(nb::module_& m) {
         "conv"_a, "options"_a, "inputs"_a, "sums"_a, "grad_poses"_a, "grad_activations"_a, "gradients"_a, "threads"_a);
 }
 
+void bind_votes(nb::module_& m) {
+  using Array = std::optional<Input>;
+  bind_struct<VoteInputArrays, Input, Input, Array>(m, "VoteInputs", "poses"_a, "weight"_a, "vote_offset"_a.none());
+  m.def("vote_sums",
+        [](const Conv& conv, const VoteInputArrays& inputs, Input weights, Output sums, int threads) {
+          const VoteInputs in = inputs.of(conv);
+          const float* given = checked("weights", weights, conv.windows() * conv.children() * conv.c_out);
+          float* out = checked("sums", sums, conv.parents() * conv.d());
+          nb::gil_scoped_release release;
+          chosen->vote_sums(conv, in, given, out, threads);
+        },
+        "conv"_a, "inputs"_a, "weights"_a, "sums"_a, "threads"_a);
+  m.def("vote_agreements",
+        [](const Conv& conv, const VoteInputArrays& inputs, Input poses, Output agreements, int threads) {
+          const VoteInputs in = inputs.of(conv);
+          const float* given = checked("poses", poses, conv.parents() * conv.d());
+          float* out = checked("agreements", agreements, conv.windows() * conv.children() * conv.c_out);
+          nb::gil_scoped_release release;
+          chosen->vote_agreements(conv, in, given, out, threads);
+        },
+        "conv"_a, "inputs"_a, "poses"_a, "agreements"_a, "threads"_a);
+  m.def("vote_gradients",
+        [](const Conv& conv, const VoteInputArrays& inputs, Input weights, Input poses, Output grad_poses,
+           Output grad_weight, int threads) {
+          const VoteInputs in = inputs.of(conv);
+          const float* of_votes = checked("weights", weights, conv.windows() * conv.children() * conv.c_out);
+          const float* parents = checked("poses", poses, conv.parents() * conv.d());
+          const VoteGradients out{
+              checked("gradient of poses", grad_poses, conv.grid_children() * conv.p()),
+              checked("gradient of weight", grad_weight, conv.weights() * conv.c_out * conv.q * conv.e)};
+          nb::gil_scoped_release release;
+          chosen->vote_gradients(conv, in, of_votes, parents, out, threads);
+        },
+        "conv"_a, "inputs"_a, "weights"_a, "poses"_a, "grad_poses"_a, "grad_weight"_a, "threads"_a);
+}
+
 }  // namespace
 
 NB_MODULE(kernels, m) {
@@ -285,4 +332,5 @@ NB_MODULE(kernels, m) {
       "kernel_width"_a, "stride_height"_a, "stride_width"_a, "r"_a, "q"_a, "e"_a, "tied"_a);
   bind_mixtures(m);
   bind_dynamic(m);
+  bind_votes(m);
 }

@@ -14,10 +14,15 @@ MixtureForward<HeinsenOptions> heinsen_forward;
 MixtureBackward<HeinsenOptions> heinsen_backward;
 DynamicForward dynamic_forward;
 DynamicBackward dynamic_backward;
+VoteSums vote_sums;
+VoteAgreements vote_agreements;
+VoteDerivatives vote_gradients;
 
 const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward,       em_backward,
                          variational_forward,         variational_backward,
                          heinsen_forward,             heinsen_backward,
-                         dynamic_forward,             dynamic_backward};
+                         dynamic_forward,             dynamic_backward,
+                         vote_sums,                   vote_agreements,
+                         vote_gradients};
 
 }  // namespace capsella::CAPSELLA_ISA

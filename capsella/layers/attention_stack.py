@@ -9,7 +9,7 @@ from torch import nn
 
 from capsella.errors import require
 from capsella.layers.convolution import CapsuleConv2d, PoseKind
-from capsella.routing import InvertedAttentionRouting, RoutingTrace, attend, capsule_votes
+from capsella.routing import InvertedAttentionRouting, RoutingTrace
 from capsella.routing.recording import new_trace
 from capsella.types import Capsules
 
@@ -51,9 +51,8 @@ class AttentionCapsules(CapsuleConv2d):
         options = cast(InvertedAttentionRouting, self.routing)
         with torch.autocast(children.poses.device.type, enabled=False):
             conv = self.conv_of(children)
-            votes, _ = capsule_votes(conv)
             before = None if parents is None else parents.poses.reshape(conv.sizes.n, conv.sizes.c_out, conv.sizes.d)
-            routed = attend(votes, before, **self.routing_parameters, backend=options.backend)
+            routed = options.round(conv, before, **self.routing_parameters)
         if trace is not None:
             trace.add(routed.couplings, routed.poses, routed.activations)
         return conv.parents(routed.poses, routed.activations)

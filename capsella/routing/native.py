@@ -59,21 +59,21 @@ def register_kernel(
         filled = empty_gradients(*values)
         getattr(kernels, f"{name}_backward")(
             *_arguments(call(*values), options, inputs),
-            **keep(_arrays(**dict(zip(kept, given, strict=True)))),
-            **_arrays(**{"grad_poses": grad_poses, f"grad_{second}": grad_second}),
+            **keep(arrays(**dict(zip(kept, given, strict=True)))),
+            **arrays(**{"grad_poses": grad_poses, f"grad_{second}": grad_second}),
             gradients=gradients(**filled),
             threads=torch.get_num_threads(),
         )
         return list(filled.values())
 
     results = ", ".join(["Tensor"] * (2 + len(kept)))
-    operator = _operator(
+    operator = define_operator(
         f"{name}_capsule_conv",
         f"({schema}) -> ({results})",
         forward,
         lambda *values: tuple(empty_result(call(*values)).values()),
     )
-    backward_operator = _operator(
+    backward_operator = define_operator(
         f"{name}_capsule_conv_backward",
         f"(Tensor grad_poses, Tensor grad_{second}, Tensor[] kept, {schema}) -> Tensor[]",
         backward,
@@ -102,7 +102,7 @@ def register_kernel(
     return operator
 
 
-def _operator(name: str, schema: str, run: Callable[..., Any], empty: Callable[..., Any]) -> Any:
+def define_operator(name: str, schema: str, run: Callable[..., Any], empty: Callable[..., Any]) -> Any:
     """The operator `capsella::NAME` on the CPU; `empty` makes its results for shapes alone.
 
     Not by `torch.library.custom_op`, whose first call imports PyTorch's compiler, for more than a second.
@@ -117,12 +117,18 @@ def _operator(name: str, schema: str, run: Callable[..., Any], empty: Callable[.
 def _arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:
     """A `Call` as the kernels take it: its `Conv`, its options and its inputs, of the classes of csrc/module.cpp."""
     values = call._asdict()
-    sizes = ConvSizes._make(values.pop("sizes"))._asdict()
+    conv = conv_of_sizes(values.pop("sizes"))
     tensors = {name: value for name, value in values.items() if value is None or isinstance(value, Tensor)}
     numbers = {name: value for name, value in values.items() if name not in tensors}
-    return kernels.Conv(**{**sizes, "tied": bool(sizes["tied"])}), options(**numbers), inputs(**_arrays(**tensors))
+    return conv, options(**numbers), inputs(**arrays(**tensors))
 
 
-def _arrays(**tensors: Tensor | None) -> dict[str, Any]:
+def conv_of_sizes(sizes: Sequence[int]) -> Any:
+    """`Conv` of csrc/kernels.h, from a `ConvSizes` as an operator takes it."""
+    named = ConvSizes._make(sizes)._asdict()
+    return kernels.Conv(**{**named, "tied": bool(named["tied"])})
+
+
+def arrays(**tensors: Tensor | None) -> dict[str, Any]:
     """Contiguous, and outside of autograd, which will not hand over an array of a tensor it follows."""
     return {name: None if tensor is None else tensor.detach().contiguous() for name, tensor in tensors.items()}

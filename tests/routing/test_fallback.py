@@ -121,10 +121,12 @@ def test_nothing_is_said_where_eager_was_asked_for_or_no_kernel_exists(routing):
 
 
 @pytest.mark.usefixtures("not_built")
-def test_nothing_is_said_of_self_attention():
+def test_what_is_said_of_a_routing_by_products():
     with heard() as texts:
         layer(SelfAttentionRouting())(children())
-    assert texts == []
+        layer(SelfAttentionRouting(backend="eager"))(children())
+    (text,) = texts
+    assert text.startswith("self-attention routing runs in PyTorch, three times slower: backend")
 
 
 @pytest.mark.usefixtures("not_built")

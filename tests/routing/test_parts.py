@@ -19,7 +19,7 @@ from capsella.types import Capsules
 from tests.routing.helpers import assert_close, same_bits
 
 TYPES, POSE, GRID = 3, 4, 6
-ROUTINGS: tuple[Routing, ...] = (SelfRouting(), SelfAttentionRouting())
+ROUTINGS: tuple[Routing, ...] = (SelfRouting(backend="eager"), SelfAttentionRouting(backend="eager"))
 
 
 def conv(routing: Routing) -> nn.Module:

@@ -1,5 +1,6 @@
 """Inverted dot-product attention routing (Tsai, Srivastava, Goh, Salakhutdinov 2020, arXiv 2002.04764)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,11 +10,13 @@ from torch import Tensor
 
 from capsella.errors import at_least
 from capsella.routing.backends import Backend, choose_backend
-from capsella.routing.base import ActivationKind, Routed, Routing, register_routing
+from capsella.routing.base import ActivationKind, Routed, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
-from capsella.routing.inverted_attention.eager import attend_eager
+from capsella.routing.convolution import CapsuleConv, capsule_votes
+from capsella.routing.inverted_attention.eager import attend_by_products, attend_eager
 from capsella.routing.inverted_attention.reference import attend_reference
 from capsella.routing.recording import new_trace
+from capsella.routing.votes import FusedVotes, ProductRouting, Votes
 
 BACKENDS = {"eager": attend_eager, "reference": attend_reference}
 
@@ -48,8 +51,7 @@ def attend(
     batch, _, parents, d = votes.shape
     if poses is not None:
         check_shape("poses", poses, (batch, parents, d), "[b j d]")
-    check_shape("scale", scale, (d,), "[d]")
-    check_shape("shift", shift, (d,), "[d]")
+    scale, shift = checked_norm(d, scale, shift)
     return BACKENDS[choose_backend(backend, BACKENDS, auto="eager")](votes, poses, scale, shift)
 
 
@@ -80,18 +82,30 @@ def inverted_attention_routing(
     (torch.Size([2, 3, 8]), True)
     """
     at_least(1, iterations=iterations)
+    return _rounds(lambda poses: attend(votes, poses, scale, shift, backend=backend), iterations)
+
+
+def checked_norm(d: int, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, of the layer normalisation of poses of d elements."""
+    check_shape("scale", scale, (d,), "[d]")
+    check_shape("shift", shift, (d,), "[d]")
+    return scale, shift
+
+
+def _rounds(attend_from: Callable[[Tensor | None], Routed], iterations: int) -> Routed:
+    """One round after another, each from the poses of the one before; the first from none."""
     trace = new_trace("inverted_attention")
-    routed = attend(votes, None, scale, shift, backend=backend)
-    trace.add(routed.couplings, routed.poses, routed.activations)
-    for _ in range(iterations - 1):
-        routed = attend(votes, routed.poses, scale, shift, backend=backend)
+    poses = None
+    for _ in range(iterations):
+        routed = attend_from(poses)
         trace.add(routed.couplings, routed.poses, routed.activations)
+        poses = routed.poses
     return routed
 
 
 @register_routing
 @dataclass(frozen=True)
-class InvertedAttentionRouting(Routing):
+class InvertedAttentionRouting(ProductRouting):
     """Options of `inverted_attention_routing` for a capsule layer; `AttentionStack` routes several layers at once."""
 
     name: ClassVar[str] = "inverted_attention"
@@ -100,7 +114,7 @@ class InvertedAttentionRouting(Routing):
     iterations: int = 2
     """Rounds; in the first, couplings are even."""
     backend: Backend = "auto"
-    """Which implementation runs: reference or eager."""
+    """Which implementation runs: reference, eager or native."""
 
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations)
@@ -116,3 +130,15 @@ class InvertedAttentionRouting(Routing):
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
         """`inverted_attention_routing`; this routing has no activations, so the children's are not used."""
         return inverted_attention_routing(votes, **parameters, iterations=self.iterations, backend=self.backend)
+
+    def route_by_products(self, votes: Votes, conv: CapsuleConv, **parameters: Tensor) -> Routed:
+        """See `ProductRouting`."""
+        scale, shift = checked_norm(conv.sizes.d, **parameters)
+        return _rounds(lambda poses: attend_by_products(votes, poses, scale, shift), self.iterations)
+
+    def round(self, conv: CapsuleConv, poses: Tensor | None, scale: Tensor, shift: Tensor) -> Routed:
+        """`attend` once in every window of a convolution, from the parents' poses [n j d], or from none."""
+        backend = self.backend_for(conv)
+        if backend != "native":
+            return attend(capsule_votes(conv)[0], poses, scale, shift, backend=backend)
+        return attend_by_products(FusedVotes(conv), poses, *checked_norm(conv.sizes.d, scale, shift))

@@ -7,10 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend
-from capsella.routing.base import Routed, Routing, register_routing
+from capsella.routing.base import Routed, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
-from capsella.routing.self_attention.eager import self_attention_routing_eager
+from capsella.routing.convolution import CapsuleConv
+from capsella.routing.self_attention.eager import attend_to_all, self_attention_routing_eager
 from capsella.routing.self_attention.reference import self_attention_routing_reference
+from capsella.routing.votes import ProductRouting, Votes
 
 BACKENDS = {"eager": self_attention_routing_eager, "reference": self_attention_routing_reference}
 
@@ -48,7 +50,7 @@ def self_attention_routing(
 
 @register_routing
 @dataclass(frozen=True)
-class SelfAttentionRouting(Routing):
+class SelfAttentionRouting(ProductRouting):
     """Options of `self_attention_routing` for a capsule layer."""
 
     name: ClassVar[str] = "self_attention"
@@ -56,7 +58,7 @@ class SelfAttentionRouting(Routing):
     prior: bool = True
     """Learn the prior b, one number a child and parent, zero at the start; the windows of a convolution share it."""
     backend: Backend = "auto"
-    """Which implementation runs: reference or eager."""
+    """Which implementation runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """A prior [i j] where asked for."""
@@ -65,3 +67,9 @@ class SelfAttentionRouting(Routing):
     def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
         """`self_attention_routing`; the children's activations are the lengths of their poses, so they are not used."""
         return self_attention_routing(votes, parameters.get("prior"), backend=self.backend)
+
+    def route_by_products(self, votes: Votes, conv: CapsuleConv, **parameters: Tensor) -> Routed:
+        """See `ProductRouting`."""
+        if (prior := parameters.get("prior")) is not None:
+            check_shape("prior", prior, (conv.sizes.i, conv.sizes.c_out), "[i j]")
+        return attend_to_all(votes, prior)

@@ -8,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend
-from capsella.routing.base import ActivationKind, Routed, Routing, register_routing
+from capsella.routing.base import ActivationKind, Routed, register_routing
 from capsella.routing.checks import check_names, check_shape, check_votes
-from capsella.routing.convolution import CapsuleConv, capsule_votes, gather_windows
+from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.parts import in_parts
-from capsella.routing.self_routing.eager import self_routing_eager
+from capsella.routing.self_routing.eager import route_by_children, self_routing_eager
 from capsella.routing.self_routing.reference import self_routing_reference
+from capsella.routing.votes import ProductRouting, Votes, windows_of
 from capsella.types import Capsules
 
 BACKENDS = {"eager": self_routing_eager, "reference": self_routing_reference}
@@ -58,14 +59,14 @@ def self_routing(
 
 @register_routing
 @dataclass(frozen=True)
-class SelfRouting(Routing):
+class SelfRouting(ProductRouting):
     """Options of `self_routing` for a capsule layer, which reads the logits off its children's poses."""
 
     name: ClassVar[str] = "self"
     activation_kind: ClassVar[ActivationKind] = "shares"
 
     backend: Backend = "auto"
-    """Which implementation runs: reference or eager."""
+    """Which implementation runs: reference, eager or native."""
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """W [i j p] and b [i j] of every child in a window; a tied layer too tells its positions apart by them."""
@@ -78,18 +79,24 @@ class SelfRouting(Routing):
         check_shape("bias", parameters["bias"], (children, parents), "[i j]")
         return self_routing(votes, activations, parameters["bias"].expand(votes.shape[:3]), backend=self.backend)
 
-    def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
-        """Route every window of the grid by its children's poses."""
-        sizes, weight, bias = conv.sizes, parameters["weight"], parameters["bias"]
-        check_shape("weight", weight, (sizes.i, sizes.c_out, sizes.r * sizes.q), "[i j p]")
-        check_shape("bias", bias, (sizes.i, sizes.c_out), "[i j]")
+    def route_by_products(self, votes: Votes, conv: CapsuleConv, **parameters: Tensor) -> Routed:
+        """By the children's poses."""
+        return route_by_children(votes, windows_of(conv, conv.activations), self._logits(conv, **parameters))
+
+    def conv_with_votes(self, backend: Backend, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
+        """See `ProductRouting`; by the children's poses."""
 
         def route(children: Capsules) -> Capsules:
             part = conv.of(children)
-            u = gather_windows(part.poses, part.geometry).reshape(part.sizes.n, sizes.i, sizes.r * sizes.q)
-            logits = torch.einsum("nip,ijp->nij", u, weight) + bias
             votes, activations = capsule_votes(part)
-            routed = self_routing(votes, activations, logits, backend=self.backend)
+            routed = self_routing(votes, activations, self._logits(part, **parameters), backend=backend)
             return part.parents(routed.poses, routed.activations)
 
-        return in_parts(route, Capsules(conv.poses, conv.activations), sizes.votes_of_an_image)
+        return in_parts(route, Capsules(conv.poses, conv.activations), conv.sizes.votes_of_an_image)
+
+    def _logits(self, conv: CapsuleConv, weight: Tensor, bias: Tensor) -> Tensor:
+        """What each child says of each parent: [n i j]."""
+        sizes = conv.sizes
+        check_shape("weight", weight, (sizes.i, sizes.c_out, sizes.r * sizes.q), "[i j p]")
+        check_shape("bias", bias, (sizes.i, sizes.c_out), "[i j]")
+        return torch.einsum("nip,ijp->nij", windows_of(conv, conv.poses), weight) + bias
