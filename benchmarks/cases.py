@@ -10,7 +10,16 @@ from benchmarks.ops import LayerOp, NetworkOp, Op
 from capsella.errors import unknown_name
 from capsella.layers import CapsuleConv2d, DenseCapsules, coordinate_addition, receptive_field_centres
 from capsella.losses import LossOptions
-from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, Routing, VariationalRouting
+from capsella.routing import (
+    DynamicRouting,
+    EMRouting,
+    HeinsenRouting,
+    InvertedAttentionRouting,
+    Routing,
+    SelfAttentionRouting,
+    SelfRouting,
+    VariationalRouting,
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,12 @@ EM_CONV2_ALL = _layer("em-conv2-all", EM, _conv2, 6, 32, 16)
 EM_CLASSES = _layer("em-classes", EM, _em_classes, 4, 32, 16)
 VARIATIONAL = _layer("variational-conv1", VariationalRouting(), _conv1, 14, 32, 16)
 HEINSEN = _layer("heinsen-conv1", HeinsenRouting(), _conv1, 14, 32, 16)
+PRODUCTS = (
+    _layer("self-conv1", SelfRouting(), _conv1, 14, 32, 16),
+    _layer("self-attention-conv1", SelfAttentionRouting(), _conv1, 14, 32, 16),
+    _layer("inverted-attention-conv1", InvertedAttentionRouting(), _conv1, 14, 32, 16),
+)
+"""Routings made of two products of their votes."""
 DIGITS = _layer("dynamic-dense", DYNAMIC, _digits, 6, 32, 8)
 CAPSNET1 = _layer("dynamic-tied", DYNAMIC, _capsnet1, 6, 64, 8)
 CAPSNET2 = _layer("dynamic-conv", DYNAMIC, _capsnet2, 6, 64, 8)
@@ -105,7 +120,7 @@ CASES = (
     Case(EM_CONV2_ALL, 8, True),
     Case(EM_CLASSES, 32, False, Bars(plain=10)),
     Case(EM_CLASSES, 32, True, Bars(plain=10)),
-    *(Case(op, 8, training, Bars(plain=10)) for op in (VARIATIONAL, HEINSEN) for training in (False, True)),
+    *(Case(op, 8, training, Bars(plain=10)) for op in (VARIATIONAL, HEINSEN, *PRODUCTS) for training in (False, True)),
     *(Case(DIGITS, batch, training, Bars(plain=4, compile=2)) for batch in (1, 128) for training in (False, True)),
     *(Case(CAPSNET1, batch, training, Bars(plain=20)) for batch in (1, 16) for training in (False, True)),
     *(Case(CAPSNET2, batch, training, Bars(plain=8)) for batch in (1, 16) for training in (False, True)),

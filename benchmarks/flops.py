@@ -2,8 +2,9 @@
 
 A multiplication and an addition count one each. Of a vote element V, with q numbers in a row of a pose: 2q to make it,
 once; in each iteration of EM, variational Bayes and Heinsen routing 2 for Σ r V and 4 for Σ r (V − μ)², and 4 for
-(V − μ)²/σ² in all but the last; in dynamic routing 2 for Σ c V, and 2 for V·v in all but the last. Tied dynamic routing
-needs no votes: s = Σ_t W (Σ c u), and û·v = u·(W v). A training step counts three times the forward pass, as for matrix
+(V − μ)²/σ² in all but the last; in dynamic routing and inverted attention 2 for Σ c V, and 2 for V·v in all but the
+last; in self-routing 2, without its logits; in self-attention 6. Tied dynamic routing needs no votes:
+s = Σ_t W (Σ c u), and û·v = u·(W v). A training step counts three times the forward pass, as for matrix
 products: gradients of both factors. Recomputation counts nothing.
 """
 
@@ -17,7 +18,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capsella.layers import CapsuleConv2d
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, VariationalRouting
+from capsella.routing import (
+    DynamicRouting,
+    EMRouting,
+    HeinsenRouting,
+    InvertedAttentionRouting,
+    Routing,
+    SelfAttentionRouting,
+    SelfRouting,
+    VariationalRouting,
+)
 
 
 def layer_flops(layer: CapsuleConv2d, poses: tuple[int, ...]) -> int:
@@ -35,14 +45,21 @@ def layer_flops(layer: CapsuleConv2d, poses: tuple[int, ...]) -> int:
     if isinstance(layer.routing, EMRouting | VariationalRouting | HeinsenRouting):
         T = layer.routing.iterations
         return links * d * (2 * q + 6 * T + 4 * (T - 1))
-    if not isinstance(layer.routing, DynamicRouting):
-        raise ValueError(
-            f"routing: must be EM, variational, Heinsen or dynamic routing to be counted, got {layer.routing.name!r}"
-        )
-    passes = 2 * layer.routing.iterations - 1
-    if layer.geometry.tied:
+    passes = _passes(layer.routing)
+    if layer.geometry.tied and isinstance(layer.routing, DynamicRouting):
         return passes * 2 * (links * p + links // positions * d * q)
     return links * d * (2 * q + 2 * passes)
+
+
+def _passes(routing: Routing) -> int:
+    """Sums of votes and agreements with them, of routings that need no more."""
+    if isinstance(routing, DynamicRouting | InvertedAttentionRouting):
+        return 2 * routing.iterations - 1
+    if isinstance(routing, SelfRouting):
+        return 1
+    if isinstance(routing, SelfAttentionRouting):
+        return 3
+    raise ValueError(f"routing: must be one with kernels of its own to be counted, got {routing.name!r}")
 
 
 def network_flops(

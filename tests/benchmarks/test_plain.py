@@ -13,7 +13,10 @@ from capsella.routing import (
     EMRouting,
     Geometry,
     HeinsenRouting,
+    InvertedAttentionRouting,
     Routing,
+    SelfAttentionRouting,
+    SelfRouting,
     UniformRouting,
     VariationalRouting,
 )
@@ -24,6 +27,9 @@ ROUTINGS: dict[str, Routing] = {
     "dynamic": DynamicRouting(backend="eager"),
     "variational": VariationalRouting(precision=0.3, backend="eager"),
     "heinsen": HeinsenRouting(backend="eager"),
+    "self": SelfRouting(backend="eager"),
+    "self-attention": SelfAttentionRouting(backend="eager"),
+    "inverted attention": InvertedAttentionRouting(backend="eager"),
 }
 GEOMETRIES = {
     "dense": ((2, 3), Geometry((2, 3))),
@@ -79,5 +85,5 @@ def test_options_without_a_port_are_refused() -> None:
         plain(EMRouting(cost_scale=100.0))
     with pytest.raises(ValueError, match=r"a plain port has no shared, got True"):
         plain(HeinsenRouting(shared=True))
-    with pytest.raises(ValueError, match=r"must be one of dynamic, em, heinsen, variational .* got 'uniform'"):
+    with pytest.raises(ValueError, match=r"must be one of dynamic, em, heinsen, .*variational .* got 'uniform'"):
         plain(UniformRouting())
