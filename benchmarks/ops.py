@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -67,6 +67,12 @@ class Op(ABC):
         """Floating point operations of the algorithm: see `benchmarks.flops`."""
 
 
+def follow_back(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """The backward pass from all outputs that have one: the activations of inverted attention are constants."""
+    pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
+    torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+
+
 @dataclass(frozen=True)
 class LayerOp(Op):
     """A capsule layer on a grid of children.
@@ -111,7 +117,7 @@ class LayerOp(Op):
     def backward(self, module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
         """With fixed random gradients of the parents."""
         outputs = self.outputs(module, inputs)
-        torch.autograd.backward([outputs["poses"], outputs["activations"]], list(inputs[2:]))
+        follow_back([outputs["poses"], outputs["activations"]], inputs[2:])
         return outputs
 
     def problems(self, inputs: Inputs) -> list[Problem]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.contenders import Contender, backend, to_device
-from benchmarks.ops import Op, Problem
+from benchmarks.ops import Op, Problem, follow_back
 from capsella.routing import CapsuleConv, Routing
 
 FACTOR = 4.0
@@ -55,7 +55,8 @@ def parity(op: Op, batch: int, contender: Contender, device: torch.device) -> li
 def solve(problem: Problem, routing: Routing, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """Outputs and gradients of a layer with another routing, by name."""
     layer = problem.layer
-    parameters = {"weight": layer.weight, **layer.routing_parameters}
+    learned = {f"routing's {name}": tensor for name, tensor in layer.routing_parameters.items()}
+    parameters = {"weight": layer.weight, **learned}
     inputs = {"children's poses": problem.children.poses, "children's activations": problem.children.activations}
     asked = {
         name: tensor.detach().to(device, dtype).requires_grad_() for name, tensor in {**inputs, **parameters}.items()
@@ -72,7 +73,7 @@ def solve(problem: Problem, routing: Routing, dtype: torch.dtype, device: torch.
         alone = outputs()
     parents = outputs()
     upstream = [gradient.to(dtype) for gradient in to_device(tuple(problem.gradients), device)]
-    torch.autograd.backward(parents, upstream)
+    follow_back(parents, upstream)
     results = dict(zip(("poses", "activations"), parents, strict=True))
     results |= {f"{name} without gradients": x for name, x in zip(results, alone, strict=True)}
     results |= {f"gradient of {name}": torch.zeros_like(x) if x.grad is None else x.grad for name, x in asked.items()}

@@ -99,7 +99,7 @@ class ProductRouting(Routing):
 
     def backend_for(self, conv: CapsuleConv) -> Backend:
         """As `choose_conv_backend`."""
-        slower = f"{self.name.replace('_', '-')} routing runs in PyTorch, three times slower"
+        slower = f"{self.name.replace('_', '-')} routing runs in PyTorch, three to ten times slower"
         return choose_conv_backend(self.backend, PRODUCT_BACKENDS, conv, slower)
 
 

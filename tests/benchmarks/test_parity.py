@@ -24,7 +24,12 @@ def test_another_implementation_agrees(em, dense):
 def test_a_small_mistake_is_red(em, broken):
     """One per cent in λ: poses hardly show it, activations and their parameters' gradients do."""
     red = {row.tensor for row in parity(em, 2, broken, CPU) if not row.agrees}
-    assert {"activations", "activations without gradients", "gradient of beta_a", "gradient of beta_u"} <= red
+    assert {
+        "activations",
+        "activations without gradients",
+        "gradient of routing's beta_a",
+        "gradient of routing's beta_u",
+    } <= red
 
 
 def test_networks_are_judged_layer_by_layer(good):
