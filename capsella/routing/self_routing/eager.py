@@ -21,7 +21,6 @@ def route_by_children(votes: Votes, activations: Tensor, logits: Tensor) -> Rout
     given = activations.unsqueeze(2) * couplings  # a_i R_ij
     received = given.sum(1)  # [b j]
     a = received / activations.sum(1, keepdim=True).clamp(min=LEAST)
-    shares = given / received.clamp(min=LEAST).unsqueeze(1)
-    poses = votes.sums(shares)
+    poses = votes.sums(given) / received.clamp(min=LEAST).unsqueeze(2)
     new_trace("self").add(couplings, poses, a)
     return Routed(poses, a, couplings)
