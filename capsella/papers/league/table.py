@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from capsella.data import DataOptions, load_data, single_images
+from capsella.data import load_data, single_images
 from capsella.evaluation import AttackOptions
 from capsella.files import write_json
 from capsella.grid import (
@@ -156,7 +157,7 @@ class _Held:
         even = self._even(chosen, grid, seeds)
         sound = [_sound(runs) for runs in trained]
         results = [self._tested(one.row, runs) for one, runs in zip(chosen, sound, strict=True)]
-        changed = [self._changed(runs) for runs in sound]
+        changed = self._changed(sound)
         first = {row.slug: _folders(runs)[0] for row, runs in zip(self.rows, sound, strict=True) if runs}
         options, images = ATTACKS.get(self.budget, USUAL_ATTACK)
         beside = {slug: measured(run, options, images) for slug, run in first.items()}
@@ -213,12 +214,12 @@ class _Held:
             for seed, run in runs.items()
         ]
 
-    def _changed(self, runs: Runs) -> list[dict[str, Any]]:
-        """What the networks make of the changed images; nothing where there are none."""
+    def _changed(self, trained: Sequence[Runs]) -> list[list[dict[str, Any]]]:
+        """What the networks of every row make of the changed images, which are loaded once; nothing where none are."""
         if (changed := self.field.changed) is None:
-            return []
-        data: DataOptions = self.rows[0].recipe.data
-        return [evaluated_on(run, "changed", lambda: changed.images(data)) for run in _folders(runs)]
+            return [[] for _ in trained]
+        images = cache(lambda: changed.images(self.rows[0].recipe.data))
+        return [[evaluated_on(run, "changed", images) for run in _folders(runs)] for runs in trained]
 
 
 def _sound(runs: Runs) -> Runs:
