@@ -105,8 +105,10 @@ def _in_processes(
     chunks: Iterable[tuple[str, ...]], read: Callable[[Sequence[str]], Chunk], workers: int
 ) -> Iterator[Chunk]:
     waiting: deque[tuple[tuple[str, ...], Future[Chunk]]] = deque()
-    with _terminated_in_order(), _Workers(read, workers) as pool:
+    with _terminated_in_order() as told, _Workers(read, workers) as pool:
         for files in chunks:
+            if told:
+                sys.exit(told[0])
             waiting.append((files, pool.submit(files)))
             if len(waiting) > _AHEAD * workers:
                 yield pool.result(*waiting.popleft())
@@ -115,14 +117,24 @@ def _in_processes(
 
 
 @contextmanager
-def _terminated_in_order() -> Iterator[None]:
-    """SIGTERM ends Python where it stands, and the pool's semaphores stay; here it unwinds as Ctrl-C does."""
+def _terminated_in_order() -> Iterator[list[int]]:
+    """SIGTERM ends Python where it stands, and the pool's semaphores stay; here it unwinds as Ctrl-C does.
+
+    Yields: empty until a signal comes, then the exit code. Python drops an exception that a handler raises inside a
+    finalizer, so whoever works on must look here.
+    """
+    told: list[int] = []
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
+        yield told
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def end(*_: object) -> None:
+        told.append(128 + signal.SIGTERM)
+        sys.exit(told[0])
+
+    signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield told
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -115,6 +115,6 @@ def test_a_prediction_that_is_broken_off_leaves_nothing_behind(trained: Path, tm
         time.sleep(0.05)
     process.send_signal(sent)
     error = process.communicate(timeout=100)[1]
-    assert process.returncode == 128 + sent
+    assert process.returncode == 128 + sent, error
     assert "leaked" not in error
     assert "Traceback" not in error

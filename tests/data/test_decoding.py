@@ -1,6 +1,7 @@
 """Decoding in worker processes: the same pixels in the same order, and every broken file a reason."""
 
 import os
+import signal
 import struct
 import sys
 import time
@@ -167,6 +168,23 @@ def test_files_are_taken_as_they_are_needed(deadly) -> None:
     time.sleep(0.5)
     assert len(taken) <= 5 + 3 * 2 + 1
     running.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_whose_exception_python_dropped_ends_the_work(deadly) -> None:
+    class Terminates:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)  # what its handler raises here goes no further
+
+    def chunks():
+        yield ("a",)
+        Terminates()
+        yield ("b",)
+
+    with pytest.raises(SystemExit, match="143"):
+        list(_in_processes(chunks(), deadly.read, 1))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_workers_that_do_not_start_are_an_error(deadly, monkeypatch: pytest.MonkeyPatch) -> None:
