@@ -16,6 +16,7 @@ from capsella.grid.task import Task, each
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
 
 T = TypeVar("T")
+AnyRow = TypeVar("AnyRow", bound="Row")
 Results = dict[str, list[dict[str, Any]]]
 """What result.json holds, by the slug of the row, in the order of the seeds."""
 
@@ -209,7 +210,7 @@ def rate_at(recipe: Recipe, factor: float) -> float:
     return float(f"{factor * recipe.optimizer.learning_rate:.2g}")
 
 
-def at_rate(row: Row, rate: float) -> Row:
+def at_rate(row: AnyRow, rate: float) -> AnyRow:
     """The row with this learning rate, in folders of its own."""
     recipe = replace(row.recipe, optimizer=replace(row.recipe.optimizer, learning_rate=rate))
     return replace(row, slug=f"{row.slug}-rate{rate:g}", recipe=recipe, cost=_cost(row))

@@ -71,4 +71,4 @@ def compared(entry: Entry) -> set[str]:
     """Slugs of the rows whose seeds count: a claim compares them."""
     if entry.name in REPEATED:
         return {row.slug for row in entry.rows}
-    return {slug for claim in CLAIMS if claim.where == entry.name for slug in (claim.better, claim.worse)}
+    return {slug for claim in CLAIMS if claim.where == entry.name for slug in claim.slugs}

@@ -160,7 +160,7 @@ def _claim_values(verdict: Verdict) -> dict[str, Any]:
     return {
         "claim": claim.text,
         "where": claim.where,
-        "rows": [claim.better, claim.worse],
+        "rows": list(verdict.rows),
         "paper_error_percent": claim.paper,
         "error_percent": verdict.errors,
         "gain": None if verdict.gain is None else verdict.gain.to_dict(),

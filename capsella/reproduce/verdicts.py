@@ -16,7 +16,8 @@ Answer = Literal["supports", "contradicts", "cannot tell"]
 FEWEST_SEEDS = 2
 RULE = (
     "A claim says that one row errs less than another. Their errors are subtracted image by image, as both networks "
-    "see the same test images. The difference has a 95 % interval over test images and seeds together (two crossed "
+    "see the same test images. Where a table has a row at several learning rates, the one counts that errs least on "
+    "validation images. The difference has a 95 % interval over test images and seeds together (two crossed "
     "random effects). Views of one toy are no independent images: of smallNORB the interval is over toys. "
     "The numbers support the claim where the whole interval is on the paper's side of 0, and "
     "contradict it where it is on the other side. They cannot tell where the interval holds 0, where a row is missing "
@@ -31,11 +32,13 @@ RULE = (
 class Verdict:
     """What the numbers say of a claim.
 
-    why: a sentence where they cannot tell. errors: of both rows in per cent, as means over seeds. gain: by how much the
-    claim's better row errs less, as a share, with its interval; None where a row is missing.
+    rows: slugs of the two that were compared. why: a sentence where they cannot tell. errors: of both rows in per cent,
+    as means over seeds. gain: by how much the claim's better row errs less, as a share, with its interval; None where a
+    row is missing.
     """
 
     claim: Claim
+    rows: tuple[str, str]
     answer: Answer
     why: str = ""
     errors: tuple[float, float] | None = None
@@ -44,23 +47,42 @@ class Verdict:
 
 def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
     """Hold a claim against the runs of its table or figure; None where that was left out."""
+    rows = (claim.better, claim.worse)
     if entry is None:
-        return Verdict(claim, "cannot tell", f"{claim.where} was left out.")
+        return Verdict(claim, rows, "cannot tell", f"{claim.where} was left out.")
     results, key = _results(entry, seeds), _key(claim, entry)
-    sides = [results.get(slug, []) for slug in (claim.better, claim.worse)]
-    if not all(sides):
-        missing = [slug for slug, runs in zip((claim.better, claim.worse), sides, strict=True) if not runs]
-        return Verdict(claim, "cannot tell", f"Not run: {' and '.join(missing)}.")
+    rates = _at_rates(claim.better, claim.better_rates, entry), _at_rates(claim.worse, claim.worse_rates, entry)
+    if missing := [slug for slugs in rates for slug in slugs if not results.get(slug)]:
+        return Verdict(claim, rows, "cannot tell", f"Not run: {' and '.join(missing)}.")
+    rows = _chosen(rates[0], results), _chosen(rates[1], results)
+    sides = [results[slug] for slug in rows]
     try:
         better, worse = (Hits.of([run[key] for run in runs]) for runs in sides)
         gain = difference_interval(better.right, worse.right, better.groups)
     except (CapsellaError, ValueError, KeyError) as error:
-        return Verdict(claim, "cannot tell", f"Not measured on the same images: {error}.")
+        return Verdict(claim, rows, "cannot tell", f"Not measured on the same images: {error}.")
     errors = 100 * (1 - float(better.right.mean())), 100 * (1 - float(worse.right.mean()))
-    if why := _open(claim, entry, sides, seeds):
-        return Verdict(claim, "cannot tell", why, errors, gain)
+    if why := _open(rows, entry, sides, seeds):
+        return Verdict(claim, rows, "cannot tell", why, errors, gain)
     answer, why = decide(gain)
-    return Verdict(claim, answer, why, errors, gain)
+    return Verdict(claim, rows, answer, why, errors, gain)
+
+
+def _at_rates(slug: str, others: Sequence[str], entry: Entry) -> list[str]:
+    """A row and itself at those other rates that the table has and that did not diverge at once."""
+    rows = {row.slug: row for row in entry.rows}
+    found = [other for other in others if other in rows]
+    return [slug, *(one for one in found if not RunFolder(rows[one].folder(entry.folder, 0)).has_diverged)]
+
+
+def _chosen(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Which of a row's rates errs least on validation images, by its first run; then, which has the least loss."""
+    if len(slugs) == 1:
+        return slugs[0]
+    kept = {slug: results[slug][0]["training"] for slug in slugs}
+    return min(
+        slugs, key=lambda slug: (kept[slug]["best"][kept[slug]["kept_by"]], kept[slug]["best"]["validation_loss"])
+    )
 
 
 def decide(gain: Interval) -> tuple[Answer, str]:
@@ -91,16 +113,12 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     return "still learning" if still_learned([row.folder(entry.folder, run["seed"]) for run in runs]) else ""
 
 
-def _open(claim: Claim, entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:
+def _open(slugs: tuple[str, str], entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:
     """Why the interval is not asked, in a sentence; empty where it is."""
-    states = {
-        slug: state
-        for slug, runs in zip((claim.better, claim.worse), sides, strict=True)
-        if (state := state_of(entry, slug, runs))
-    }
+    states = {slug: state for slug, runs in zip(slugs, sides, strict=True) if (state := state_of(entry, slug, runs))}
     if states:
         return f"Far from where it is to be: {', '.join(f'{slug} ({state})' for slug, state in states.items())}."
-    rows = [row for row in entry.rows if row.slug in (claim.better, claim.worse)]
+    rows = [row for row in entry.rows if row.slug in slugs]
     runs = [RunFolder(row.folder(entry.folder, seed)) for row in rows for seed in range(seeds)]
     if gone := [run.path.name for run in runs if run.has_diverged]:
         return f"Diverged: {', '.join(gone)}; the other seeds would speak for the row."

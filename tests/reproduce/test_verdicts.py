@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from capsella.grid import at_rate
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
@@ -21,14 +22,17 @@ FLAT = [1.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
 FALLING = [1.0 - 0.1 * n for n in range(9)]
 
 
-def write_run(folder, slug, seed, errors, loss=FLAT):
-    """A finished run that has the first so many images wrong."""
+def write_run(folder, slug, seed, errors, loss=FLAT, validation=1.0):
+    """A finished run that has the first so many images wrong, and an error and loss on validation images."""
     run = folder / f"{slug}-seed{seed}"
     run.mkdir(parents=True)
     hits = np.arange(IMAGES) >= errors
     test = {"images": IMAGES, "correct": base64.b64encode(np.packbits(hits).tobytes()).decode()}
-    recipe = rows("night")[slug].recipe.to_dict()
-    (run / "result.json").write_text(json.dumps({"seed": seed, "recipe": recipe, "test": test}, default=str))
+    recipe = rows("night")[slug.partition("-")[0]].recipe.to_dict()
+    best = {"validation_error": validation, "validation_loss": validation}
+    training = {"kept_by": "validation_error", "best": best}
+    result = {"seed": seed, "recipe": recipe, "test": test, "training": training}
+    (run / "result.json").write_text(json.dumps(result, default=str))
     lines = ["epoch,train_loss,train_error", *(f"{n},{one},{100 * one}" for n, one in enumerate(loss, 1))]
     (run / "metrics.csv").write_text("\n".join(lines) + "\n")
 
@@ -59,6 +63,27 @@ def test_a_seed_that_diverged_cannot_tell(tmp_path):
     found = verdict(tmp_path, (20, 21), (60, 61, 62))
     assert found.answer == "cannot tell"
     assert found.why == "Diverged: caps-seed2; the other seeds would speak for the row."
+
+
+def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
+    claim = dataclasses.replace(CLAIM, worse_rates=("cnn-rate1", "cnn-rate2", "cnn-rate3"), better_rates=("no-such",))
+    tried = [at_rate(rows("night")["cnn"], rate) for rate in (1, 2)]
+    of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("night").values(), *tried))
+    verdict(tmp_path, (20, 21, 22), (60, 61, 62))
+    assert judge(claim, of_both, 3).why == "Not run: cnn-rate1 and cnn-rate2."
+    (tmp_path / "cnn-rate2-seed0").mkdir()
+    (tmp_path / "cnn-rate2-seed0" / "diverged.json").write_text("{}")
+    for seed in range(2):
+        write_run(tmp_path, "cnn-rate1", seed, 21, validation=1.5)
+    assert judge(claim, of_both, 3).rows == ("caps", "cnn")
+    for seed in range(2):
+        write_run(tmp_path / "better", "cnn-rate1", seed, 21, validation=0.5)
+        (tmp_path / "better" / f"cnn-rate1-seed{seed}/result.json").rename(
+            tmp_path / f"cnn-rate1-seed{seed}/result.json"
+        )
+    found = judge(claim, of_both, 3)
+    assert (found.rows, found.answer) == (("caps", "cnn-rate1"), "cannot tell")
+    assert found.why == "The interval holds 0."
 
 
 def test_an_interval_that_holds_0_cannot_tell(tmp_path):
@@ -130,7 +155,8 @@ def test_the_papers_claims_are_of_rows_that_there_are(budget):
         published = {**TABLES, **FIGURES}[claim.where](budget)
         assert claim.paper is None or claim.paper[0] < claim.paper[1], claim.text
         if not claim.where.startswith("forslov2018"):  # whose rows depend on the images at hand
-            assert {claim.better, claim.worse} <= {row.slug for row in published.trainings()}
+            needed = claim.slugs if budget == "night" else {claim.better, claim.worse}  # which alone has other rates
+            assert needed <= {row.slug for row in published.trainings()}
         if claim.on is not None:
             assert claim.on in [on.head for on in published.errors_on]
     assert set(REPEATED) | set(STAND_INS) <= {*TABLES, *FIGURES}
@@ -144,4 +170,4 @@ def test_the_thesiss_claims_are_of_rows_that_pbc_has():
     slugs |= {runs.with_decoder("capsnet1", decoder).slug for decoder in (True, False)}
     claims = [claim for claim in CLAIMS if claim.where.startswith("forslov2018")]
     assert claims
-    assert {slug for claim in claims for slug in (claim.better, claim.worse)} <= slugs
+    assert {slug for claim in claims for slug in claim.slugs} <= slugs

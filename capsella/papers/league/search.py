@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def whole(row: Entrant, rate: float) -> Entrant:
     """The row as it is trained at a rate that was chosen: on nearly all training images, for the whole length."""
     best = at_rate(row, rate)
     data = replace(best.recipe.data, group=None, validation=LEFT_OUT)
-    return cast(Entrant, replace(best, recipe=replace(best.recipe, data=data)))
+    return replace(best, recipe=replace(best.recipe, data=data))
 
 
 def choose_rates(rows: Sequence[Entrant], seed: int, grid: Grid) -> list[Chosen]:
@@ -60,7 +59,7 @@ def _short(row: Entrant, rate: float, split: int) -> Entrant:
     """The row as one of its trainings that choose."""
     short = at_rate(row, rate)
     recipe = _shorter(replace(short.recipe, data=replace(short.recipe.data, split_seed=split)))
-    return cast(Entrant, replace(short, slug=f"{short.slug}-split{split}", recipe=recipe, cost=f"{row.slug}, short"))
+    return replace(short, slug=f"{short.slug}-split{split}", recipe=recipe, cost=f"{row.slug}, short")
 
 
 def _shorter(recipe: Recipe) -> Recipe:
