@@ -115,6 +115,23 @@ using VoteAgreements = void(const Conv&, const VoteInputs&, const float* poses, 
 using VoteDerivatives = void(const Conv&, const VoteInputs&, const float* weights, const float* poses, VoteGradients,
                              int threads);
 
+// A bfloat16 number: the upper half of a float.
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// votes [batch children votes elements] of all pose elements of all parents; poses [batch elements], weights
+// [batch children elements].
+struct Clusters {
+  int64_t batch, children, votes, elements;
+};
+
+template <class T>
+using ClusterForward = void(const Clusters&, const T* votes, float* poses, float* weights, int threads);
+template <class T>
+using ClusterBackward = void(const Clusters&, const T* votes, const float* grad_poses, const float* grad_weights,
+                             T* grad_votes, int threads);
+
 struct Kernels {
   const char* name;
   MixtureForward<EMOptions>* em_forward;
@@ -128,6 +145,10 @@ struct Kernels {
   VoteSums* vote_sums;
   VoteAgreements* vote_agreements;
   VoteDerivatives* vote_gradients;
+  ClusterForward<float>* cluster_forward;
+  ClusterBackward<float>* cluster_backward;
+  ClusterForward<BFloat16>* cluster_forward_bfloat16;
+  ClusterBackward<BFloat16>* cluster_backward_bfloat16;
 };
 
 namespace baseline { extern const Kernels kernels; }

@@ -319,6 +319,35 @@ void bind_votes(nb::module_& m) {
         "conv"_a, "inputs"_a, "weights"_a, "poses"_a, "grad_poses"_a, "grad_weight"_a, "threads"_a);
 }
 
+// cluster_forward and cluster_backward of votes as floats, or as the bits of bfloat16 numbers.
+template <class T, class Number>
+void bind_cluster(nb::module_& m, ClusterForward<T>* Kernels::*forward, ClusterBackward<T>* Kernels::*backward) {
+  using Votes = nb::ndarray<const Number, nb::c_contig, nb::device::cpu>;
+  using GradVotes = nb::ndarray<Number, nb::c_contig, nb::device::cpu>;
+  m.def("cluster_forward",
+        [forward](const Clusters& of, Votes votes, Output poses, Output weights, int threads) {
+          const auto* in = reinterpret_cast<const T*>(
+              checked("votes", votes, of.batch * of.children * of.votes * of.elements));
+          float* out = checked("poses", poses, of.batch * of.elements);
+          float* out_weights = checked("weights", weights, of.batch * of.children * of.elements);
+          nb::gil_scoped_release release;
+          (chosen->*forward)(of, in, out, out_weights, threads);
+        },
+        "clusters"_a, "votes"_a, "poses"_a, "weights"_a, "threads"_a);
+  m.def("cluster_backward",
+        [backward](const Clusters& of, Votes votes, Input grad_poses, Input grad_weights, GradVotes grad_votes,
+                   int threads) {
+          const int64_t size = of.batch * of.children * of.votes * of.elements;
+          const auto* in = reinterpret_cast<const T*>(checked("votes", votes, size));
+          const float* of_poses = checked("grad_poses", grad_poses, of.batch * of.elements);
+          const float* of_weights = checked("grad_weights", grad_weights, of.batch * of.children * of.elements);
+          auto* out = reinterpret_cast<T*>(checked("grad_votes", grad_votes, size));
+          nb::gil_scoped_release release;
+          (chosen->*backward)(of, in, of_poses, of_weights, out, threads);
+        },
+        "clusters"_a, "votes"_a, "grad_poses"_a, "grad_weights"_a, "grad_votes"_a, "threads"_a);
+}
+
 }  // namespace
 
 NB_MODULE(kernels, m) {
@@ -333,4 +362,7 @@ NB_MODULE(kernels, m) {
   bind_mixtures(m);
   bind_dynamic(m);
   bind_votes(m);
+  bind_struct<Clusters, I, I, I, I>(m, "Clusters", "batch"_a, "children"_a, "votes"_a, "elements"_a);
+  bind_cluster<float, float>(m, &Kernels::cluster_forward, &Kernels::cluster_backward);
+  bind_cluster<BFloat16, int16_t>(m, &Kernels::cluster_forward_bfloat16, &Kernels::cluster_backward_bfloat16);
 }

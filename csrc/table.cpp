@@ -17,12 +17,18 @@ DynamicBackward dynamic_backward;
 VoteSums vote_sums;
 VoteAgreements vote_agreements;
 VoteDerivatives vote_gradients;
+ClusterForward<float> cluster_forward;
+ClusterBackward<float> cluster_backward;
+ClusterForward<BFloat16> cluster_forward_bfloat16;
+ClusterBackward<BFloat16> cluster_backward_bfloat16;
 
 const Kernels kernels = {CAPSELLA_NAME(CAPSELLA_ISA), em_forward,       em_backward,
                          variational_forward,         variational_backward,
                          heinsen_forward,             heinsen_backward,
                          dynamic_forward,             dynamic_backward,
                          vote_sums,                   vote_agreements,
-                         vote_gradients};
+                         vote_gradients,              cluster_forward,
+                         cluster_backward,            cluster_forward_bfloat16,
+                         cluster_backward_bfloat16};
 
 }  // namespace capsella::CAPSELLA_ISA

@@ -98,5 +98,5 @@ class ClusterCapsules(nn.Module):
     def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
         """The votes of each child type's cluster, for every element and site."""
         maps: Tensor = self.conv(children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2))  # [b (i g j d) h' w']
-        votes = maps.float().unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
+        votes = maps.unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
         return votes.transpose(1, 2)

@@ -1,11 +1,12 @@
 """Which implementation of a routing runs: the one asked for, or the fastest that fits."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from typing import Literal, cast
 
 import torch
+from torch import Tensor
 
 from capsella import _native
 from capsella.errors import warn_once
@@ -51,7 +52,7 @@ def choose_conv_backend(
         ValueError: `backend` is not one of `available`, or cannot run here (says why).
     """
     if backend == "auto" and no_native is None:
-        _warn_of_eager(conv, slower)
+        warn_of_eager(conv.poses, native_obstacle(conv), slower)
     no_native = no_native or native_obstacle(conv)
     chosen = cast(Backend, choose_backend(backend, available, auto="native" if no_native is None else "eager"))
     if chosen not in FUSED:
@@ -62,17 +63,26 @@ def choose_conv_backend(
     return "eager" if is_recording() else chosen
 
 
-def _warn_of_eager(conv: CapsuleConv, slower: str) -> None:
+def warn_of_eager(tensor: Tensor, obstacle: str | None, slower: str) -> None:
     """Say, once for each reason, why a layer on a CPU goes without the native kernels, and what to do.
 
     Not while couplings are recorded, nor in a graph that is being traced: eager is meant there.
+
+    Args:
+        tensor: that the layer works on. obstacle: the reason; None says nothing.
+        slower: as for `choose_conv_backend`.
     """
     # A graph first: torch.compile would trace what follows.
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recording() or conv.poses.device.type != "cpu":
+    if is_traced() or is_recording() or tensor.device.type != "cpu":
         return
-    if (obstacle := native_obstacle(conv)) is not None:
+    if obstacle is not None:
         remedy = "" if obstacle == _native.UNAVAILABLE else '; backend="eager" does the same without this warning'
         warn_once(obstacle, f'{slower}: backend "native" cannot run here: {obstacle}{remedy}')
+
+
+def is_traced() -> bool:
+    """Whether a graph of PyTorch's operators is being made."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def triton_obstacle(conv: CapsuleConv) -> str | None:
@@ -87,14 +97,22 @@ def triton_obstacle(conv: CapsuleConv) -> str | None:
 
 def native_obstacle(conv: CapsuleConv) -> str | None:
     """Why the native kernels cannot take this convolution; None where they can."""
-    if _native.UNAVAILABLE is not None:
-        return _native.UNAVAILABLE
-    if conv.poses.device.type != "cpu":
-        return f"it runs on the CPU, and the poses are on {conv.poses.device}"
-    if conv.poses.dtype != torch.float32:
-        return f"it takes float32, and the poses are {conv.poses.dtype}"
+    if (obstacle := tensor_obstacle("poses", conv.poses)) is not None:
+        return obstacle
     if (elements := max(conv.poses.shape[-1], conv.weight.shape[-1])) > MOST_POSE_ELEMENTS:
         return f"it takes poses of up to {MOST_POSE_ELEMENTS} elements, and these have {elements}"
     if conv.vote_offset is not None and conv.vote_offset.requires_grad:
         return "it takes vote_offset as a constant, and this one asks for gradients"
+    return None
+
+
+def tensor_obstacle(name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = (torch.float32,)) -> str | None:
+    """Why native kernels cannot take a tensor, for its device or for a type beside `dtypes`; None where they can."""
+    if _native.UNAVAILABLE is not None:
+        return _native.UNAVAILABLE
+    if tensor.device.type != "cpu":
+        return f"it runs on the CPU, and the {name} are on {tensor.device}"
+    if tensor.dtype not in dtypes:
+        taken = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        return f"it takes {taken}, and the {name} are {tensor.dtype}"
     return None

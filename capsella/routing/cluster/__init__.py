@@ -6,15 +6,20 @@ A child type casts several votes for each parent, a cluster of them, so this is 
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.routing.backends import choose_backend
+from capsella import _native
+from capsella.routing.backends import choose_backend, is_traced, tensor_obstacle, warn_of_eager
 from capsella.routing.checks import check_names
 from capsella.routing.cluster.eager import cluster_routing_eager
 from capsella.routing.cluster.reference import cluster_routing_reference
 
-BACKENDS = {"eager": cluster_routing_eager, "reference": cluster_routing_reference}
+BACKENDS = ("reference", "eager", "native")
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)
+"""Of votes that the native kernels read as they are."""
+SLOWER = "cluster routing runs in PyTorch, and its networks up to 2 times slower"
 
 
 class Clustered(NamedTuple):
@@ -38,14 +43,16 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
     Args:
         votes: [b g i j d], child i's g predictions of parent j's d pose elements. As each element is by itself, d may
             be those of all positions of a grid.
-        backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
+        backend: "reference" (loops, for reading and tests), "eager", "native" (C++ on the CPU), or "auto": native for
+            float32 and bfloat16 on a CPU where it is built, but in a traced graph; else eager.
 
     Returns:
         poses p [b j d], not normalised, and weights [b i j d]. To the variance s² 1e-12 is added, so that a cluster
-        of equal votes has a finite weight.
+        of equal votes has a finite weight. Votes in half precision give float32.
 
     Raises:
-        ValueError: votes without the five axes, not floating point, or without any vote; an unknown backend.
+        ValueError: votes without the five axes, not floating point, or without any vote; a backend that is unknown or
+            cannot run here.
 
     >>> import torch
     >>> clustered = cluster_routing(torch.randn(2, 4, 5, 3, 8))
@@ -60,4 +67,22 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
     if 0 in votes.shape[1:]:
         shape = tuple(votes.shape)
         raise ValueError(f"votes: must have at least one vote, child, parent and pose element, got shape {shape}")
-    return Clustered(*BACKENDS[choose_backend(backend, BACKENDS, auto="eager")](votes))
+    if _choose(backend, votes) == "native":
+        from capsella.routing.cluster.native import cluster_routing_native as route
+    else:
+        route = cluster_routing_reference if backend == "reference" else cluster_routing_eager
+        votes = votes.float() if votes.dtype.itemsize < 4 else votes
+    return Clustered(*route(votes))
+
+
+def _choose(backend: str, votes: Tensor) -> str:
+    """Raises:
+    ValueError: an unknown backend, or native kernels cannot take these votes.
+    """
+    obstacle = tensor_obstacle("votes", votes, NATIVE_DTYPES)
+    if backend == "auto":
+        warn_of_eager(votes, _native.UNAVAILABLE, SLOWER)
+    chosen = choose_backend(backend, BACKENDS, auto="eager" if obstacle is not None or is_traced() else "native")
+    if chosen == "native" and obstacle is not None:
+        raise ValueError(f"backend: 'native' cannot run here: {obstacle}")
+    return chosen

@@ -1,0 +1,128 @@
+"""The C++ kernels of cluster routing against eager float64: as near as eager float32 is, for every instruction set."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsella import _native
+from capsella.layers import ClusterCapsules
+from capsella.routing import cluster_routing
+from capsella.types import Capsules
+from tests.routing.helpers import error, gradients, same_bits
+
+pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
+
+# b, g, i, j, d; a chunk of the kernels has 128 elements of all parents.
+SIZES = [(1, 1, 1, 1, 1), (2, 4, 5, 3, 7), (3, 2, 7, 2, 64), (2, 8, 4, 5, 60), (2, 3, 1, 2, 130), (0, 2, 3, 2, 5)]
+LARGE = (5, 4, 3, 4, 100)
+
+
+def drawn(size: tuple[int, ...]) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def run(votes: Tensor, backend: str) -> list[Tensor]:
+    """Poses, weights, and the gradient of one fixed random weighting of both."""
+    votes = votes.clone().requires_grad_()
+    out = list(cluster_routing(votes, backend=backend))
+    return [*out, *gradients(out, [votes])]
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mean", [0.0, 30.0])
+def test_outputs_and_gradients(size: tuple[int, ...], mean: float) -> None:
+    votes = (drawn(size) + mean).float()
+    exact, eager = run(votes.double(), "eager"), run(votes, "eager")
+    for ours, theirs, truth in zip(run(votes, "native"), eager, exact, strict=True):
+        assert ours.shape == truth.shape
+        assert ours.numel() == 0 or error(ours, truth) < max(1e-5, 20 * error(theirs, truth))
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_votes_in_bfloat16() -> None:
+    """They are read as they are; their gradient is rounded once."""
+    votes = drawn(LARGE).bfloat16()
+    poses, weights, grad = run(votes, "native")
+    expected = run(votes.float(), "native")
+    assert same_bits([poses, weights], expected[:2])
+    assert grad.dtype == torch.bfloat16
+    assert same_bits([grad], [expected[2].bfloat16()])
+
+
+def test_a_gradient_that_is_no_number_stays_none() -> None:
+    votes = drawn((1, 2, 2, 1, 3)).bfloat16().requires_grad_()
+    slope = torch.tensor([[[float("nan"), float("inf"), 1.0]]])
+    (grad,) = torch.autograd.grad(cluster_routing(votes, backend="native").poses, votes, slope)
+    assert grad[..., 0].isnan().all()
+    assert not grad[..., 1].isfinite().any()
+    assert grad[..., 2].isfinite().all()
+
+
+def test_gradients_of_poses_alone_and_of_weights_alone() -> None:
+    for part in ("poses", "weights"):
+        found = []
+        for backend in ("native", "eager"):
+            votes = drawn(LARGE).float().requires_grad_()
+            found += torch.autograd.grad(getattr(cluster_routing(votes, backend=backend), part).square().sum(), votes)
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None]) -> None:
+    results = []
+    for count in (1, 2, 5, 2):
+        threads(count)
+        results.append(run(drawn(LARGE).float(), "native"))
+    for other in results[1:]:
+        assert same_bits(other, results[0])
+
+
+def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest) -> None:
+    expected = run(drawn(LARGE).float(), "native")
+    request.getfixturevalue("nan_in_new_memory")
+    assert same_bits(run(drawn(LARGE).float(), "native"), expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1e6])
+def test_zero_equal_and_huge_votes(scale: float) -> None:
+    votes = scale * drawn((2, 3, 4, 2, 5)).float()
+    votes[:, :, 1] = scale  # a cluster of equal votes
+    assert all(out.isfinite().all() for out in run(votes, "native"))
+
+
+def test_auto_is_native_for_float32_and_bfloat16() -> None:
+    votes = drawn(LARGE)
+    for dtype in (torch.float32, torch.bfloat16):
+        assert same_bits(run(votes.to(dtype), "auto"), run(votes.to(dtype), "native"))
+        assert not same_bits(run(votes.to(dtype), "native"), run(votes.to(dtype), "eager"))
+    assert same_bits(run(votes, "auto"), run(votes, "eager"))
+
+
+def test_a_graph_of_operators_has_eager() -> None:
+    layer = ClusterCapsules(2, 3, 4, 5, 6, (3, 2))
+    children = Capsules(torch.randn(2, 3, 2, 2, 3), torch.ones(2, 3, 2, 2))
+    program = torch.export.export(layer, (children,))
+    assert not [node for node in program.graph.nodes if "capsella" in str(node.target)]
+    torch.testing.assert_close(program.module()(children).poses, layer(children).poses, rtol=1e-4, atol=1e-4)
+
+
+def test_votes_that_the_kernels_do_not_take() -> None:
+    with pytest.raises(ValueError, match="it takes float32 or bfloat16, and the votes are"):
+        cluster_routing(drawn(LARGE), backend="native")
+
+
+def test_second_derivatives_are_refused() -> None:
+    votes = drawn((1, 2, 2, 1, 3)).float().requires_grad_()
+    (slope,) = torch.autograd.grad(cluster_routing(votes).poses.sum(), votes, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        slope.square().sum().backward()
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_the_operators_keep_torch_s_contract() -> None:
+    votes = drawn((2, 3, 4, 5, 1)).float().flatten(3).requires_grad_()  # [b i g n], as the operators take them
+    poses, weights = torch.randn(2, 5), torch.randn(2, 3, 5)
+    torch.library.opcheck(torch.ops.capsella.cluster_routing.default, (votes,))
+    torch.library.opcheck(torch.ops.capsella.cluster_routing_backward.default, (votes.detach(), poses, weights))
