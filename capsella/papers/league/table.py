@@ -52,8 +52,8 @@ NOTE = (
     "images. **Beside**, of the first seed: how many of the test images that were attacked are right before and after "
     "PGD at ε = 0.03, without an interval; entropy of the couplings of each layer, 1 where all are even (of "
     "self-attention without its learned part); forward, loss and backward of 32 images in float32 (EM's votes as it "
-    "was trained), all networks timed in turn, by C++ kernels for every routing, and by PyTorch for the others; what such a "
-    "step keeps for its backward pass."
+    "was trained), all networks timed in turn, by C++ kernels for every routing, and by PyTorch for the others; what "
+    "such a step keeps for its backward pass."
 )
 
 
