@@ -23,9 +23,10 @@ LEFT_OUT = 0.02
 class Chosen:
     """A row with the rate that its short trainings chose.
 
-    tried: the validation errors of every rate, one a split; infinite where it diverged. rate: the recipe's own, unless
-    others err less on every split; of these, the one with the least mean error and, where means are equal, the least
-    mean loss. A mean alone would be moved by a single hard toy. row: as it is trained with it.
+    tried: the validation errors of every rate, one a split; infinite where it diverged; none without a search. rate:
+    the recipe's own, unless others err less on every split; of these, the one with the least mean error and, where
+    means are equal, the least mean loss. A mean alone would be moved by a single hard toy. row: as it is trained with
+    it.
     """
 
     tried: Mapping[float, tuple[float, ...]]
@@ -53,6 +54,12 @@ def choose_rates(rows: Sequence[Entrant], seed: int, grid: Grid) -> list[Chosen]
     for (row, rate, _), by_seed in zip(tried, runs, strict=True):
         found[row.slug].setdefault(rate, []).append(by_seed[seed])
     return [_chosen(row, found[row.slug]) for row in rows]
+
+
+def own_rate(row: Entrant) -> Chosen:
+    """The row at its recipe's rate, without a search."""
+    rate = rate_at(row.recipe, 1.0)
+    return Chosen({}, rate, whole(row, rate))
 
 
 def _short(row: Entrant, rate: float, split: int) -> Entrant:

@@ -27,7 +27,7 @@ from capsella.papers.league.cells import HEADS, Measured, cells, gain_over_cnn, 
 from capsella.papers.league.fields import FIELDS, STOPS, Entrant, Field, entrants, fields_on
 from capsella.papers.league.measure import measured, speeds
 from capsella.papers.league.ranks import ranks
-from capsella.papers.league.search import Chosen, choose_rates, whole
+from capsella.papers.league.search import Chosen, choose_rates, own_rate, whole
 from capsella.training import RunFolder
 
 EPSILON = 0.03
@@ -39,11 +39,12 @@ NOTE = (
     "parameters (128,000, within 1 %), the images seen, and the trials. **Rates**: three, each in trainings of a fifth "
     "of the length on two splits of the training images; the middle one stays unless another errs less on both (edge: "
     "the least or the greatest of the three). No such training is a result: every seed trains anew on nearly all "
-    "training images. No interval covers the choice of the rate. In this table test images choose nothing, but those "
-    "of familiar elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of "
-    "its activations, so ranks are of whole networks. A gain over even is of the routing alone: points of error less "
-    "than the same network, trained at the same rate, with couplings that are even and stay so; each by itself. "
-    "Options were not searched; those "
+    "training images. No interval covers the choice of the rate. Networks that stop at one error have the recipe's "
+    "rate, which decides how soon they are there. In this table test images choose nothing, but those of familiar "
+    "elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of its "
+    "activations, so ranks are of whole networks. A gain over even is of the routing alone: points of error less than "
+    "the same network, trained at the same rate, with couplings that are even and stay so; each by itself. Options "
+    "were not searched; those "
     "of EM and variational routing were set beforehand by training errors on smallNORB, since with their papers' own "
     "they learn slowly here. Inverted attention routes one layer after the other; cluster routing has a geometry of "
     "its own; random couplings are one draw. **Intervals**, in brackets: 95 %, over test images and seeds; over toys "
@@ -149,9 +150,7 @@ class _Held:
     def measured(self, seeds: Sequence[int]) -> list[Measured]:
         """All rows; whatever chooses among trainings is done before the first test."""
         grid = Grid(self.folder, self.console)
-        self.console.print("short trainings, which choose the learning rates:")
-        chosen = [self._stopped(one) for one in choose_rates(self.rows, seeds[0], grid)]
-        self.console.print("trainings at those rates:")
+        chosen = self._chosen(seeds[0], grid)
         trained: list[Runs] = grid.validated([one.row for one in chosen], seeds)
         even = self._even(chosen, grid, seeds)
         sound = [_sound(runs) for runs in trained]
@@ -179,10 +178,16 @@ class _Held:
             for n, row in enumerate(self.rows)
         ]
 
-    def _stopped(self, one: Chosen) -> Chosen:
-        """Networks that are compared at an equal error stop there; no rate is chosen by those test images."""
+    def _chosen(self, seed: int, grid: Grid) -> list[Chosen]:
+        """Every row at its rate. Those that are compared at an equal error stop there, and none has a search."""
         if not self.field.stops:
-            return one
+            self.console.print("short trainings, which choose the learning rates:")
+            chosen = choose_rates(self.rows, seed, grid)
+            self.console.print("trainings at those rates:")
+            return chosen
+        return [self._stopped(own_rate(row)) for row in self.rows]
+
+    def _stopped(self, one: Chosen) -> Chosen:
         recipe = replace(one.row.recipe, stop_at_error=STOPS[self.budget], stop_on="test")
         return replace(one, row=replace(one.row, slug=f"{one.row.slug}-stopped", recipe=recipe))
 

@@ -197,8 +197,7 @@ def test_a_tiny_league_from_the_command_line(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("field", [DIGITS, STOPPED], ids=["whole", "stopped"])
-def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
+def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch):
     """Every rate is chosen before the first test, and by validation alone."""
     chosen, tested = [], []
     choose, finish = table.choose_rates, table.result_of
@@ -220,7 +219,7 @@ def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
 
     monkeypatch.setattr(table, "choose_rates", chose)
     monkeypatch.setattr(table, "result_of", result)
-    league = League("small", ((field, "digits"),))
+    league = League("small", ((DIGITS, "digits"),))
     values = league.run(tmp_path, (0,), "capsella table routings --budget small", QUIET)
     assert len(chosen) == len(tested) == 2
     short = [RunFolder(path.parent).read_config()[1] for path in tmp_path.glob("*split*/config.json")]
@@ -230,12 +229,22 @@ def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch, field):
     for row in values["rows"]:
         assert {run["recipe"]["data"]["validation"] for run in row["runs"]} == {search.LEFT_OUT}
         assert {run["recipe"]["epochs"] for run in row["runs"]} == {2}
-    stops = [run["training"].get("stopped") for row in values["rows"] for run in row["runs"]]
-    assert [stop is not None for stop in stops] == [field.stops] * 2
-    for row, stop in zip(values["rows"], stops, strict=True):
-        cells = dict(zip(values["heads"], row["cells"], strict=True))
-        assert ("not reached" in cells["error, ours %"]) == (stop is not None and not stop["reached"])
-        assert cells["rank"] == "–" or not field.stops
+        assert [run["training"].get("stopped") for run in row["runs"]] == [None]
+        assert "not reached" not in dict(zip(values["heads"], row["cells"], strict=True))["error, ours %"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_networks_that_stop_at_one_error_have_the_recipe_s_rate(tmp_path):
+    league = League("small", ((STOPPED, "digits"),))
+    values = league.run(tmp_path, (0,), "capsella table routings --budget small", QUIET)
+    assert not [*tmp_path.glob("*split*")]
+    for row in values["rows"]:
+        assert row["rate"] == STOPPED.base("small", "digits").optimizer.learning_rate
+        assert row["validation_errors_by_rate"] == {}
+        (run,) = row["runs"]
+        stop, cells = run["training"]["stopped"], dict(zip(values["heads"], row["cells"], strict=True))
+        assert ("not reached" in cells["error, ours %"]) == (not stop["reached"])
+        assert cells["rank"] == "–"
 
 
 @pytest.mark.usefixtures("tiny")
