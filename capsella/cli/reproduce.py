@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from capsella.cli.on_cluster import parse
 from capsella.cli.screen import by_paper, console, show
-from capsella.errors import at_least, counted, require, unknown_name
+from capsella.errors import CapsellaError, at_least, counted, require, unknown_name
 from capsella.grid import BudgetName, duration
 from capsella.papers.published import FIGURES, TABLES
 from capsella.ray_cluster import joined
@@ -57,11 +57,13 @@ def run(arguments: list[str]) -> None:
     folder, out = options.out or Path("runs", f"reproduce-{options.budget}"), console()
     out.print("looking for the images", markup=False)
     entries, missing = find_entries(options.paper, options.budget, folder, stand_ins=options.stand_ins)
+    if not entries:
+        raise CapsellaError("\n".join(["no table or figure has its images", *_left_out(missing)]))
     jobs, speeds = jobs_of(entries, options.seeds), Speeds(folder, out)
     plan = make_plan(jobs, lambda job: speeds.seconds(job.row.recipe), options.hours)
     _print_plan(plan, entries, jobs)
-    for name, why in missing.items():
-        print(f"left out {name}: {why}")
+    for line in _left_out(missing):
+        print(line)
     if options.dry_run:
         return
     night = Night(folder, entries, options.seeds, out, began=began)
@@ -74,6 +76,14 @@ def run(arguments: list[str]) -> None:
     with joined(place):
         night.run(plan, page)
     print(f"page    {page()}")
+
+
+def _left_out(missing: Mapping[str, str]) -> list[str]:
+    """A line a reason, with all tables and figures that it is of."""
+    names: dict[str, list[str]] = {}
+    for name, why in missing.items():
+        names.setdefault(why, []).append(name)
+    return [f"left out {', '.join(of)}: {why}" for why, of in names.items()]
 
 
 def _print_plan(plan: Plan, entries: Sequence[Entry], jobs: Sequence[Job]) -> None:

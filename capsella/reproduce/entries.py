@@ -103,7 +103,7 @@ def _entry(
         if name not in STAND_INS:
             raise
         if not stand_ins:
-            raise CapsellaError(f"{error}; --stand-ins takes {STAND_INS[name]} instead") from error
+            raise CapsellaError(f"{error}; --stand-ins takes images like them instead") from error
         source = STAND_INS[name]
         published = published.on(source)
         _check_images(published, counts)

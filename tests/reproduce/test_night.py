@@ -174,6 +174,19 @@ def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path, were_there):
     assert missing == {f"{NAME}-1": "bars are not there", f"{NAME}-2": "bars are not there"}
 
 
+def test_without_any_images_it_says_why_once(tmp_path, capsys):
+    def read(_):
+        raise CapsellaError("bars are not there")
+
+    with registered(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(catalogue._SOURCES, "bars", dataclasses.replace(catalogue._SOURCES["bars"], read=read))
+        with pytest.raises(SystemExit, match="1"):
+            main(words(tmp_path))
+    said = capsys.readouterr()
+    assert f"no table or figure has its images\nleft out {NAME}-1, {NAME}-2: bars are not there" in said.err
+    assert "to come" not in said.out
+
+
 def test_runs_that_no_longer_fit_are_left_out_and_one_that_diverges_is_a_result(tmp_path, monkeypatch):
     with registered():
         entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
