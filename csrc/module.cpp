@@ -333,7 +333,7 @@ void bind_cluster(nb::module_& m, ClusterForward<T>* Kernels::*forward, ClusterB
           nb::gil_scoped_release release;
           (chosen->*forward)(of, in, out, out_weights, threads);
         },
-        "clusters"_a, "votes"_a, "poses"_a, "weights"_a, "threads"_a);
+        "clusters"_a, "votes"_a, "poses"_a.noconvert(), "weights"_a.noconvert(), "threads"_a);
   m.def("cluster_backward",
         [backward](const Clusters& of, Votes votes, Input grad_poses, Input grad_weights, GradVotes grad_votes,
                    int threads) {
@@ -345,7 +345,7 @@ void bind_cluster(nb::module_& m, ClusterForward<T>* Kernels::*forward, ClusterB
           nb::gil_scoped_release release;
           (chosen->*backward)(of, in, of_poses, of_weights, out, threads);
         },
-        "clusters"_a, "votes"_a, "grad_poses"_a, "grad_weights"_a, "grad_votes"_a, "threads"_a);
+        "clusters"_a, "votes"_a.noconvert(), "grad_poses"_a, "grad_weights"_a, "grad_votes"_a.noconvert(), "threads"_a);
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ def _terminated_in_order() -> Iterator[list[int]]:
     """SIGTERM ends Python where it stands, and the pool's semaphores stay; here it unwinds as Ctrl-C does.
 
     Yields: empty until a signal comes, then the exit code. Python drops an exception that a handler raises inside a
-    finalizer, so whoever works on must look here.
+    finalizer; so whoever works on for long looks here, and the process ends here at the latest.
     """
     told: list[int] = []
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -137,6 +137,8 @@ def _terminated_in_order() -> Iterator[list[int]]:
         yield told
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if told:
+        sys.exit(told[0])
 
 
 class _Workers:

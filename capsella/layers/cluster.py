@@ -83,7 +83,7 @@ class ClusterCapsules(nn.Module):
         self.norm = nn.LayerNorm((pose_out, *grid))
 
     def forward(self, children: Capsules) -> Capsules:
-        """Vote, weigh, normalise; but for the convolution always in float32."""
+        """Vote, weigh, normalise; but for the convolution at least in float32."""
         votes_of_a_parent = self.types_in * self.votes
         return in_parts(self._route, children, votes_of_a_parent * self.types_out * self.norm.weight.numel())
 
@@ -97,6 +97,9 @@ class ClusterCapsules(nn.Module):
 
     def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
         """The votes of each child type's cluster, for every element and site."""
-        maps: Tensor = self.conv(children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2))  # [b (i g j d) h' w']
+        # Contiguous, so that the many votes are, too: the kernels would copy them.
+        maps: Tensor = self.conv(
+            children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2).contiguous()
+        )  # [b (i g j d) h' w']
         votes = maps.unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
         return votes.transpose(1, 2)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval, difference_interval
 from capsella.grid import Hits, still_learned
@@ -16,9 +18,10 @@ Answer = Literal["supports", "contradicts", "cannot tell"]
 FEWEST_SEEDS = 2
 RULE = (
     "A claim says that one row errs less than another. Their errors are subtracted image by image, as both networks "
-    "see the same test images. Where a table has a row at several learning rates, the one counts that errs least on "
-    "validation images. The difference has a 95 % interval over test images and seeds together (two crossed "
-    "random effects). Views of one toy are no independent images: of smallNORB the interval is over toys. "
+    "see the same test images. Where a claim names rows at several learning rates, the one counts that errs least on "
+    "validation images, and of equal ones that with the least loss. The difference has a 95 % interval over test "
+    "images and seeds together (two crossed random effects). Views of one toy are no independent images: of smallNORB "
+    "the interval is over toys. "
     "The numbers support the claim where the whole interval is on the paper's side of 0, and "
     "contradict it where it is on the other side. They cannot tell where the interval holds 0, where a row is missing "
     f"or has fewer than {FEWEST_SEEDS} seeds or one that diverged, where a network is far from convergence, or where "
@@ -51,7 +54,10 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
     if entry is None:
         return Verdict(claim, rows, "cannot tell", f"{claim.where} was left out.")
     results, key = _results(entry, seeds), _key(claim, entry)
-    rates = _at_rates(claim.better, claim.better_rates, entry), _at_rates(claim.worse, claim.worse_rates, entry)
+    rates = [
+        _that_trained((slug, *others), entry)
+        for slug, others in ((claim.better, claim.better_rates), (claim.worse, claim.worse_rates))
+    ]
     if missing := [slug for slugs in rates for slug in slugs if not results.get(slug)]:
         return Verdict(claim, rows, "cannot tell", f"Not run: {' and '.join(missing)}.")
     rows = _chosen(rates[0], results), _chosen(rates[1], results)
@@ -68,21 +74,22 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
     return Verdict(claim, rows, answer, why, errors, gain)
 
 
-def _at_rates(slug: str, others: Sequence[str], entry: Entry) -> list[str]:
-    """A row and itself at those other rates that the table has and that did not diverge at once."""
-    rows = {row.slug: row for row in entry.rows}
-    found = [other for other in others if other in rows]
-    return [slug, *(one for one in found if not RunFolder(rows[one].folder(entry.folder, 0)).has_diverged)]
+def _that_trained(slugs: Sequence[str], entry: Entry) -> list[str]:
+    """A row at the rates that the table has, without those at which its first seed diverged, unless all did."""
+    rows = {row.slug: row for row in entry.rows if row.slug in slugs}
+    found = [slug for slug in slugs if slug in rows]
+    return [slug for slug in found if not RunFolder(rows[slug].folder(entry.folder, 0)).has_diverged] or found
 
 
 def _chosen(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Which of a row's rates errs least on validation images, by its first run; then, which has the least loss."""
-    if len(slugs) == 1:
-        return slugs[0]
-    kept = {slug: results[slug][0]["training"] for slug in slugs}
-    return min(
-        slugs, key=lambda slug: (kept[slug]["best"][kept[slug]["kept_by"]], kept[slug]["best"]["validation_loss"])
-    )
+    """Which of a row's rates errs least on validation images, as a mean over its seeds; then, has the least loss."""
+
+    def rank(slug: str) -> tuple[float, float]:
+        kept = [run["training"] for run in results[slug]]
+        errors = [one["best"][one.get("kept_by", "validation_error")] for one in kept]
+        return float(np.mean(errors)), float(np.mean([one["best"]["validation_loss"] for one in kept]))
+
+    return slugs[0] if len(slugs) == 1 else min(slugs, key=rank)
 
 
 def decide(gain: Interval) -> tuple[Answer, str]:

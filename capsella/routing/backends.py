@@ -85,6 +85,13 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def _is_transformed() -> bool:
+    """Whether `torch.func` is at work, or derivatives are taken forward: PyTorch would take a kernel's for 0."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
 def triton_obstacle(conv: CapsuleConv) -> str | None:
     """Why the Triton kernels cannot take this convolution; None where they can."""
     if find_spec("triton") is None:
@@ -110,6 +117,8 @@ def tensor_obstacle(name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = (
     """Why native kernels cannot take a tensor, for its device or for a type beside `dtypes`; None where they can."""
     if _native.UNAVAILABLE is not None:
         return _native.UNAVAILABLE
+    if _is_transformed():
+        return "it knows backward passes alone, and torch.func or a forward derivative asks for others"
     if tensor.device.type != "cpu":
         return f"it runs on the CPU, and the {name} are on {tensor.device}"
     if tensor.dtype not in dtypes:

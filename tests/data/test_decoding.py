@@ -177,13 +177,17 @@ def test_a_signal_whose_exception_python_dropped_ends_the_work(deadly) -> None:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)  # what its handler raises here goes no further
 
-    def chunks():
+    def chunks(more: int):
         yield ("a",)
         Terminates()
-        yield ("b",)
+        for _ in range(more):
+            yield ("b",)
 
-    with pytest.raises(SystemExit, match="143"):
-        list(_in_processes(chunks(), deadly.read, 1))
+    read = []
+    for more in (0, 50):
+        with pytest.raises(SystemExit, match="143"):
+            read.extend(chunk.files for chunk in _in_processes(chunks(more), deadly.read, 1))
+    assert len(read) < 10  # it does not wait for all
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -84,6 +84,23 @@ def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     found = judge(claim, of_both, 3)
     assert (found.rows, found.answer) == (("caps", "cnn-rate1"), "cannot tell")
     assert found.why == "The interval holds 0."
+    (tmp_path / "cnn-seed0" / "diverged.json").write_text("{}")
+    (tmp_path / "cnn-seed1" / "result.json").unlink()
+    assert judge(claim, of_both, 3).rows == ("caps", "cnn-rate1")
+
+
+def test_runs_of_before_say_nothing_of_what_kept_an_epoch(tmp_path):
+    claim, tried = dataclasses.replace(CLAIM, worse_rates=("cnn-rate1",)), at_rate(rows("night")["cnn"], 1)
+    of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("night").values(), tried))
+    verdict(tmp_path, (20, 21), (60, 61))
+    for seed in range(2):
+        write_run(tmp_path, "cnn-rate1", seed, 21, validation=1.0)
+    for path in tmp_path.glob("cnn-*/result.json"):
+        result = json.loads(path.read_text())
+        del result["training"]["kept_by"]
+        result["training"]["best"]["validation_loss"] = 2.0 - ("rate1" in str(path))
+        path.write_text(json.dumps(result))
+    assert judge(claim, of_both, 3).rows == ("caps", "cnn-rate1")  # of equal errors that with the least loss
 
 
 def test_an_interval_that_holds_0_cannot_tell(tmp_path):

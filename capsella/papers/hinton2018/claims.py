@@ -27,8 +27,8 @@ CLAIMS = (
         better=_BEST,
         worse=_EVEN,
         paper=(_BEST_ERROR, TABLE_1[1, "matrix", "spread", True]),
-        better_rates=tuple(f"{_BEST}-rate{rate:g}" for rate in NIGHT_RATES[3]),
-        worse_rates=tuple(f"{_EVEN}-rate{rate:g}" for rate in NIGHT_RATES[1]),
+        better_rates=tuple(f"{_BEST}-rate{rate:g}" for rate in NIGHT_RATES),
+        worse_rates=tuple(f"{_EVEN}-rate{rate:g}" for rate in NIGHT_RATES),
     ),
     *(
         Claim(text=text, where="hinton2018-1", better=_BEST, worse=slug, paper=(_BEST_ERROR, TABLE_1[row]))

@@ -40,9 +40,9 @@ LIMITS = {
     "full": "",
 }
 
-NIGHT_RATES = {1: (0.009, 0.027), 3: (0.009,)}
-"""Other learning rates of a night, by iterations: 0.003 was chosen for routing, and even couplings like larger ones
-(LOG.md, L085)."""
+NIGHT_RATES = (0.009,)
+"""Other learning rates of a night, for even couplings and for three iterations alike: 0.003 was chosen for routing, and
+even couplings like a larger one (LOG.md, L085)."""
 
 FEW = "few images"
 """Behind every number of a night."""
@@ -81,7 +81,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
 
 def _at_rates(row: ErrorRow, budget: BudgetName) -> tuple[ErrorRow, ...]:
     """The row, and within a night itself at other learning rates."""
-    rates = NIGHT_RATES[row.recipe.model.options["routing"].iterations] if budget == "night" else ()
+    rates = NIGHT_RATES if budget == "night" else ()
     *first, couplings, crops = row.label
     labels = {rate: (*first, f"{couplings}, rate {rate:g}", crops) for rate in rates}
     return (row, *(replace(at_rate(row, rate), label=label) for rate, label in labels.items()))

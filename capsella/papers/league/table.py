@@ -1,4 +1,4 @@
-"""The league's table: a row a network and set of images, each with the best of three learning rates."""
+"""The league's table: a row a network and set of images, at the best of three rates or stopped at one error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -44,7 +44,7 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
         votes: [b g i j d], child i's g predictions of parent j's d pose elements. As each element is by itself, d may
             be those of all positions of a grid.
         backend: "reference" (loops, for reading and tests), "eager", "native" (C++ on the CPU), or "auto": native for
-            float32 and bfloat16 on a CPU where it is built, but in a traced graph; else eager.
+            float32 and bfloat16 on a CPU where it is built; else, and in a traced graph, eager.
 
     Returns:
         poses p [b j d], not normalised, and weights [b i j d]. To the variance s² 1e-12 is added, so that a cluster
@@ -67,11 +67,13 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
     if 0 in votes.shape[1:]:
         shape = tuple(votes.shape)
         raise ValueError(f"votes: must have at least one vote, child, parent and pose element, got shape {shape}")
+    if votes.dtype == torch.float16:
+        votes = votes.float()
     if _choose(backend, votes) == "native":
         from capsella.routing.cluster.native import cluster_routing_native as route
     else:
         route = cluster_routing_reference if backend == "reference" else cluster_routing_eager
-        votes = votes.float() if votes.dtype.itemsize < 4 else votes
+        votes = votes.float() if votes.dtype == torch.bfloat16 else votes
     return Clustered(*route(votes))
 
 

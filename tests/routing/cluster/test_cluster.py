@@ -44,10 +44,11 @@ def test_eager_is_the_reference(size: tuple[int, ...]) -> None:
     assert_close(gradients(ours, [votes]), gradients(expected, [votes]), rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("backend", ["reference", "eager"])
+@pytest.mark.parametrize("backend", ["reference", "eager", "auto"])
 def test_votes_in_half_precision_are_routed_in_float32(backend: str) -> None:
-    votes = torch.randn(2, 4, 5, 3, 4).bfloat16()
-    assert same_bits(cluster_routing(votes, backend=backend), cluster_routing(votes.float(), backend=backend))
+    for dtype in (torch.bfloat16, torch.float16):
+        votes = torch.randn(2, 4, 5, 3, 4).to(dtype)
+        assert same_bits(cluster_routing(votes, backend=backend), cluster_routing(votes.float(), backend=backend))
 
 
 @every_backend

@@ -1,6 +1,7 @@
 """The C++ kernels of cluster routing against eager float64: as near as eager float32 is, for every instruction set."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -111,6 +112,21 @@ def test_a_graph_of_operators_has_eager() -> None:
 def test_votes_that_the_kernels_do_not_take() -> None:
     with pytest.raises(ValueError, match="it takes float32 or bfloat16, and the votes are"):
         cluster_routing(drawn(LARGE), backend="native")
+
+
+def test_derivatives_that_the_kernels_do_not_know_are_eager_s() -> None:
+    votes, direction = drawn(LARGE).float(), drawn(LARGE).float().flip(0)
+
+    def length(V: Tensor, backend: str) -> Tensor:
+        return cluster_routing(V, backend=backend).poses.square().sum()
+
+    forward = [
+        torch.func.jvp(partial(length, backend=backend), (votes,), (direction,))[1] for backend in ("auto", "eager")
+    ]
+    assert forward[0] == forward[1] != 0
+    assert same_bits(*([torch.func.grad(length)(votes, backend)] for backend in ("auto", "eager")))
+    with pytest.raises(ValueError, match="it knows backward passes alone"):
+        torch.func.grad(length)(votes, "native")
 
 
 def test_second_derivatives_are_refused() -> None:

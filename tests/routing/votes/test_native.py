@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from capsella import _native
-from capsella.routing import ROUTINGS, CapsuleConv, Routing, capsule_votes
+from capsella.routing import ROUTINGS, CapsuleConv, Routing, SelfAttentionRouting, capsule_votes
 from capsella.routing.votes import FusedVotes, StoredVotes, Votes
 from tests.routing.helpers import LAYERS, asking, error, gradients, same_bits
 
@@ -125,6 +125,21 @@ def test_shapes_that_do_not_fit() -> None:
         votes.sums(ones[:, :-1])
     with pytest.raises(ValueError, match=r"poses: must have shape .*\[n j d\]"):
         votes.agreements(votes.sums(ones)[..., :-1])
+
+
+def test_a_forward_derivative_is_eager_s() -> None:
+    tensors = {key: tensor.float() for key, tensor in LAYERS["4×4 poses"].tensors().items()}
+    poses, direction = tensors.pop("poses"), torch.randn(LAYERS["4×4 poses"].tensors()["poses"].shape)
+    found = []
+    for backend in ("auto", "eager"):
+        routing = SelfAttentionRouting(prior=False, backend=backend)
+
+        def length(u: Tensor, routing: Routing = routing) -> Tensor:
+            conv = CapsuleConv(poses=u, **tensors, geometry=LAYERS["4×4 poses"].geometry)
+            return routing.capsule_conv(conv).poses.square().sum()
+
+        found.append(torch.func.jvp(length, (poses,), (direction,))[1])
+    assert found[0] == found[1] != 0
 
 
 def test_second_derivatives_are_refused() -> None:
