@@ -59,14 +59,7 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
     >>> clustered.poses.shape, clustered.weights.sum(1).allclose(torch.ones(2, 3, 8))
     (torch.Size([2, 3, 8]), True)
     """
-    if votes.ndim != 5:
-        shape = tuple(votes.shape)
-        raise ValueError(f"votes: must have the five axes [b g i j d], got {votes.ndim} axes, shape {shape}")
-    if not votes.is_floating_point():
-        raise ValueError(f"votes: must be floating point, got {votes.dtype}")
-    if 0 in votes.shape[1:]:
-        shape = tuple(votes.shape)
-        raise ValueError(f"votes: must have at least one vote, child, parent and pose element, got shape {shape}")
+    _check_votes(votes)
     if votes.dtype == torch.float16:
         votes = votes.float()
     if _choose(backend, votes) == "native":
@@ -75,6 +68,19 @@ def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto")
         route = cluster_routing_reference if backend == "reference" else cluster_routing_eager
         votes = votes.float() if votes.dtype == torch.bfloat16 else votes
     return Clustered(*route(votes))
+
+
+def _check_votes(votes: Tensor) -> None:
+    """Raises:
+    ValueError: as `cluster_routing`.
+    """
+    shape = tuple(votes.shape)
+    if votes.ndim != 5:
+        raise ValueError(f"votes: must have the five axes [b g i j d], got {votes.ndim} axes, shape {shape}")
+    if not votes.is_floating_point():
+        raise ValueError(f"votes: must be floating point, got {votes.dtype}")
+    if 0 in shape[1:]:
+        raise ValueError(f"votes: must have at least one vote, child, parent and pose element, got shape {shape}")
 
 
 def _choose(backend: str, votes: Tensor) -> str:
