@@ -49,7 +49,6 @@ def test_a_night_is_longer_than_the_small_budget_and_says_so(name):
         }
 
     night, small = seen("night"), seen("small")
-    assert set(small) <= set(night)
     for slug, images in night.items():  # a night may have a row at a second learning rate, too
         assert images > 5 * small[slug.partition("-rate")[0]]
     assert "batches of" in TABLES[name]("night").note
