@@ -75,10 +75,14 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
 
 
 def _that_trained(slugs: Sequence[str], entry: Entry) -> list[str]:
-    """A row at the rates that the table has, without those at which its first seed diverged, unless all did."""
+    """A row, and itself at those other rates that the table has; without those at which the first seed diverged.
+
+    The row alone where it is not in the table, and all of them where all diverged.
+    """
     rows = {row.slug: row for row in entry.rows if row.slug in slugs}
-    found = [slug for slug in slugs if slug in rows]
-    return [slug for slug in found if not RunFolder(rows[slug].folder(entry.folder, 0)).has_diverged] or found
+    found = [slug for slug in slugs if slug in rows] or [slugs[0]]
+    diverged = {slug for slug, row in rows.items() if RunFolder(row.folder(entry.folder, 0)).has_diverged}
+    return [slug for slug in found if slug not in diverged] or found
 
 
 def _chosen(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

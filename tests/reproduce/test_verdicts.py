@@ -120,6 +120,8 @@ def test_a_missing_row_cannot_tell(tmp_path):
     found = verdict(tmp_path, (20, 21), ())
     assert (found.answer, found.why, found.gain) == ("cannot tell", "Not run: cnn.", None)
     assert judge(CLAIM, None, 3).why == "made2026-1 was left out."
+    unknown = dataclasses.replace(CLAIM, worse="no-such", worse_rates=("no-such-rate1",))  # as of images without it
+    assert judge(unknown, entry(tmp_path), 3).why == "Not run: no-such."
 
 
 def test_rows_far_from_convergence_cannot_tell(tmp_path):
