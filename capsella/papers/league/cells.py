@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from capsella.evaluation import accuracy_interval, difference_interval
 from capsella.grid import Hits
@@ -52,12 +52,36 @@ class Measured:
         return not self.stops or all(run["training"]["stopped"]["reached"] for run in self.runs)
 
     @property
+    def compared(self) -> Sequence[Mapping[str, Any]]:
+        """The tests that gains compare: on the test images, or on changed ones where all stop at one error."""
+        return self.changed if self.stops else [run["test"] for run in self.runs]
+
+    @property
     def seed_errors(self) -> list[float]:
         """Test errors of the seeds in per cent."""
         return [run["test"]["error_percent"] for run in self.runs]
 
 
-def cells(one: Measured, cnn: Measured | None, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
+class Gains(NamedTuple):
+    """How many points less error than the same network with even couplings, and than the CNN; None: cannot be told."""
+
+    over_even: Mapping[str, Any] | None
+    over_cnn: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, one: Measured, others: Sequence[Measured]) -> "Gains":
+        """Of a row among all of its images.
+
+        What routing brings is at the rate of the row: `even` of the row, or where all stop at one error the row
+        itself that has even couplings. What the whole network brings is at the rate of each.
+        """
+        twin = next((other for other in others if other.row.slug == one.row.even), None)
+        cnn = next((other for other in others if other.row.label[1] == "CNN" and other is not one), None)
+        over_even = _gain_over(one, twin) if one.stops else _gain(one, [run["test"] for run in one.even])
+        return cls(over_even, _gain_over(one, cnn))
+
+
+def cells(one: Measured, gains: Gains, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> list[str]:
     """What `HEADS` names."""
     rate = f"{one.chosen.rate:g}" + (" (edge)" if one.chosen.at_edge else "")
     if not one.runs:
@@ -73,8 +97,8 @@ def cells(one: Measured, cnn: Measured | None, by_error: Mapping[str, str], by_c
         by_error.get(slug, "–"),
         ", ".join(f"{error:.2f}" for error in one.seed_errors),
         ", ".join(f"{error:.1f}" for error in one.train_errors),
-        gain_cell(gain_over_even(one)),
-        gain_cell(gain_over_cnn(one, cnn)),
+        gain_cell(gains.over_even),
+        gain_cell(gains.over_cnn),
         changed,
         by_change.get(slug, "–"),
         f"{beside['attack']['clean_accuracy_percent']:.1f}",
@@ -86,24 +110,21 @@ def cells(one: Measured, cnn: Measured | None, by_error: Mapping[str, str], by_c
     ]
 
 
-def gain_over_even(one: Measured) -> dict[str, Any] | None:
-    """What routing brings: the gain over the same network, at the same rate, with couplings that stay even."""
-    return _gain(one, one.even)
-
-
-def gain_over_cnn(one: Measured, cnn: Measured | None) -> dict[str, Any] | None:
-    """What the whole network brings, at the rate of each."""
-    return None if cnn is None or cnn is one or cnn.diverged else _gain(one, cnn.runs)
+def _gain_over(one: Measured, other: Measured | None) -> dict[str, Any] | None:
+    """`_gain` over a row that is sound and, as this one, at the error where all should stop."""
+    if other is None or other.diverged or not (one.reached and other.reached):
+        return None
+    return _gain(one, other.compared)
 
 
 def _gain(one: Measured, others: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """How many points less error a row has than other runs, and what such a comparison finds four times in five.
+    """How many points less error a row has than other tests, and what such a comparison finds four times in five.
 
     None where the two have no equal part, or a seed alone.
     """
-    if one.stops or one.diverged or min(len(one.runs), len(others)) < FEWEST_SEEDS:
+    if one.diverged or min(len(one.compared), len(others)) < FEWEST_SEEDS:
         return None
-    own, its = (Hits.of([run["test"] for run in runs]) for runs in (one.runs, others))
+    own, its = Hits.of(one.compared), Hits.of(others)
     gain = difference_interval(own.right, its.right, own.groups)
     return {
         "points": 100 * gain.estimate,

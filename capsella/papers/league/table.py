@@ -23,7 +23,7 @@ from capsella.grid import (
     result_of,
 )
 from capsella.papers.kinds.published import hardware_of, table_values
-from capsella.papers.league.cells import HEADS, Measured, cells, gain_over_cnn, gain_over_even, sure_error
+from capsella.papers.league.cells import HEADS, Gains, Measured, cells, sure_error
 from capsella.papers.league.fields import FIELDS, STOPS, Entrant, Field, entrants, fields_on
 from capsella.papers.league.measure import measured, speeds
 from capsella.papers.league.ranks import ranks
@@ -43,9 +43,9 @@ NOTE = (
     "rate, which decides how soon they are there. In this table test images choose nothing, but those of familiar "
     "elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of its "
     "activations, so ranks are of whole networks. A gain over even is of the routing alone: points of error less than "
-    "the same network, trained at the same rate, with couplings that are even and stay so; each by itself. Options "
-    "were not searched; those "
-    "of EM and variational routing were set beforehand by training errors on smallNORB, since with their papers' own "
+    "the same network, trained at the same rate, with couplings that are even and stay so; each by itself. Where "
+    "networks stop at one error, gains are of the changed images. Options were not searched; those of EM and "
+    "variational routing were set beforehand by training errors on smallNORB, since with their papers' own "
     "they learn slowly here. Inverted attention routes one layer after the other; cluster routing has a geometry of "
     "its own; random couplings are one draw. **Intervals**, in brackets: 95 %, over test images and seeds; over toys "
     "or other groups of images where these are known. A rank needs two seeds, none that diverged, and differences "
@@ -53,7 +53,7 @@ NOTE = (
     "images. **Beside**, of the first seed: how many of the test images that were attacked are right before and after "
     "PGD at ε = 0.03, without an interval; entropy of the couplings of each layer, 1 where all are even (of "
     "self-attention without its learned part); forward, loss and backward of 32 images in float32 (EM's votes as it "
-    "was trained), all networks timed in turn, by C++ kernels for every routing, and by PyTorch for the others; what "
+    "was trained), all networks timed in turn, by C++ kernels for every routing, and by PyTorch without one; what "
     "such a step keeps for its backward pass."
 )
 
@@ -194,7 +194,8 @@ class _Held:
     def _even(self, chosen: Sequence[Chosen], grid: Grid, seeds: Sequence[int]) -> dict[str, tuple[Entrant, Runs]]:
         """By the routing's row: the same with even couplings at the rate of that row, where no seed diverged.
 
-        Where both rows chose one rate, these runs are there already. Networks that stop at an error have no gain.
+        Where both rows chose one rate, these runs are there already. Networks that stop at one error all have one rate:
+        their rows with even couplings are what they are compared with (`Gains.of`).
         """
         if self.field.stops:
             return {}
@@ -245,21 +246,18 @@ def _values(found: Sequence[Measured]) -> list[dict[str, Any]]:
     sound = {one.row.slug: one for one in found if one.runs and not one.diverged}
     by_error = ranks({slug: _hits(one.runs) for slug, one in sound.items() if not one.stops})
     by_change = ranks({slug: _hits(one.changed, "") for slug, one in sound.items() if one.changed and one.reached})
-    cnn = next((one for one in found if one.row.label[1] == "CNN"), None)
     order = sorted(found, key=lambda one: float(np.mean(one.seed_errors)) if one.runs else np.inf)
-    return [_row(one, cnn, by_error, by_change) for one in order]
+    return [_row(one, Gains.of(one, found), by_error, by_change) for one in order]
 
 
-def _row(
-    one: Measured, cnn: Measured | None, by_error: Mapping[str, str], by_change: Mapping[str, str]
-) -> dict[str, Any]:
+def _row(one: Measured, gains: Gains, by_error: Mapping[str, str], by_change: Mapping[str, str]) -> dict[str, Any]:
     """As the JSON holds it."""
     tried = {
         f"{rate:g}": [error if np.isfinite(error) else "diverged" for error in errors]
         for rate, errors in one.chosen.tried.items()
     }
     return {
-        "cells": [*one.row.label, *cells(one, cnn, by_error, by_change)],
+        "cells": [*one.row.label, *cells(one, gains, by_error, by_change)],
         "slugs": [one.row.slug] * 2,
         "label": list(one.row.label),
         "rate": one.chosen.rate,
@@ -268,8 +266,8 @@ def _row(
         "error": sure_error(_hits(one.runs)) if one.runs else None,
         "rank": by_error.get(one.row.slug),
         "train_errors_percent": one.train_errors,
-        "gain_over_even": gain_over_even(one),
-        "gain_over_cnn": gain_over_cnn(one, cnn),
+        "gain_over_even": gains.over_even,
+        "gain_over_cnn": gains.over_cnn,
         "changed_error": sure_error(_hits(one.changed, "")) if one.changed else None,
         "changed_rank": by_change.get(one.row.slug),
         "milliseconds": one.speed.milliseconds if one.speed else None,

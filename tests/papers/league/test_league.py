@@ -36,6 +36,7 @@ def changed(data):
 
 DIGITS = Field("digits", "league-tiny", ("digits",), Changed("others", changed), budgets={"small": TINY})
 STOPPED = dataclasses.replace(DIGITS, label="digits, stopped", stops=True)
+NAMES = ("heinsen", "heinsen, even", "CNN")
 
 
 def tiny_recipe():
@@ -367,3 +368,22 @@ def test_gains_over_even_couplings_are_at_the_rate_of_the_row(tmp_path, monkeypa
     assert [run["recipe"]["model"] for run in routed["even_runs"]] == [run["recipe"]["model"] for run in even["runs"]]
     own, its = (np.stack([hits_of(run["test"]) for run in routed[key]]).mean(0) for key in ("runs", "even_runs"))
     assert routed["gain_over_even"]["points"] == pytest.approx(100 * (own - its).mean())
+
+
+@pytest.mark.parametrize(("error", "reached"), [(99.0, True), (0.0, False)])
+@pytest.mark.usefixtures("tiny")
+def test_networks_that_stop_at_one_error_gain_on_changed_images(tmp_path, monkeypatch, error, reached):
+    monkeypatch.setattr(fields, "ROUTINGS", {"heinsen": ROUTINGS["heinsen"]})
+    monkeypatch.setattr(fields, "OTHERS", {"CNN": "league_cnn"})
+    monkeypatch.setitem(fields.STOPS, "small", error)
+    rows = League("small", ((STOPPED, "digits"),)).run(tmp_path, (0, 1), "c", QUIET)["rows"]
+    routed, even, cnn = (next(row for row in rows if row["label"][1] == name) for name in NAMES)
+    if not reached:
+        assert [row[gain] for row in rows for gain in ("gain_over_even", "gain_over_cnn")] == [None] * 6
+        return
+    hits = [np.stack([hits_of(test) for test in row["changed"]]).mean(0) for row in (routed, even, cnn)]
+    assert routed["gain_over_even"]["points"] == pytest.approx(100 * (hits[0] - hits[1]).mean())
+    assert routed["gain_over_cnn"]["points"] == pytest.approx(100 * (hits[0] - hits[2]).mean())
+    assert even["gain_over_cnn"]["points"] == pytest.approx(100 * (hits[1] - hits[2]).mean())
+    assert even["gain_over_even"] is None
+    assert cnn["gain_over_cnn"] is None
