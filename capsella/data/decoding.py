@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections import deque
@@ -105,10 +104,9 @@ def _in_processes(
     chunks: Iterable[tuple[str, ...]], read: Callable[[Sequence[str]], Chunk], workers: int
 ) -> Iterator[Chunk]:
     waiting: deque[tuple[tuple[str, ...], Future[Chunk]]] = deque()
-    with _terminated_in_order() as told, _Workers(read, workers) as pool:
+    with _ended_in_order() as told, _Workers(read, workers) as pool:
         for files in chunks:
-            if told:
-                sys.exit(told[0])
+            _end_where(told)
             waiting.append((files, pool.submit(files)))
             if len(waiting) > _AHEAD * workers:
                 yield pool.result(*waiting.popleft())
@@ -117,28 +115,37 @@ def _in_processes(
 
 
 @contextmanager
-def _terminated_in_order() -> Iterator[list[int]]:
-    """SIGTERM ends Python where it stands, and the pool's semaphores stay; here it unwinds as Ctrl-C does.
+def _ended_in_order() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM unwind. By itself SIGTERM ends Python where it stands, and the pool's semaphores stay.
 
-    Yields: empty until a signal comes, then the exit code. Python drops an exception that a handler raises inside a
+    Yields: empty until a signal comes, then its number. Python drops an exception that a handler raises inside a
     finalizer; so whoever works on for long looks here, and the process ends here at the latest.
     """
     told: list[int] = []
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield told
         return
 
-    def end(*_: object) -> None:
-        told.append(128 + signal.SIGTERM)
-        sys.exit(told[0])
+    def end(number: int, _: object) -> None:
+        told.append(number)
+        _end_where(told)
 
-    signal.signal(signal.SIGTERM, end)
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) == handler}
+    for number in ours:
+        signal.signal(number, end)
     try:
         yield told
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+    _end_where(told)
+
+
+def _end_where(told: Sequence[int]) -> None:
+    """Raises what the signal stands for, where one came."""
     if told:
-        sys.exit(told[0])
+        raise KeyboardInterrupt if told[0] == signal.SIGINT else SystemExit(128 + told[0])
 
 
 class _Workers:
