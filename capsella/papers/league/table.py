@@ -242,11 +242,14 @@ def _train_error(run: Path) -> float:
 
 
 def _values(found: Sequence[Measured]) -> list[dict[str, Any]]:
-    """The rows of one set of images by their errors, with their ranks; those that missed the common error have none."""
+    """The rows of one set of images by what they are compared on, with their ranks.
+
+    Those that missed the common error have none.
+    """
     sound = {one.row.slug: one for one in found if one.runs and not one.diverged}
     by_error = ranks({slug: _hits(one.runs) for slug, one in sound.items() if not one.stops})
     by_change = ranks({slug: _hits(one.changed, "") for slug, one in sound.items() if one.changed and one.reached})
-    order = sorted(found, key=lambda one: float(np.mean(one.seed_errors)) if one.runs else np.inf)
+    order = sorted(found, key=lambda one: sure_error(Hits.of(one.compared))["error_percent"] if one.runs else np.inf)
     return [_row(one, Gains.of(one, found), by_error, by_change) for one in order]
 
 

@@ -381,6 +381,8 @@ def test_networks_that_stop_at_one_error_gain_on_changed_images(tmp_path, monkey
     if not reached:
         assert [row[gain] for row in rows for gain in ("gain_over_even", "gain_over_cnn")] == [None] * 6
         return
+    errors = [row["changed_error"]["error_percent"] for row in rows]
+    assert errors == sorted(errors)
     hits = [np.stack([hits_of(test) for test in row["changed"]]).mean(0) for row in (routed, even, cnn)]
     assert routed["gain_over_even"]["points"] == pytest.approx(100 * (hits[0] - hits[1]).mean())
     assert routed["gain_over_cnn"]["points"] == pytest.approx(100 * (hits[0] - hits[2]).mean())
