@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from capsella.evaluation.wilson import CONFIDENCE
+from capsella.evaluation.wilson import CONFIDENCE, wilson_interval
 
 Groups = Int[np.ndarray, " images"]
 """The number of each image's group."""
@@ -53,22 +53,36 @@ def over_groups(added: Float[np.ndarray, " images"], groups: Groups | None, imag
 
 
 def worth(
-    hits: Bool[np.ndarray, " images"], groups: Groups | None, labels: Int[np.ndarray, " images"] | None = None
+    values: Bool[np.ndarray, " images"] | Float[np.ndarray, " images"],
+    groups: Groups | None,
+    labels: Int[np.ndarray, " images"] | None = None,
 ) -> float:
-    """How many independent images an image is worth, at most 1: one over the design effect.
+    """How many independent images an image is worth for the mean of `values`, at most 1: one over the design effect.
 
     Less the fewer the groups: Student's quantile against the normal one (Korn and Graubard 1998, Survey Methodology
-    24). Where all images are right, or none, nothing tells how alike a group is, and an image counts as one.
+    24). Where all values are the same, nothing tells how alike a group is, and an image counts as one.
 
     labels: for the mean over classes in place of the mean over images.
 
     >>> worth(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
     0.0...
     """
-    added = deviations(hits.astype(float), labels)
+    added = deviations(values.astype(float), labels)
     alone = float((added**2).sum())
     variance, count = over_groups(added, groups, (alone, len(added)))
     if variance <= alone:
         return 1.0
     quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) / scipy.stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
     return float(alone / variance * quantile**2)
+
+
+def share_interval(hits: Bool[np.ndarray, " images"], groups: Groups | None) -> tuple[float, float]:
+    """The 95 % interval of the share of hits (Wilson 1927), over groups where there are any.
+
+    Images of one group count as fewer than they are: see `worth`.
+
+    Raises:
+        ValueError: no images; not a group for each image.
+    """
+    each = worth(hits, groups)
+    return wilson_interval(each * int(hits.sum()), each * len(hits))

@@ -27,11 +27,12 @@ def wilson_interval(hits: float, number: float) -> tuple[float, float]:
     return 0.0 if hits == 0 else float(centre - half), 1.0 if hits == number else float(centre + half)
 
 
-def auc_interval(auc: float, negatives: int, positives: int) -> tuple[float, float]:
+def auc_interval(auc: float, negatives: float, positives: float) -> tuple[float, float]:
     """The 95 % interval of an area under the ROC curve of so many images of each kind: Newcombe 2006, method 5.
 
     A score interval (Statistics in Medicine 25, p. 559), with Hanley and McNeil's variance at the mean of both numbers:
-    of an area of 1, too, it says how little few images prove.
+    of an area of 1, too, it says how little few images prove. Images that are alike count as fewer, which need not be
+    whole numbers.
 
     Raises:
         ValueError: an area outside [0, 1], or no images of a kind.
@@ -39,8 +40,8 @@ def auc_interval(auc: float, negatives: int, positives: int) -> tuple[float, flo
     >>> auc_interval(1.0, 50, 50)
     (0.960..., 1.0)
     """
-    if not (0 <= auc <= 1 and min(negatives, positives) >= 1):
-        raise ValueError(f"auc, images: must be in [0, 1] and at least 1, got {auc} of {negatives} and {positives}")
+    if not (0 <= auc <= 1 and min(negatives, positives) > 0):
+        raise ValueError(f"auc, images: must be in [0, 1] and above 0, got {auc} of {negatives} and {positives}")
     quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2)
     less_one = (negatives + positives) / 2 - 1
 

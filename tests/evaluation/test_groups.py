@@ -100,6 +100,38 @@ def test_balanced_accuracy_of_one_run():
     assert wide[1] - wide[0] > 1.5 * (plain[1] - plain[0])
 
 
+def test_intervals_of_classes_take_groups_too():
+    (hits, _), groups = drawn(7)
+    labels = groups % 3
+    predicted = np.where(hits[0], labels, (labels + 1) % 3)
+    one_hot = torch.eye(3)[torch.from_numpy(predicted)]
+    wide, plain = (
+        Evaluation(one_hot, torch.from_numpy(labels), ("a", "b", "c"), group=of).per_class
+        for of in (torch.from_numpy(groups), None)
+    )
+    for one, other in zip(wide, plain, strict=True):
+        assert (one.recall, one.specificity, one.support) == (other.recall, other.specificity, other.support)
+        assert width(one.recall_interval) > 1.5 * width(other.recall_interval)
+        assert width(one.specificity_interval) > 1.2 * width(other.specificity_interval)
+
+
+def width(interval):
+    return interval[1] - interval[0]
+
+
+def test_a_class_of_one_group_is_named():
+    labels = torch.tensor([0, 0, 1, 1, 1, 1])
+    groups = torch.tensor([0, 0, 1, 1, 2, 2])
+    whole = Evaluation(torch.eye(2)[[0, 1, 1, 1, 0, 1]], labels, ("a", "b"), group=groups)
+    assert whole.notes() == [
+        "the test images are of 3 groups; intervals are over these, but the sensitivity of classes of one group is "
+        "over images: a"
+    ]
+    one = Evaluation(torch.eye(2)[[0, 1, 1, 1, 0, 1]], labels, ("a", "b"), group=torch.zeros(6).long())
+    assert one.groups is None
+    assert one.notes() == []
+
+
 def test_groups_of_other_images_are_refused():
     with pytest.raises(ValueError, match="groups: must be one for each of the 50 images, got"):
         accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int))

@@ -13,8 +13,8 @@ from torch import Tensor
 from capsella.data import LabelledImages, batches
 from capsella.errors import at_least, counted, require
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
-from capsella.evaluation.groups import Groups, worth
-from capsella.evaluation.wilson import mean_share_interval, wilson_interval
+from capsella.evaluation.groups import Groups, share_interval, worth
+from capsella.evaluation.wilson import mean_share_interval
 from capsella.losses import strongest
 from capsella.models import ImageClassifier
 from capsella.models.confidence.reliability import Calibration, calibration
@@ -88,8 +88,11 @@ class Evaluation:
 
     @property
     def groups(self) -> Groups | None:
-        """The number of each image's group, as intervals take them; None where every image stands for itself."""
-        return None if self.group is None else self.group.numpy()
+        """The number of each image's group, as intervals take them; None where every image stands for itself.
+
+        One group alone says nothing of others, and is as none.
+        """
+        return None if self.group is None or len(self.group.unique()) < 2 else self.group.numpy()
 
     @property
     def errors(self) -> int:
@@ -103,12 +106,8 @@ class Evaluation:
 
     @property
     def error_interval(self) -> tuple[float, float]:
-        """95 % interval of the error, in per cent (Wilson 1927): what a test set of this size leaves open.
-
-        Images of one group count as fewer than they are: see `worth`.
-        """
-        each = worth(self.correct.numpy(), self.groups)
-        low, high = wilson_interval(each * self.errors, each * len(self.labels))
+        """95 % interval of the error, in per cent: what a test set of this size leaves open; see `share_interval`."""
+        low, high = share_interval(~self.correct.numpy(), self.groups)
         return 100 * low, 100 * high
 
     @cached_property
@@ -132,7 +131,8 @@ class Evaluation:
     @cached_property
     def per_class(self) -> list[ClassScore]:
         """Precision, recall, F1, specificity and AUC of each class."""
-        return class_scores(self.confusion, self.classes, self.roc)
+        labels, predictions = self.labels.flatten().numpy(), self.predictions.flatten().numpy()
+        return class_scores(labels, predictions, self.classes, self.roc, self.groups)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -186,11 +186,18 @@ class Evaluation:
             notes.append(f"no test images, so no recall and no F1: {', '.join(unseen)}")
         if unused:
             notes.append(f"never predicted, so no precision: {', '.join(unused)}")
-        if self.groups is not None:
-            notes.append(
-                f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these"
-            )
-        return notes
+        return [*notes, *self._about_groups()]
+
+    def _about_groups(self) -> list[str]:
+        if self.groups is None:
+            return []
+        classes = [self.groups[(self.labels == k).numpy()] for k in range(len(self.classes))]
+        alone = [name for name, own in zip(self.classes, classes, strict=True) if len(np.unique(own)) == 1]
+        over = f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these"
+        return [
+            over
+            + (f", but the sensitivity of classes of one group is over images: {', '.join(alone)}" if alone else "")
+        ]
 
     def warnings(self) -> list[str]:
         """What must stand before any other number: classes that are never found, a model no better than a constant."""

@@ -10,14 +10,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from capsella.evaluation.groups import Groups
+from capsella.evaluation.groups import Groups, share_interval
 from capsella.evaluation.intervals import Interval, difference_interval
-from capsella.evaluation.wilson import wilson_interval
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How one class fared; a share is None where it would be 0/0. Intervals are Wilson's, of 95 %.
+    """How one class fared; a share is None where it would be 0/0. Intervals are of 95 %: see `share_interval`.
 
     support: test images of the class. predicted: images the model put there.
     precision: of those predicted, the share that is right; None if none was predicted.
@@ -73,14 +72,19 @@ class Majority:
 
 
 def class_scores(
-    confusion: Int[np.ndarray, "true predicted"], classes: Sequence[str], curves: Sequence[Roc | None]
+    labels: Int[np.ndarray, " n"],
+    predictions: Int[np.ndarray, " n"],
+    classes: Sequence[str],
+    curves: Sequence[Roc | None],
+    groups: Groups | None = None,
 ) -> list[ClassScore]:
-    """Scores of each class from a confusion matrix and the classes' ROC curves."""
-    total = int(confusion.sum())
+    """Scores of each class; `curves` are the classes' ROC curves. Intervals are over groups where there are any."""
     scores = []
     for k, (name, curve) in enumerate(zip(classes, curves, strict=True)):
-        hits, support, predicted = int(confusion[k, k]), int(confusion[k].sum()), int(confusion[:, k].sum())
-        others, spared = total - support, total - support - predicted + hits
+        of_class, named = labels == k, predictions == k
+        hits, support, predicted = int((of_class & named).sum()), int(of_class.sum()), int(named.sum())
+        spared, others = int((~of_class & ~named).sum()), len(labels) - support
+        own, other = (None, None) if groups is None else (groups[of_class], groups[~of_class])
         scores.append(
             ClassScore(
                 name=name,
@@ -89,9 +93,9 @@ def class_scores(
                 precision=hits / predicted if predicted else None,
                 recall=hits / support if support else None,
                 f1=2 * hits / (support + predicted) if support else None,
-                recall_interval=wilson_interval(hits, support) if support else None,
+                recall_interval=share_interval(named[of_class], own) if support else None,
                 specificity=spared / others if others else None,
-                specificity_interval=wilson_interval(spared, others) if others else None,
+                specificity_interval=share_interval(~named[~of_class], other) if others else None,
                 auc=None if curve is None else curve.auc,
             )
         )

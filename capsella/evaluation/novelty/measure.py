@@ -11,8 +11,9 @@ from torch import Tensor
 
 from capsella.data import ImageSet, batches
 from capsella.errors import counted, require
+from capsella.evaluation.groups import Groups, share_interval, worth
 from capsella.evaluation.novelty.elsewhere import Elsewhere
-from capsella.evaluation.wilson import auc_interval, wilson_interval
+from capsella.evaluation.wilson import auc_interval
 from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
 from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
@@ -40,14 +41,16 @@ class Told:
 class FromElsewhere:
     """A set from elsewhere.
 
-    refused: images that are not known. labelled, right: known ones that show a class of the run, and of these those
-    that are classified right; None where the source names no class of the run.
+    refused: images that are not known. refused_interval_95: of their share; images stand for themselves. labelled,
+    right: known ones that show a class of the run, and of these those that are classified right; None where the source
+    names no class of the run.
     curves: of each score, [2 m]: false and true alarms as shares, at every threshold. unread: files that count nowhere.
     """
 
     name: str
     images: int
     refused: int
+    refused_interval_95: tuple[float, float]
     labelled: int | None
     right: int | None
     told: tuple[Told, ...]
@@ -60,12 +63,14 @@ class Knowledge:
     """What `measure_knowledge` found.
 
     refuse: the share of usual images that may be refused, asked for. images, refused: of the test images.
+    refused_interval_95: of the share, see `share_interval`.
     right: test images that are known and classified right. validation_images: what the threshold comes from.
     """
 
     refuse: float
     images: int
     refused: int
+    refused_interval_95: tuple[float, float]
     right: int
     validation_images: int
     sets: tuple[FromElsewhere, ...]
@@ -89,13 +94,13 @@ class Knowledge:
             "refuse": self.refuse,
             "validation_images": self.validation_images,
             "home": {"images": self.images, "refused": self.refused, "known_and_right": self.right}
-            | {"refused_interval_95": wilson_interval(self.refused, self.images)},
+            | {"refused_interval_95": self.refused_interval_95},
             "elsewhere": [
                 {
                     "name": one.name,
                     "images": one.images,
                     "refused": one.refused,
-                    "refused_interval_95": wilson_interval(one.refused, one.images),
+                    "refused_interval_95": one.refused_interval_95,
                     "known_with_a_class_of_the_run": one.labelled,
                     "of_these_right": one.right,
                     "auc": {told.score: {"auc": told.auc, "interval_95": told.interval} for told in one.told},
@@ -138,14 +143,17 @@ def measure_knowledge(
     require(len(home) > 0 and bool(others), "be at least one", home_and_others=(len(home), len(others)))
     at_home = _see(model, novelty, home.images, batch_size)
     threshold = novelty.threshold(refuse)
-    known, of_run = at_home.scores[KNOWN] <= threshold, (model.classes, threshold)
+    known = at_home.scores[KNOWN] <= threshold
+    groups = None if home.group is None else home.group.numpy()
+    beside = [(one, _see(model, novelty, one.images, batch_size)) for one in others]
     return Knowledge(
         refuse=refuse,
         images=len(home),
         refused=int((~known).sum()),
+        refused_interval_95=share_interval(~known.numpy(), groups),
         right=int((known & (at_home.predicted == home.labels)).sum()),
         validation_images=novelty.images,
-        sets=tuple(_beside(at_home, _see(model, novelty, one.images, batch_size), one, *of_run) for one in others),
+        sets=tuple(_beside(at_home, groups, seen, one, model.classes, threshold) for one, seen in beside),
     )
 
 
@@ -166,7 +174,14 @@ def _see(model: ImageClassifier, novelty: Novelty, images: Tensor, batch_size: i
     return _Seen(dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long())
 
 
-def _beside(home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...], threshold: float) -> FromElsewhere:
+def _beside(
+    home: _Seen,
+    groups: Groups | None,
+    seen: _Seen,
+    other: Elsewhere,
+    classes: tuple[str, ...],
+    threshold: float,
+) -> FromElsewhere:
     from sklearn.metrics import roc_auc_score, roc_curve
 
     numbers = len(home.predicted), len(other.images)
@@ -175,7 +190,7 @@ def _beside(home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...]
     for name, scores in seen.scores.items():
         both = torch.cat([home.scores[name], scores]).numpy()
         auc = float(roc_auc_score(labels, both))
-        told.append(Told(name, auc, auc_interval(auc, *numbers)))
+        told.append(Told(name, auc, _interval(auc, home.scores[name].numpy(), scores.numpy(), groups)))
         curves[name] = np.stack(roc_curve(labels, both)[:2])
     known = seen.scores[KNOWN] <= threshold
     labelled = right = None
@@ -184,5 +199,27 @@ def _beside(home: _Seen, seen: _Seen, other: Elsewhere, classes: tuple[str, ...]
         truth = torch.tensor(numbered)
         labelled = int((known & (truth >= 0)).sum())
         right = int((known & (truth == seen.predicted)).sum())
-    refused = int((~known).sum())
-    return FromElsewhere(other.name, numbers[1], refused, labelled, right, tuple(told), curves, other.unread)
+    return FromElsewhere(
+        name=other.name,
+        images=numbers[1],
+        refused=int((~known).sum()),
+        refused_interval_95=share_interval(~known.numpy(), None),
+        labelled=labelled,
+        right=right,
+        told=tuple(told),
+        curves=curves,
+        unread=other.unread,
+    )
+
+
+def _interval(
+    auc: float, home: Float[np.ndarray, " n"], away: Float[np.ndarray, " m"], groups: Groups | None
+) -> tuple[float, float]:
+    """The area's 95 % interval. Images of one group at home count as fewer than they are.
+
+    The area is a mean over the images at home: of each, the share of the images from elsewhere that are stranger
+    (Obuchowski 1997, Biometrics 53). So `worth` says how many independent ones an image is.
+    """
+    ordered = np.sort(away)
+    stranger = 1 - (np.searchsorted(ordered, home, "left") + np.searchsorted(ordered, home, "right")) / (2 * len(away))
+    return auc_interval(auc, worth(stranger, groups) * len(home), len(away))

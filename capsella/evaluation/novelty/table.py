@@ -5,7 +5,6 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.evaluation.novelty.measure import Knowledge
-from capsella.evaluation.wilson import wilson_interval
 
 
 def knowledge_table(result: Knowledge) -> RenderableType:
@@ -27,11 +26,12 @@ def _refused(result: Knowledge) -> Table:
     for heading in ("images", "number", "not known %", "95 % interval", "known, and right"):
         table.add_column(heading, justify="left" if heading == "images" else "right")
     known = result.images - result.refused
-    home: list[tuple[str, int, int, int | None, int | None]]
-    home = [("test images", result.images, result.refused, known, result.right)]
-    away = [(one.name, one.images, one.refused, one.labelled, one.right) for one in result.sets]
-    for name, images, refused, labelled, right in home + away:
-        low, high = wilson_interval(refused, images)
+    home: list[tuple[str, int, int, tuple[float, float], int | None, int | None]]
+    home = [("test images", result.images, result.refused, result.refused_interval_95, known, result.right)]
+    away = [
+        (one.name, one.images, one.refused, one.refused_interval_95, one.labelled, one.right) for one in result.sets
+    ]
+    for name, images, refused, (low, high), labelled, right in home + away:
         shares = f"{100 * refused / images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
         answered = "–" if labelled is None else f"{right} of {labelled}"
         table.add_row(Text(name, overflow="ellipsis"), str(images), *shares, answered)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsella.errors import require
 from capsella.evaluation.accuracy.evaluation import Evaluation
-from capsella.evaluation.wilson import wilson_interval
+from capsella.evaluation.groups import Groups, share_interval
 from capsella.models import Confidence, ImageClassifier, images_needed
 from capsella.models.confidence.fitted import logits_of
 from capsella.models.confidence.reliability import calibration
@@ -29,30 +29,29 @@ class Kept:
     """Test images at a threshold.
 
     share: of the validation images that the threshold keeps, asked for. threshold: the least probability that is kept.
-    kept, errors: test images, and how many of them are wrong.
+    kept, errors: test images, and how many of them are wrong. error_interval_95: of the share of errors, see
+    `share_interval`; None where nothing is kept.
     """
 
     share: float
     threshold: float
     kept: int
     errors: int
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the share of errors (Wilson 1927); None where nothing is kept."""
-        return wilson_interval(self.errors, self.kept) if self.kept else None
+    error_interval_95: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class SetSize:
     """Prediction sets of the test images.
 
-    coverage: asked for. held: images whose set has their true class. mean_size: classes a set. single: images with one
-    class in their set. worst_class, worst: the class whose images are held least often, and that share.
+    coverage: asked for. held: images whose set has their true class. held_interval_95: of their share, see
+    `share_interval`. mean_size: classes a set. single: images with one class in their set. worst_class, worst: the
+    class whose images are held least often, and that share.
     """
 
     coverage: float
     held: int
+    held_interval_95: tuple[float, float]
     mean_size: float
     single: int
     worst_class: str
@@ -93,7 +92,7 @@ class Rejection:
         return {
             "images": self.images,
             "validation_images": self.validation_images,
-            "kept": [{**asdict(one), "error_interval_95": one.interval} for one in self.kept],
+            "kept": [asdict(one) for one in self.kept],
             "prediction_sets": [asdict(one) for one in self.sets],
             "nll": {"before": self.nll_before, "after": self.nll},
             "expected_calibration_error": {"before": self.ece_before, "after": self.ece},
@@ -118,11 +117,11 @@ def measure_rejection(model: ImageClassifier, validation: Evaluation, test: Eval
     require(validation.labels.ndim == test.labels.ndim == 1, "show one class an image", validation_and_test="pairs")
     sure, sure_before = (_probability(test, one) for one in (confidence.probabilities(test.activations), _shares(test)))
     sure_validation = _probability(validation, confidence.probabilities(validation.activations))
-    correct = test.correct.numpy()
+    correct, groups = test.correct.numpy(), test.groups
     return Rejection(
         images=len(correct),
         validation_images=len(sure_validation),
-        kept=tuple(_kept(share, threshold_for(sure_validation, share), sure, correct) for share in SHARES),
+        kept=tuple(_kept(share, threshold_for(sure_validation, share), sure, correct, groups) for share in SHARES),
         sets=tuple(_sets(confidence, test, coverage) for coverage in COVERAGES),
         curves={
             "test": risk_curve(sure, correct),
@@ -163,9 +162,17 @@ def risk_curve(sure: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -
     return np.stack([numbers / len(sure), risk])[:, last]
 
 
-def _kept(share: float, threshold: float, sure: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -> Kept:
+def _kept(
+    share: float,
+    threshold: float,
+    sure: Float[np.ndarray, " n"],
+    correct: Bool[np.ndarray, " n"],
+    groups: Groups | None,
+) -> Kept:
     kept = sure >= threshold
-    return Kept(share, threshold, int(kept.sum()), int((kept & ~correct).sum()))
+    wrong = ~correct[kept]
+    interval = share_interval(wrong, None if groups is None else groups[kept]) if kept.any() else None
+    return Kept(share, threshold, int(kept.sum()), int(wrong.sum()), interval)
 
 
 def _sets(confidence: Confidence, test: Evaluation, coverage: float) -> SetSize:
@@ -178,8 +185,15 @@ def _sets(confidence: Confidence, test: Evaluation, coverage: float) -> SetSize:
         if (test.labels == k).any()
     }
     worst = min(shares, key=lambda name: shares[name])
-    mean_size = float(sizes.double().mean())
-    return SetSize(coverage, int(held.sum()), mean_size, int((sizes == 1).sum()), worst, shares[worst])
+    return SetSize(
+        coverage=coverage,
+        held=int(held.sum()),
+        held_interval_95=share_interval(held.numpy(), test.groups),
+        mean_size=float(sizes.double().mean()),
+        single=int((sizes == 1).sum()),
+        worst_class=worst,
+        worst=shares[worst],
+    )
 
 
 def _shares(evaluation: Evaluation) -> Float[Tensor, "n classes"]:

@@ -5,7 +5,6 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.evaluation.rejection.measure import Rejection
-from capsella.evaluation.wilson import wilson_interval
 
 
 def rejection_table(result: Rejection) -> RenderableType:
@@ -30,9 +29,9 @@ def _kept(result: Rejection) -> Table:
         table.add_column(heading, justify="right")
     for one in result.kept:
         error, interval = "–", "–"
-        if one.interval is not None:
+        if one.error_interval_95 is not None:
             error = f"{100 * one.errors / one.kept:.2f}"
-            interval = " to ".join(f"{100 * end:.2f}" for end in one.interval)
+            interval = " to ".join(f"{100 * end:.2f}" for end in one.error_interval_95)
         shares = (
             f"{100 * one.share:g}",
             f"{one.threshold:.6f}",
@@ -48,7 +47,7 @@ def _sets(result: Rejection) -> Table:
     for heading in ("coverage", "reached", "95 % interval", "classes", "single %", "worst class"):
         table.add_column(heading, justify="left" if heading == "worst class" else "right")
     for one in result.sets:
-        low, high = wilson_interval(one.held, result.images)
+        low, high = one.held_interval_95
         table.add_row(
             f"{one.coverage:g}",
             f"{one.held / result.images:.3f}",

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,6 +51,29 @@ def test_images_of_the_same_kind_are_not(fitted, digits):
     assert all(told.auc == pytest.approx(0.5) for told in same.told)
     assert same.labelled == 30 - same.refused
     assert same.right <= same.labelled
+
+
+def test_copies_of_an_image_prove_no_more_than_the_image(fitted, digits):
+    model, few = fitted["cnn"], digits.test
+    which = torch.arange(len(few)).repeat(10)
+    copied = replace(few, images=few.images[which], labels=few.labels[which], files=None, metadata={"group": which})
+    others = [elsewhere("half", model, few)]
+    alone, grouped = (measure_knowledge(model, home, others, refuse=0.2) for home in (few, copied))
+    ungrouped = measure_knowledge(model, replace(copied, metadata={}), others, refuse=0.2)
+    assert 0 < alone.refused < 30
+    assert grouped.refused == ungrouped.refused == 10 * alone.refused
+    assert width(grouped.refused_interval_95) == pytest.approx(width(alone.refused_interval_95), rel=0.1)
+    assert width(ungrouped.refused_interval_95) < 0.5 * width(alone.refused_interval_95)
+    told = zip(alone.sets[0].told, grouped.sets[0].told, ungrouped.sets[0].told, strict=True)
+    for one, other, narrow in told:
+        assert other.auc == pytest.approx(one.auc)
+        if 0.05 < one.auc < 0.95:
+            assert width(other.interval) == pytest.approx(width(one.interval), rel=0.15)
+            assert width(narrow.interval) < 0.95 * width(one.interval)
+
+
+def width(interval):
+    return interval[1] - interval[0]
 
 
 def test_table_figure_and_json(fitted, digits):

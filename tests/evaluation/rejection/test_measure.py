@@ -65,6 +65,22 @@ def test_sets_hold_the_true_class_as_often_as_asked(calibrated):
     assert result.notes() == []
 
 
+def test_copies_of_an_image_prove_no_more_than_the_image(calibrated):
+    few = evaluation(200, 1)
+    which = torch.arange(200).repeat(10)
+    copied = Evaluation(few.activations[which], few.labels[which], CLASSES, group=which)
+    alone, grouped = (measure_rejection(*calibrated, of) for of in (few, copied))
+    ungrouped = measure_rejection(*calibrated, replace(copied, group=None))
+    for name in ("kept", "sets"):
+        for one, other, narrow in zip(*(getattr(of, name) for of in (alone, grouped, ungrouped)), strict=True):
+            field = "error_interval_95" if name == "kept" else "held_interval_95"
+            intervals = [getattr(of, field) for of in (one, other, narrow)]
+            if 0 not in intervals[0] and 1 not in intervals[0]:
+                plain, over, images = (high - low for low, high in intervals)
+                assert over == pytest.approx(plain, rel=0.1)
+                assert images < 0.5 * plain
+
+
 def test_few_validation_images_are_named(calibrated):
     model, _ = calibrated
     few = evaluation(12, 3)
