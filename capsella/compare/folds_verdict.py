@@ -73,7 +73,7 @@ def _headline(
     if not useful:
         return (
             f"Neither is to be shipped yet: {folds} folds do not show that {capsules.name} or {cnn.name} is better "
-            "than always saying the largest class."
+            "than chance, which is always saying the largest class, and guessing for the mean over classes."
         )
     if winner is None:
         alone = f" Only {useful[0]} is shown to be better than chance." if len(useful) == 1 else ""

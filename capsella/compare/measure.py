@@ -176,7 +176,8 @@ def _evaluate(folder: Path, images: ImageSet) -> Evaluation:
 
 def _changed(one: Trained, images: ImageSet) -> Changed:
     models = {str(seed): load_run(run.folder).model for seed, run in one.by_seed.items()}
-    result = measure_robustness(models, images.subset(evenly(len(images), MOST_CHANGED)), batch_size=32)
+    few = images.subset(evenly(len(images), MOST_CHANGED))
+    result = measure_robustness(models, few, batch_size=32)
     curves = {change: [result.curve(seed, change) for seed in models] for change in result.perturbations}
     return Changed(
         np.stack([points[0].hits for points in next(iter(curves.values()))]),
@@ -184,4 +185,5 @@ def _changed(one: Trained, images: ImageSet) -> Changed:
             change: np.stack([np.mean([point.hits for point in points if point.strength > 0], 0) for points in seeds])
             for change, seeds in curves.items()
         },
+        None if few.group is None else few.group.numpy(),
     )

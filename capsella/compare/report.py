@@ -61,8 +61,8 @@ def write_comparison(found: Findings) -> Path:
 
 BALANCED = " Images of rare classes were drawn more often, and the epoch was kept by the mean error over classes."
 GROUPED = (
-    " Intervals take images of one group, as a patient, for independent. With few groups they are too narrow: folds "
-    "are the safer test."
+    " Intervals are over groups of images, as patients; with few groups, folds are the safer test. McNemar's test and "
+    "latency take each image for itself."
 )
 
 

@@ -64,3 +64,8 @@ class Yardstick:
     def chance(self) -> float:
         """What a network that always says the largest class has right."""
         return float((self.labels == self.largest).mean())
+
+    @property
+    def guess(self) -> float:
+        """What guessing finds of a class, on average over the classes that have test images."""
+        return 1 / len(np.unique(self.labels))

@@ -123,7 +123,8 @@ def _headline(
     if not useful:
         return (
             f"Neither is to be shipped yet: these test images do not show that {capsules.network} or {cnn.network} is "
-            f"better than always saying {by.classes[by.largest]} ({100 * by.chance:.1f} %)."
+            f"better than chance. Always saying {by.classes[by.largest]} is right for {100 * by.chance:.1f} %, and "
+            f"guessing finds {100 * by.guess:.1f} % of a class on average."
         )
     best = None if winner is None else capsules if winner == "capsules" else cnn
     text = _winner(capsules, cnn, winner, difference)
@@ -161,8 +162,8 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar, by
 
 def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
     ahead = difference_interval(one.hits, by.labels[None] == by.largest, by.groups)
-    found, guess = balanced_interval(one.hits, by.labels, by.groups), 1 / len(np.unique(by.labels))
-    return AgainstChance(one.network, by.classes[by.largest], ahead, found, guess)
+    found = balanced_interval(one.hits, by.labels, by.groups)
+    return AgainstChance(one.network, by.classes[by.largest], ahead, found, by.guess)
 
 
 def _training(by: Yardstick) -> str:

@@ -113,8 +113,8 @@ class TestChance:
         found = judge(side("caps", right(40, 41, 39)), side("net", right(75, 76, 74)), 50, self.LABELS)
         assert (found.winner, found.ship, found.useful) == ("CNN", None, ())
         assert found.headline == (
-            "Neither is to be shipped yet: these test images do not show that caps or net is better than always saying "
-            "neutrophil (35.0 %)."
+            "Neither is to be shipped yet: these test images do not show that caps or net is better than chance. "
+            "Always saying neutrophil is right for 35.0 %, and guessing finds 20.0 % of a class on average."
         )
         assert (
             "net is not shown to be better than chance: it is right +2.5 points ("
@@ -230,6 +230,31 @@ class TestChangedImages:
             apart = kept_accuracies(*sides, 0.2)["noise"].difference
             wrong += not apart.low <= 0 <= apart.high
         assert wrong <= 9
+
+    def test_groups_that_are_alike_part_nothing(self):
+        """Ten patients of thirty images, on each of which a network does well or badly."""
+        random, wrong = np.random.default_rng(0), {"groups": 0, "images": 0}
+        groups = np.repeat(np.arange(10), 30)
+        for _ in range(40):
+            sides = []
+            for _ in range(2):
+                share = np.clip(random.normal(0.6, 0.2, 10), 0, 1)[groups]
+                sides.append((random.random((3, 300)) < 0.9, {"noise": random.random((3, 300)) < share}))
+            for name, of in (("groups", groups), ("images", None)):
+                apart = kept_accuracies(*(Changed(*one, of) for one in sides), 0.2)["noise"].difference
+                wrong[name] += not apart.low <= 0 <= apart.high
+        assert wrong["groups"] <= 4
+        assert wrong["images"] >= 8
+
+    def test_what_one_network_keeps_is_over_its_own_seeds(self):
+        """Three seeds, whose mean is known to two degrees of freedom; images make no difference."""
+        random, held = np.random.default_rng(0), 0
+        for _ in range(200):
+            tables = [np.repeat(np.clip(0.6 + random.normal(0, 0.05, (3, 1)), 0, 1), 4, 1) for _ in range(2)]
+            sides = [Changed(np.ones((3, 4), bool), {"noise": table}) for table in tables]
+            first = kept_accuracies(*sides, 0.2)["noise"].first
+            held += first.low <= 0.5 <= first.high
+        assert held / 200 >= 0.92
 
     def test_one_seed_is_said(self):
         capsules = side("caps", right(150), changed=changed(200, noise=190))

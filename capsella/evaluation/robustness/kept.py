@@ -6,8 +6,9 @@ A network that was better to begin with is better on changed images too, without
 
 With chance, a network that hardly knows more than to say the largest class has little to keep, and its interval is
 wide. Intervals are percentiles of a bootstrap (Efron 1979) over images, which two networks share, and over seeds, which
-they do not. Seeds drawn from few vary too little, three by two thirds of what they should: their draws are spread by
-that, and by Student's quantile. One seed says nothing of others.
+they do not. Where images are of groups, whole groups are drawn. A few seeds or groups, drawn from themselves, vary too
+little, three by two thirds of what they should: their draws are spread by that, and by Student's quantile. One seed
+says nothing of others, and one group neither.
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float
 
+from capsella.evaluation.groups import Groups
+from capsella.evaluation.wilson import CONFIDENCE
+
 DRAWS = 2000
 
 
@@ -25,11 +29,12 @@ class Changed:
     """What a network makes of changed images.
 
     clean: which of the unchanged images each seed has right. by_change: the share of a change's strengths at which each
-    seed has each image right.
+    seed has each image right. groups: the number of each image's patient or the like, where known.
     """
 
     clean: Bool[np.ndarray, "seeds images"]
     by_change: dict[str, Float[np.ndarray, "seeds images"]] = field(default_factory=dict)
+    groups: Groups | None = None
 
 
 class Share(NamedTuple):
@@ -66,29 +71,56 @@ def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str,
             f"{second.clean.shape[1]} images, {[*first.by_change]} and {[*second.by_change]}, {chance}"
         )
     random = np.random.default_rng(0)
-    drawn = random.multinomial(images, np.full(images, 1 / images), DRAWS) / images  # [draws images]
+    drawn = _image_weights(images, first.groups, random)
     numbers = len(first.clean), len(second.clean)
-    student = scipy.stats.t.ppf(0.975, max(1, sum(numbers) - 2)) / scipy.stats.norm.ppf(0.975)
-    seeds = [_seed_weights(k, float(student), random) for k in numbers]
+    seeds = [_drawn(number, random) for number in numbers]
+    alone = [_spread(draws, number - 1) for draws, number in zip(seeds, numbers, strict=True)]
+    together = [_spread(draws, sum(numbers) - 2) for draws in seeds]
     found = {}
     for change in first.by_change:
         pairs = [(one.clean, one.by_change[change]) for one in (first, second)]
         plain = [float(_ratio(clean.mean(), changed.mean(), chance, images)) for clean, changed in pairs]
-        draws = [
-            _ratio((weights @ clean * drawn).sum(1), (weights @ changed * drawn).sum(1), chance, images)
-            for weights, (clean, changed) in zip(seeds, pairs, strict=True)
-        ]
+        each, apart = (
+            [
+                _ratio((weights @ clean * drawn).sum(1), (weights @ changed * drawn).sum(1), chance, images)
+                for weights, (clean, changed) in zip(by_seed, pairs, strict=True)
+            ]
+            for by_seed in (alone, together)
+        )
         found[change] = KeptAccuracy(
-            _share(plain[0], draws[0]), _share(plain[1], draws[1]), _share(plain[0] - plain[1], draws[0] - draws[1])
+            _share(plain[0], each[0]), _share(plain[1], each[1]), _share(plain[0] - plain[1], apart[0] - apart[1])
         )
     return found
 
 
-def _seed_weights(number: int, student: float, random: np.random.Generator) -> Float[np.ndarray, "draws seeds"]:
-    """What each seed weighs in each draw, around one over their number, spread as the mean of so few is."""
-    drawn = random.multinomial(number, np.full(number, 1 / number), DRAWS) / number
-    spread: np.ndarray = (drawn - 1 / number) * student * (number / max(1, number - 1)) ** 0.5
-    return 1 / number + spread
+def _image_weights(
+    images: int, groups: Groups | None, random: np.random.Generator
+) -> Float[np.ndarray, "draws images"]:
+    """What each image weighs in each draw, of whole groups where there are several."""
+    count, numbers = images, np.arange(images)
+    if groups is not None and len(np.unique(groups)) > 1:
+        names, numbers = np.unique(groups, return_inverse=True)
+        count = len(names)
+    each = _drawn(count, random)[:, numbers]
+    return _spread(each / each.sum(1, keepdims=True), count - 1, count)
+
+
+def _drawn(number: int, random: np.random.Generator) -> Float[np.ndarray, "draws number"]:
+    """What each of so many weighs in each draw of as many of them."""
+    drawn: np.ndarray = random.multinomial(number, np.full(number, 1 / number), DRAWS) / number
+    return drawn
+
+
+def _spread(
+    drawn: Float[np.ndarray, "draws n"], degrees: int, number: int | None = None
+) -> Float[np.ndarray, "draws n"]:
+    """Draws of `number` seeds or groups (default: n), spread around equal weights as the mean of so few is."""
+    number, level = number or drawn.shape[1], (1 + CONFIDENCE) / 2
+    student = float(scipy.stats.t.ppf(level, max(1, degrees)) / scipy.stats.norm.ppf(level))
+    spread: np.ndarray = 1 / drawn.shape[1] + student * (number / max(1, number - 1)) ** 0.5 * (
+        drawn - 1 / drawn.shape[1]
+    )
+    return spread
 
 
 def _ratio(clean: np.ndarray, changed: np.ndarray, chance: float, images: int) -> np.ndarray:
@@ -98,5 +130,5 @@ def _ratio(clean: np.ndarray, changed: np.ndarray, chance: float, images: int) -
 
 
 def _share(estimate: float, draws: Float[np.ndarray, " draws"]) -> Share:
-    low, high = np.quantile(draws, (0.025, 0.975)).tolist()
+    low, high = np.quantile(draws, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)).tolist()
     return Share(estimate, min(low, estimate), max(high, estimate))

@@ -74,8 +74,8 @@ class TrendFigure(FigureFromRuns):
             name = NETWORKS[network] + (f", INIT-NET {init}" if len(self.runs.inits) > 1 else "")
             slugs = {points[at]: self.runs.planned(at, network, init).slug for at in points}
             found = {x: mean_sd(accuracies_of(results[slug])) for x, slug in sorted(slugs.items()) if results.get(slug)}
-            sds = [sd for _, sd in found.values() if sd is not None]
-            series.append(Series(name, tuple(found), tuple(mean for mean, _ in found.values()), tuple(sds) or None))
+            means, sds = tuple(mean for mean, _ in found.values()), tuple(sd for _, sd in found.values())
+            series.append(Series(name, tuple(found), means, sds if any(sd is not None for sd in sds) else None))
             paper = tuple(ACCURACY[network, init][SETS.index(at)] for at in self.in_paper)
             series.append(Series(name, tuple(self.in_paper.values()), paper, paper=True))
         ticks = tuple(sorted({*points.values(), *self.in_paper.values()}))

@@ -1,5 +1,6 @@
 """Panels of lines, a paper's beside ours, drawn from plain numbers."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -21,13 +22,14 @@ FEW = 12  # points of a line that has a marker at each
 @dataclass(frozen=True)
 class Series:
     """A line. name: in the legend; lines of one name have one colour and marker. x, y, sd: as many numbers each, sd
-    the standard deviation over seeds or None. paper: whether a paper printed the numbers: hollow markers, dashed.
+    the standard deviation over seeds; None for a point of one seed, and where all points are. paper: whether a paper
+    printed the numbers: hollow markers, dashed.
     """
 
     name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
-    sd: tuple[float, ...] | None = None
+    sd: tuple[float | None, ...] | None = None
     paper: bool = False
 
     def __post_init__(self) -> None:
@@ -75,7 +77,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
         if series.paper:
             axes.plot(series.x, series.y, linestyle="--", linewidth=1, markerfacecolor="none", alpha=0.8, **look)
         else:
-            axes.errorbar(series.x, series.y, series.sd, linewidth=1.4, capsize=2, **look)
+            bars = None if series.sd is None else [math.nan if sd is None else sd for sd in series.sd]
+            axes.errorbar(series.x, series.y, bars, linewidth=1.4, capsize=2, **look)
     handles = [Line2D([], [], color=colour, marker=marker) for colour, marker in looks.values()]
     labels = [printable(name) for name in looks]
     if any(series.paper for series in panel.series):

@@ -226,6 +226,12 @@ def test_tables_and_figures_of_the_first_runs_alone(tiny, tmp_path):
     sizes = figure_31("small").on(tiny).made_of(results, tmp_path, "c", QUIET)
     lines = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
     assert [len(line["x"]) for line in lines] == [1, 0]
+    (run,) = results[first.slug]
+    other = run | {"seed": 1, "test": run["test"] | {"error_percent": run["test"]["error_percent"] / 2}}
+    more = results | {first.slug: [run, other], first.slug.replace("mini", "basic"): [run]}
+    sizes = figure_31("small").on(tiny).made_of(more, tmp_path, "c", QUIET)
+    (line, _) = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
+    assert [sd is None for sd in line["sd"]] == [False, True]
     curves = figure_33("small").on(tiny).made_of(results, tmp_path, "c", QUIET)
     assert [[line["name"] for line in panel["series"]] for panel in curves["panels"]] == [["EM-NET 1, INIT-NET 1"]]
 
