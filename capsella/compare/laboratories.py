@@ -70,7 +70,7 @@ class TransferOptions:
     """Only these classes; default: those that all laboratories have."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     out: Path = Path("runs") / "transfer"
     """Folder for the runs, transfer.json and transfer.txt."""

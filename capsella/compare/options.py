@@ -98,7 +98,7 @@ class ComparisonOptions:
     precision: Precision = "32-true"
     """Of the training: float32, or convolutions and dense layers in bfloat16. `auto`: bfloat16 where this machine is
     clearly faster with it; the comparison keeps what that was when it began."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; latency is measured on the processor."""
     out: Path | None = None
     """Folder for the runs and the report; default: runs/compare-NAME, with the name of the folder of images, and with

@@ -214,6 +214,11 @@ class DataOptions:
         return self.name in PAIRED
 
     @property
+    def is_own(self) -> bool:
+        """Whether the images are one's own, in files that may change between two runs."""
+        return self.path is not None or bool(self.laboratories)
+
+    @property
     def source(self) -> str:
         """Name of the source; of pairs, that of their images."""
         return self.single().name if self.is_paired else self.name

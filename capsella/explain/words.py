@@ -9,7 +9,7 @@ import numpy as np
 from capsella.data import Splits
 from capsella.environment import versions
 from capsella.evaluation import Evaluation, confusions
-from capsella.training import Run
+from capsella.training import Recipe, Run
 from capsella.training.balance import choose_balance
 from capsella.training.validation import kept_by
 
@@ -42,19 +42,31 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     kind = "pairs of images" if recipe.data.is_paired else "images"
     trained = (
         f"The network {run.model.name} was trained on {len(splits.train):,} {kind} of {len(counts)} classes: {listed}. "
-        f"{len(splits.validation):,} others (validation images) were used to choose the epoch. The "
-        f"{len(splits.test):,} test images, of which this page speaks, were used neither to train nor to choose."
+        f"{len(splits.validation):,} others (validation images) were used to choose the epoch. "
+        f"{_about_test(recipe, len(splits.test))}"
     )
+    stopped = summary.get("stopped")
     error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
     column = kept_by(recipe)
     chosen = f"Kept: epoch {best['epoch']:.0f} of {summary['epochs']}, "
-    if recipe.stop_at_error is not None or recipe.keep == "last":
+    if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
         chosen += "at which the training ended."
     elif column in best:
         chosen += f"which had the lowest {error}, on the validation images ({best[column]:.1f} %)."
+    if stopped is not None and not stopped["reached"]:
+        chosen += f" The training was to stop at an error of {stopped['at_error']:g} %, and did not reach it."
     if not recipe.data.is_paired:
         chosen += f" {BALANCED[recipe.balance]} {choose_balance(counts).why}."
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
+
+
+def _about_test(recipe: Recipe, images: int) -> str:
+    if recipe.stop_at_error is None or recipe.stop_on == "validation":
+        return f"The {images:,} test images, of which this page speaks, were used neither to train nor to choose."
+    return (
+        f"The {images:,} test images, of which this page speaks, were not trained on, but the training stopped by "
+        "their error. So the error on this page is chosen, and says nothing of new images."
+    )
 
 
 def run_facts(run: Run, splits: Splits) -> dict[str, str]:

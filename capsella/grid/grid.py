@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 from rich.console import Console
 
 from capsella.data import DataOptions, load_data
-from capsella.data.options import LABORATORIES
 from capsella.grid.clock import Clock
 from capsella.grid.run import result_of, trained_run
 from capsella.grid.task import Task, each
@@ -242,7 +241,7 @@ def check_finished(tasks: Sequence[Task[T]]) -> None:
     """
     folders: dict[DataOptions, list[RunFolder]] = {}
     for task in tasks:
-        if task.recipe.data.name in ("folder", LABORATORIES):
+        if task.recipe.data.is_own:
             folders.setdefault(task.recipe.data, []).append(RunFolder(task.folder))
     for data, runs in folders.items():
         splits = load_data(data)

@@ -125,16 +125,20 @@ def trained_run(recipe: Recipe, folder: Path, name: str, console: Console, machi
     if files.is_trained:
         return load_run(folder)
     splits = loaded_once(recipe.data)
-    if files.checkpoint.exists():
-        return resume(folder, console=console, splits=splits)
     with files.alone(machine):
-        files.forget_start()
+        if files.is_trained:  # by another process, while the images were loaded
+            return load_run(folder)
+        has_begun = files.checkpoint.exists()
+        if not has_begun:
+            files.forget_start()
+    if has_begun:
+        return resume(folder, console=console, splits=splits)
     return train(recipe, folder, name=name, machine=machine, console=console, splits=splits)
 
 
 def loaded_once(data: DataOptions) -> Splits | None:
     """The images of a public set, kept in memory for the next run on them; None for one's own, which may change."""
-    return None if data.path is not None or data.laboratories else _loaded(data, data_root())
+    return None if data.is_own else _loaded(data, data_root())
 
 
 @functools.lru_cache(maxsize=1)
@@ -188,6 +192,8 @@ def evaluated_on(
     """
     files = RunFolder(folder)
     if not (folder / f"{name}.json").exists():
+        if not files.is_trained:
+            raise CapsellaError(f"{folder}: must hold a finished run, but no training has ended there")
         called, tested = images()
         model = load_run(folder).model
         evaluation = evaluate(model if change is None else change(model).eval(), tested)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import cast
 
 from rich.console import Console
 
@@ -27,9 +27,17 @@ class SealedError(Exception):
 
 
 class Sealed:
-    """Stands where the test images were: whatever is asked of it raises."""
+    """Stands where the test images were: whatever is asked of it raises, but for the names of their files.
 
-    def __getattribute__(self, name: str) -> NoReturn:
+    files: of the images, for split.csv.
+    """
+
+    def __init__(self, files: tuple[str, ...] | None) -> None:
+        object.__setattr__(self, "files", files)
+
+    def __getattribute__(self, name: str) -> tuple[str, ...] | None:
+        if name == "files":
+            return cast(tuple[str, ...] | None, object.__getattribute__(self, name))
         raise SealedError(f"a search must not look at the test images, but asked for {name}")
 
     def __len__(self) -> int:
@@ -40,7 +48,7 @@ def sealed(splits: Splits) -> Splits:
     """The same images to train and to validate on, without those of the test."""
     made = object.__new__(Splits)  # whose check would look at all three
     for name, value in vars(splits).items():
-        object.__setattr__(made, name, Sealed() if name == "test" else value)
+        object.__setattr__(made, name, Sealed(value.files) if name == "test" else value)
     return made
 
 
@@ -83,12 +91,13 @@ def train_to(recipe: Recipe, folder: Path, epochs: int, images: Images, machine:
     Raises:
         TrainingDivergedError: NaN or infinity. CapsellaError: as `train` raises.
     """
-    files, began, splits = RunFolder(folder), time.monotonic(), images.of(recipe.data)
-    before = None
+    files, splits = RunFolder(folder), images.of(recipe.data)
+    before, began = None, 0.0
     while before is None:
         # A worker that was taken for dead, and is not, is near the end of its rung.
         with alone_in(folder, wait=math.inf, every=LOCKED_SECONDS):
             pass
+        began = time.monotonic()
         with contextlib.suppress(BusyError):  # another process looked just now whether anything may go
             before = _go_on(recipe, files, epochs, splits, machine, name)
     progress = read_progress(files.checkpoint)

@@ -9,6 +9,7 @@ from typing import Any
 
 import scipy
 
+from capsella.evaluation.wilson import CONFIDENCE
 from capsella.search.front import front, is_better
 from capsella.search.schedule import BASE, Record, Rules, finalists
 from capsella.search.space import Label
@@ -147,7 +148,8 @@ class Outcome:
             return f"{best.name.capitalize()} is {where} the recipe with one seed, which may be luck: {numbers}."
         if abs(gain) <= half_interval(best.errors, base.errors):
             return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
-        return f"{best.name.capitalize()} {'beats' if gain > 0 else 'is worse than'} the recipe: {numbers}."
+        verb = "beats" if gain > 0 else "is worse than"
+        return f"{best.name.capitalize()} {verb} the recipe on these validation images: {numbers}."
 
     @property
     def front_verdict(self) -> str:
@@ -185,15 +187,17 @@ class Outcome:
 def half_interval(one: Sequence[float], other: Sequence[float]) -> float:
     """Half the 95 % interval of the difference of two means over seeds, at least two each (Welch 1947).
 
+    Infinite where all seeds of both agree, as they may on few images: these say nothing of how seeds differ.
+
     >>> round(half_interval([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]), 2)
     2.27
     """
     parts = [(statistics.variance(errors) / len(errors), len(errors)) for errors in (one, other)]
     variance = sum(part for part, _ in parts)
     if not variance:
-        return 0.0
+        return math.inf
     degrees = variance**2 / sum(part**2 / (count - 1) for part, count in parts)
-    return float(scipy.stats.t.ppf(0.975, degrees)) * math.sqrt(variance)
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * math.sqrt(variance)
 
 
 def _finalist(

@@ -70,7 +70,7 @@ class Worker:
                 at_work = ("running",) if self._out_of_time() else ("waiting", "running")
                 busy = sum(record.state in at_work for record in records)
                 if not busy:
-                    self._tidy(is_over=not busy and next_job(records, self.search.rules, is_closing=True) is None)
+                    self._tidy(is_over=next_job(records, self.search.rules, is_closing=True) is None)
                     return records
                 self.begin(f"waiting for {counted(busy, 'training')} of other processes")
                 time.sleep(POLL)

@@ -15,6 +15,7 @@ from capsella.errors import CapsellaError, require
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_whole
 from capsella.training.options import Machine
+from capsella.training.precision import kind_of
 from capsella.training.recipe import Recipe
 
 if TYPE_CHECKING:  # nearly two seconds to import: only where a training starts
@@ -69,7 +70,7 @@ def _fabric(machine: Machine, strategy: str = "auto", precision: Any = None) -> 
     world = world_of(machine)
     try:
         return Fabric(
-            accelerator=machine.accelerator,
+            accelerator=kind_of(machine.accelerator),
             devices=world.devices,
             num_nodes=world.machines,
             strategy=strategy,
@@ -200,9 +201,9 @@ def sums_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, flo
     return {name: value / world if is_whole(name) else value for name, value in added.items()}
 
 
-def peak_memory_mib() -> float:
-    """Largest resident memory of this process so far, or what was allocated on the GPU where one is used."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
+def peak_memory_mib(device: torch.device) -> float:
+    """Largest resident memory of this process so far, or what was allocated on the GPU where it is the device."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

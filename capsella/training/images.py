@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from capsella.data import DataOptions, ImageSet, Splits, SplitTable, folder_files, load_data, read_split_file
+from capsella.data import DataOptions, Splits, SplitTable, folder_files, load_data, read_split_file
 from capsella.data.split.table import UNUSED, Row
 from capsella.errors import CapsellaError, counted, warn_once
 from capsella.training.run import Run, RunFolder
@@ -17,8 +17,7 @@ def keep_split(files: RunFolder, data: DataOptions, splits: Splits) -> None:
         return
     rows = {file: Row(0, UNUSED, None) for file in folder_files(data)}
     for split, images in splits.named().items():
-        named = images.files if isinstance(images, ImageSet) else None
-        rows |= {file: Row(0, split, None) for file in named or ()}
+        rows |= {file: Row(0, split, None) for file in images.files or ()}
     SplitTable(True, rows).write(files.split)
 
 

@@ -6,6 +6,7 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 import math
 import time
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -137,22 +138,25 @@ class Trainer:
         with devices.ends_with_others(self.fabric, self.files.path):
             if self._is_first:
                 self._begin()
-            writer = open_events(self.files.events, self.progress.step) if self._is_first else None
-            with progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
+            events = closing(open_events(self.files.events, self.progress.step)) if self._is_first else nullcontext()
+            with events as writer, progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
                 while not self._is_trained and (until is None or self.progress.epoch < until):
                     self._train_epoch(bar)
                     row = self._finish_epoch()
                     if writer is not None:
                         write_events(writer, row)
                         self.console.print(epoch_line(row, self.recipe.epochs, kept_by(self.recipe)), soft_wrap=True)
-            if writer is not None:
-                writer.close()
-            if writer is not None and self._is_trained:
-                if not self.recipe.data.is_paired:
-                    images, device = (self.splits.train, self.splits.validation), self.fabric.device
-                    calibrate_folder(self.files.path, *images, device, self.recipe.batch_size)
-                self.files.write("summary", summary_of(self.recipe, self.progress, self.splits.broken))
+            if self._is_first and self._is_trained:
+                self._finish()
             self.fabric.barrier()
+
+    def _finish(self) -> None:
+        """Calibrate, and write the summary, which says that the training is complete."""
+        device = self.fabric.device
+        if not self.recipe.data.is_paired:
+            images = self.splits.train, self.splits.validation
+            calibrate_folder(self.files.path, *images, device, self.recipe.batch_size)
+        self.files.write("summary", summary_of(self.recipe, self.progress, self.splits.broken, device))
 
     def _begin(self) -> None:
         """Leave a checkpoint to resume from, remove what a kill left half written, name the images left out."""

@@ -237,8 +237,8 @@ class Machine:
         ValueError: a field is outside its range.
     """
 
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute."""
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; "auto": on a GPU of CUDA where there is one, else on the processor."""
     devices: int = 1
     """How many of them, with distributed data parallel (DDP); on a CPU, processes. Left out under torchrun, which says
     it, also for several machines: `torchrun --nnodes 2 --nproc-per-node 4 … -m capsella train …`."""

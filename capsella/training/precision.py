@@ -44,7 +44,7 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionC
     """What "auto" is: on a GPU by its abilities, on a processor by times that are measured once and remembered.
 
     Args:
-        accelerator: "cpu", "cuda", "mps", or "auto" as in `Machine`.
+        accelerator: "cpu", "cuda", or "auto" as in `Machine`.
         memory: the file that remembers; default: `MEMORY`, in the user's cache folder.
     """
     kind = kind_of(accelerator)
@@ -52,8 +52,6 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionC
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         why = f"the GPU has {'' if fast else 'no '}bfloat16 units"
         return PrecisionChoice("bf16-mixed" if fast else "32-true", why)
-    if kind == "mps":
-        return PrecisionChoice("32-true", "bfloat16 was not tried on mps")
     memory = memory or MEMORY
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     ratio = _remembered(memory).get(key)
@@ -108,11 +106,12 @@ def _interleaved(*steps: Callable[[], None]) -> list[float]:
 
 
 def kind_of(accelerator: str) -> str:
-    """The accelerator that Fabric takes for "auto"; others are what they are called."""
+    """What "auto" is: CUDA where there is a GPU of it, else the processor; others are what they are called.
+
+    Apple's GPU is not taken: it has no float64, in which error rates and scores are computed.
+    """
     if accelerator != "auto":
         return accelerator
-    if torch.backends.mps.is_available():
-        return "mps"
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

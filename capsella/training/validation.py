@@ -85,10 +85,10 @@ def reaches(recipe: Recipe, row: EpochRow) -> bool:
     return stop is not None and row[f"{recipe.stop_on}_error"] <= stop
 
 
-def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str]) -> dict[str, Any]:
+def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device: torch.device) -> dict[str, Any]:
     """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory.
 
-    `broken`: the files that were left out.
+    `broken`: the files that were left out. `device`: whose memory counts.
     """
     history = progress.history
     speeds = sorted(row["images_per_second"] for row in history)
@@ -98,7 +98,7 @@ def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str]) -> dic
         "epochs": progress.epoch,
         "seconds": sum(row["seconds"] for row in history),
         "images_per_second": speeds[len(speeds) // 2],
-        "peak_memory_mib": peak_memory_mib(),
+        "peak_memory_mib": peak_memory_mib(device),
         "stopped": _stopped(recipe, progress.best or history[-1]),
         "broken_images": list(broken),
     }

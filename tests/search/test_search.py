@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
+from PIL import Image
 from rich.console import Console
+from sklearn.datasets import load_digits
 
+from capsella.data import DataOptions, load_data, read_split_file
 from capsella.errors import CapsellaError
 from capsella.search import Choice, Range, Space, open_search, work, worker
 from capsella.search.candidate import Images, SealedError, Trained, candidate_folder, sealed
@@ -95,6 +98,24 @@ def test_test_images_are_never_touched(tmp_path):
     assert isinstance(opened(tmp_path).images.of(RECIPE.data), type(splits))
     with pytest.raises(SealedError):
         len(Images(read).of(RECIPE.data).test)
+
+
+def test_images_of_a_folder_are_searched_and_their_split_is_kept(tmp_path):
+    for number, (image, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
+        if number < 200 and label < 2:
+            folder = tmp_path / "cells" / str(label)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((image.reshape(8, 8) * 15).astype("uint8")).save(folder / f"{number}.png")
+    data = DataOptions(name="folder", path=tmp_path / "cells", size=17)
+    recipe, options = dataclasses.replace(RECIPE, data=data), {"trials": 1, "finalists": 1, "seeds": 1}
+    space = Space({"optimizer.learning_rate": Range(1e-4, 1e-2, log=True)})
+    search = open_search(recipe, "tiny", dataclasses.replace(OPTIONS, out=tmp_path / "study", **options), space)
+    outcome = work(search)
+    assert {record.state for record in outcome.records} == {"done"}
+    kept = read_split_file(candidate_folder(search.folder, Job(BASE, 0)) / "split.csv")
+    whole = load_data(data)
+    assert {file for file, row in kept.rows.items() if row.split == "test"} == set(whole.test.files)
+    assert {row.split for row in kept.rows.values()} == {"train", "validation", "test"}
 
 
 def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path):
@@ -306,9 +327,9 @@ def test_whether_the_front_beats_the_recipe_is_said(other, text):
 @pytest.mark.parametrize(
     ("errors", "text"),
     [
-        ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe"),
+        ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe on these validation images: "),
         ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 2.27 is half the interval
-        ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 beats the recipe"),
+        ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 is not told apart"),  # seeds that agree show no spread
     ],
 )
 def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):

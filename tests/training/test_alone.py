@@ -6,7 +6,8 @@ from rich.console import Console
 from capsella.errors import CapsellaError
 from capsella.files import alone_in
 from capsella.grid import Grid, Row
-from capsella.grid.run import trained_run
+from capsella.grid import run as grid_run
+from capsella.grid.run import evaluated_on, trained_run
 from capsella.training import Machine, resume
 from capsella.training.devices import starts_training
 
@@ -35,6 +36,28 @@ def test_one_that_began_a_moment_ago_keeps_its_config(tiny, quiet_train, tmp_pat
     with alone_in(tmp_path / "run"), pytest.raises(CapsellaError, match=BUSY):
         trained_run(tiny(epochs=1), tmp_path / "run", "tiny", Console(quiet=True), Machine(accelerator="cpu"))
     assert (tmp_path / "run" / "config.json").exists()
+
+
+def test_one_that_ended_while_images_were_loaded_is_not_trained_anew(tiny, quiet_train, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def other_process(data):
+        quiet_train(tiny(epochs=1))
+        (run / "last.ckpt").unlink()
+
+    monkeypatch.setattr(grid_run, "loaded_once", other_process)
+    monkeypatch.setattr(grid_run, "train", None)
+    trained = trained_run(tiny(epochs=1), run, "tiny", Console(quiet=True), Machine(accelerator="cpu"))
+    assert trained.folder == run
+    assert (run / "config.json").exists()
+
+
+def test_a_training_that_has_not_ended_is_not_evaluated(tiny, quiet_train, tmp_path):
+    quiet_train(tiny(epochs=1))
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(CapsellaError, match="run: must hold a finished run, but no training has ended there"):
+        evaluated_on(tmp_path / "run", "other", lambda: pytest.fail("images were loaded"))
+    assert not (tmp_path / "run" / "other.json").exists()
 
 
 def test_a_grid_says_so_too(tiny, tmp_path):

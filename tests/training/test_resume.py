@@ -2,6 +2,7 @@
 
 import csv
 import math
+import threading
 import zipfile
 
 import pytest
@@ -111,8 +112,10 @@ def test_without_a_timed_checkpoint_a_run_resumes_from_its_start(tiny, quiet_tra
 
 
 def test_a_learning_rate_far_too_high(tiny, quiet_train, last_checkpoint, tmp_path):
+    threads = set(threading.enumerate())
     with pytest.raises(TrainingDivergedError, match=r"at epoch 1, step [23] \(learning rate 1e\+30\).*--gradient-clip"):
         quiet_train(tiny(optimizer=OptimizerOptions(learning_rate=1e30)))
+    assert set(threading.enumerate()) <= threads  # TensorBoard writes its events from one
     assert finite(last_checkpoint(tmp_path / "run"))
 
 

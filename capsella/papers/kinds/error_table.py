@@ -20,6 +20,8 @@ from capsella.papers.kinds.published import (
     table_values,
 )
 
+COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}
+"""Sources of all images of another one, which alone may stand beside what was published on that."""
 MEASURED = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
 """The columns that every table of errors has, behind its own."""
 
@@ -74,8 +76,8 @@ class ErrorTable(FolderTable):
         """The same table on the images of another source, as on the copy of a set at hand.
 
         Where the rows have different sources, several may be named, with commas between them, and each takes the place
-        of the one whose name it continues: smallnorb-jpeg that of smallnorb. A row on images of another name has no
-        published number, and says so in its column "data", where the table has one.
+        of the one whose name it continues: smallnorb-jpeg that of smallnorb. A row on images that are no copy of the
+        paper's has no published number, and says so in its column "data", where the table has one.
 
         Raises:
             ValueError: a name continues none of the rows' sources.
@@ -92,7 +94,7 @@ class ErrorTable(FolderTable):
         if source == data.source:
             return row
         recipe = dataclasses.replace(row.recipe, data=data.on(source))
-        if source.startswith(data.source):
+        if COPIES.get(source) == data.source:
             return dataclasses.replace(row, recipe=recipe)
         name = f"pairs of {source}" if data.is_paired else source
         label = [name if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]

@@ -20,6 +20,9 @@ from capsella.papers.kinds.published import (
     table_values,
 )
 
+LIKE = {"smallnorb": ("smallnorb-jpeg", "smallnorb-jpeg-poses"), "affnist": ("affnist-like",)}
+"""Images that published errors may stand beside, by those of the paper; the documentation says what differs."""
+
 
 @dataclass(frozen=True)
 class ErrorOn:
@@ -102,18 +105,21 @@ class StoppedTable(FolderTable):
         """The same table on the images of another source, without the rows that its images cannot make.
 
         Where only the changed images have a source of their own, that source is replaced, and the networks train as
-        before. Rows on images of another name have no published numbers.
+        before. Rows on images that are not much like the paper's (`LIKE`) have no published numbers.
         """
-        if any(on.source for on in self.errors_on):
+        if usual := [on.source for on in self.errors_on if on.source]:
             plain, changed = (
                 dataclasses.replace(on, key=source, source=source) if on.source else on for on in self.errors_on
             )
-            return dataclasses.replace(self, errors_on=(plain, changed))
+            papers = [row.paper if source in (*usual, *LIKE.get(usual[0], ())) else None for row in self.rows]
+            kept = [dataclasses.replace(row, paper=paper) for row, paper in zip(self.rows, papers, strict=True)]
+            return dataclasses.replace(self, rows=tuple(kept), errors_on=(plain, changed))
         rows = []
         for row in self.rows:
             if source not in row.impossible:
                 data = dataclasses.replace(row.recipe.data, name=source)
-                paper = row.paper if source.startswith(row.recipe.data.name) else None
+                own = row.recipe.data.name
+                paper = row.paper if source in (own, *LIKE.get(own, ())) else None
                 stop = row.stops.get(source, row.recipe.stop_at_error)
                 recipe = dataclasses.replace(row.recipe, data=data, stop_at_error=stop)
                 rows.append(dataclasses.replace(row, recipe=recipe, paper=paper, other_stop=row.stops.get(source)))

@@ -7,6 +7,7 @@ import pytest
 
 from capsella.grid import Grid
 from capsella.grid import run as runs
+from capsella.papers.kinds import stopped_table
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from tests.papers import tiny
 from tests.papers.tiny import QUIET
@@ -68,7 +69,7 @@ def test_what_was_not_stopped_is_not_compared(tmp_path):
     assert difference == ["not all: not compared", "+0.50", "–", "+10.00", "–", "–"]
 
 
-def test_rows_that_a_source_cannot_make():
+def test_rows_that_a_source_cannot_make(monkeypatch):
     impossible = {"wine": "Wine has no digits."}
     rows = (*ROWS, *(dataclasses.replace(row, slug=f"{row.slug}2", impossible=impossible) for row in ROWS))
     table = tiny_table(rows=rows)
@@ -77,6 +78,7 @@ def test_rows_that_a_source_cannot_make():
     assert [row.recipe.data.name for row in table.on("mnist").rows] == ["mnist"] * 4
     assert table.on("mnist").note == "A note."
     assert {row.paper for row in table.on("mnist").rows} == {None}
+    monkeypatch.setitem(stopped_table.LIKE, "digits", ("digits-again",))
     assert [row.paper for row in table.on("digits-again").rows] == [(1.0, 20.0), (1.5, 30.0)] * 2
 
 

@@ -1,0 +1,37 @@
+"""What a report says of a training that stops at an error."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from capsella.data import DataOptions, load_data
+from capsella.explain import about_training
+from capsella.papers.sabour2017.recipes import sabour2017_affnist
+
+DIGITS = DataOptions(name="digits", size=28)
+BEST = {"epoch": 3.0, "validation_error": 12.5}
+
+
+def told(stopped, **changes):
+    """The paragraphs on a run of digits, of which epoch 3 was kept of 9."""
+    recipe = replace(sabour2017_affnist(), data=DIGITS, **changes)
+    run = SimpleNamespace(recipe=recipe, model=SimpleNamespace(name="capsnet"))
+    return about_training(run, load_data(DIGITS), {"best": BEST, "epochs": 9, "stopped": stopped}).paragraphs
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_images_that_stopped_a_training_are_no_test(reached):
+    trained, chosen = told({"reached": reached, "at_error": 0.77, "on": "test"})
+    assert "neither to train nor to choose" not in trained
+    assert "the training stopped by their error" in trained
+    assert ("Kept: epoch 3 of 9, at which the training ended." in chosen) == reached
+    missed = (
+        "which had the lowest error, on the validation images (12.5 %). The training was to stop at an error of 0.77 %"
+    )
+    assert (missed in chosen) != reached
+
+
+def test_a_training_that_stops_by_validation_leaves_the_test_images_alone():
+    trained, _ = told({"reached": True, "at_error": 5, "on": "validation"}, stop_on="validation")
+    assert "were used neither to train nor to choose" in trained
