@@ -20,6 +20,7 @@ if sys.platform != "win32":
     import fcntl
 
 _WAIT = "wait for its end, or choose another folder"
+_REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -27,10 +28,12 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
 
     Raises:
-        CapsellaError: the disk is full or a quota is reached (names the path); the old file is untouched.
+        CapsellaError: the disk is full or a quota is reached, or nothing can be written there (names the path); the old
+            file is untouched.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     # Process numbers are not enough: on machines that share the folder, each container's may be 1.
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -43,7 +46,19 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             temporary.unlink()
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
-        raise
+        with _told(path):
+            raise
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """The system's refusal to write `path`, in a sentence that does not name temporary files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise CapsellaError(f"{path}: nothing can be written there ({error.strerror})") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -144,7 +159,7 @@ def _alone_now(folder: Path) -> Iterator[None]:
 def _made(path: Path) -> IO[Any]:
     """An open file, made with its folders; tried again where another process removes these as it leaves them empty."""
     for _ in range(9):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _told(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "a+", encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)

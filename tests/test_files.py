@@ -10,7 +10,7 @@ import safetensors
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.files import write_json, write_text, write_whole
+from capsella.files import alone_in, write_json, write_text, write_whole
 
 
 def test_a_new_file_in_new_folders(tmp_path: Path) -> None:
@@ -27,7 +27,27 @@ def test_an_old_file_is_replaced(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == '{\n  "seed": 2,\n  "names": [\n    "\\u03b2"\n  ]\n}\n'
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), OSError(errno.EACCES, "denied"), KeyboardInterrupt()])
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "model.bin"
+
+    def write(temporary: Path) -> None:
+        raise OSError(code, os.strerror(code), str(temporary))
+
+    with pytest.raises(CapsellaError) as caught:
+        write_whole(path, write)
+    assert str(caught.value) == f"{path}: nothing can be written there ({os.strerror(code)})"
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(CapsellaError, match=r"runs/a\.txt: nothing can be written there \(File exists\)"):
+        write_text(tmp_path / "runs" / "a.txt", "")
+    with pytest.raises(CapsellaError, match=r"runs: nothing can be written there"), alone_in(tmp_path / "runs"):
+        pass
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError(errno.EIO, "broken"), KeyboardInterrupt()])
 def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "model.bin"
     path.write_text("old")

@@ -142,9 +142,9 @@ def run(arguments: list[str]) -> None:
     knowledge = _knowledge(trained, images, strange, options) if strange else None
     values = evaluation.to_dict() | about | ({} if rejection is None else {"rejection": rejection.to_dict()})
     values |= {} if knowledge is None else {"elsewhere": knowledge.to_dict()}
-    write_json(options.file, values)
     if options.json:
         print(json.dumps(values, indent=2))
+        write_json(options.file, values)
         return
     show(evaluation_table(evaluation))
     if rejection is not None:
@@ -153,6 +153,7 @@ def run(arguments: list[str]) -> None:
     if knowledge is not None:
         show(knowledge_table(knowledge))
         print(f"drawn in {options.run / ELSEWHERE_PICTURE}")
+    write_json(options.file, values)
     print(f"written to {options.file}")
 
 
