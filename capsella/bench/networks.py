@@ -57,9 +57,9 @@ def bench_networks(
         _tell(console, name, len(networks) - len(waiting) + number + 1, len(networks), left)
         result, done[name] = _measure(networks[name], settings)
         values["environment"] = {**environment(), "threads": result.threads}
+        show(result, done[name]["images"])
         if out is not None:
             write_json(out, values)
-        show(result, done[name]["images"])
     return values
 
 

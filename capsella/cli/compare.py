@@ -66,7 +66,7 @@ def _print_plan(plan: Plan) -> None:
     curve = 2 * len(given.shares) * seeds
     more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
     print(
-        f"{counted(plan.runs_each, 'run')} of each, {plan.epochs} epochs in batches of {plan.batch_size}, "
+        f"{counted(plan.runs_each, 'run')} of each, {counted(plan.epochs, 'epoch')} in batches of {plan.batch_size}, "
         f"{counted(seeds, 'seed')}{more}. Estimated training: {duration(plan.total_seconds())}, from a few "
         "images through each network here."
     )

@@ -55,6 +55,9 @@ GROUPS = {
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
 
+GO_ON = ("compare", "transfer", "table", "figure", "reproduce")
+"""Verbs that go on where they stopped when they are called again, and do not say so themselves."""
+
 # How often a thread that waits for others looks, before it sleeps: by default 300,000 times in libgomp, milliseconds
 # for which it keeps the core from the very thread it waits for where another program is at work. Measured with two
 # threads (LOG.md, L037).
@@ -83,13 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BrokenPipeError:  # whoever read our output, as `head` does, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Exception, KeyboardInterrupt) as error:
-            sys.exit(_say(errors, error))
+            sys.exit(_say(errors, error, words))
 
 
-def _say(errors: Console, error: BaseException) -> int:
+def _say(errors: Console, error: BaseException, words: Sequence[str]) -> int:
     """A sentence for the error, and the status to exit with; raises it again where it is a fault of ours."""
     if _is_interruption(error):
-        errors.print("interrupted")
+        goes_on = "; the same command goes on" if words[0] in GO_ON else ""
+        if words[0] == "predict" and any(word.partition("=")[0] == "--out" for word in words):
+            goes_on = "; the same command with --resume goes on"
+        errors.print(f"interrupted{goes_on}")
         return 130
     if isinstance(error, (CapsellaError, ValueError, OSError)):
         errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)

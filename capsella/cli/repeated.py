@@ -97,7 +97,8 @@ def finish(trained: Run, console: Console) -> tuple[Evaluation, Splits] | None:
         return None
     evaluation, splits = finish_run(trained)
     files = RunFolder(trained.folder)
-    about = about_training(trained, splits, files.read("summary"))
+    summary = files.read("summary")
+    about = about_training(trained, splits, summary)
     facts = run_facts(trained, splits)
     report = write_report(
         trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
@@ -108,6 +109,7 @@ def finish(trained: Run, console: Console) -> tuple[Evaluation, Splits] | None:
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "
         f"95 % interval {low:.2f} to {high:.2f}), balanced accuracy [bold]{evaluation.balanced_accuracy:.2f} %[/]\n"
+        f"kept    epoch {summary['best']['epoch']} of {summary['epochs']}\n"
         f"run     {escape(str(trained.folder))}\nreport  {escape(str(report))}",
         soft_wrap=True,
     )

@@ -40,7 +40,7 @@ class ReproduceOptions:
     out: Path | None = None
     """Folder of runs and page; default: runs/reproduce-BUDGET."""
     dry_run: bool = False
-    """Measure and print the plan, and train nothing."""
+    """Measure, print the plan, and train nothing. Images that are missing are downloaded, as they are measured on."""
 
     def __post_init__(self) -> None:
         at_least(1, seeds=self.seeds)

@@ -87,7 +87,10 @@ def run(arguments: list[str]) -> None:
         if arguments[0] != "--resume" or len(arguments) != 2:
             got = f"capsella train {shlex.join(arguments)}"
             raise ValueError(f"--resume: must stand alone, as in `capsella train --resume RUN`, got `{got}`")
-        finish(resume(Path(arguments[1]), console=console), console)
+        folder = Path(arguments[1])
+        if RunFolder(folder).is_trained:
+            console.print(f"{folder} is trained to its end; it is tested again", soft_wrap=True, markup=False)
+        finish(resume(folder, console=console), console)
     else:
         name, recipe, images, words = chosen_recipe(arguments, console)
         recipe, words = prepare(recipe, words, Train, Machine, Place)

@@ -11,6 +11,7 @@ from capsella.compare.verdict import Verdict
 from capsella.compare.words import too_few_to_tell
 from capsella.data import single_images
 from capsella.environment import machine, versions
+from capsella.errors import counted
 from capsella.evaluation import Robustness, accuracy_interval
 from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import confusion_figure, robustness_figure
@@ -76,9 +77,9 @@ def protocol(plan: Plan) -> str:
     changes += ["those of other microscopes"] if given.microscopes else []
     seeds = given.asked_seeds
     return (
-        f"Every network had the same images, the same {plan.epochs} epochs in batches of {plan.batch_size}, the same "
-        f"changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with seed "
-        f"{seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each run, "
+        f"Every network had the same images, the same {counted(plan.epochs, 'epoch')} in batches of {plan.batch_size}, "
+        f"the same changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with "
+        f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each run, "
         "and the best network of each kind, were chosen on the validation images. The test images were used once, "
         "after all that. On a share of the training images, a network takes as many steps as on all of them. Intervals "
         f"are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
@@ -120,8 +121,8 @@ def _sections(found: Findings) -> list[Section]:
     robust = Section(
         "robustness",
         "Changed test images",
-        "Accuracy of the two networks to be shipped on test images that are turned, moved, coloured and made noisy, as "
-        "training did not show them; shaded: 95 % interval over these images alone.",
+        "Accuracy of the two best networks, each with its best seed, on test images that are turned, moved, coloured "
+        "and made noisy, as training did not show them; shaded: 95 % interval over these images alone.",
         robustness_figure(found.robustness),
     )
     learning = _learning(measured, colours, found)

@@ -154,7 +154,7 @@ def _accuracy(capsules: Side, cnn: Side, difference: Interval, pair: McNemar, by
         f"{100 * cnn.hits.mean():.1f} %: a difference of {points(difference.estimate)} points, 95 % interval "
         f"{points(difference.low)} to {points(difference.high)}. {seeds}"
         f"The smallest true difference that this comparison would find four times in five is "
-        f"{100 * difference.detectable:.1f} points. Of the two networks to be shipped, {pair.only_first} images are "
+        f"{100 * difference.detectable:.1f} points. Of the best seed of each, {pair.only_first} images are "
         f"right by the capsules alone and {pair.only_second} by the CNN alone (McNemar's exact test"
         f"{'' if by.groups is None else ', of images as if none were alike'}: p = {pair.p_value:.2g})."
     )

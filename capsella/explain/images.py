@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -53,9 +53,9 @@ def explain_images(
         raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
     taken: set[str] = set()
     pictures = []
-    for file, image in _readable(model, find_images(paths), broken):
+    for file, pixels in [*_readable(model, find_images(paths), broken)]:  # one that is broken stops before any is drawn
         name = _unused(file.stem, taken)
-        for view, figure in image_figures(model, image, file.name, classes):
+        for view, figure in image_figures(model, pixels.float() / 255, file.name, classes):
             pictures.append(out / f"{name}_{view}.png")
             write_png(figure, pictures[-1])
     return pictures
@@ -63,17 +63,17 @@ def explain_images(
 
 def _readable(
     model: ImageClassifier, files: Iterable[Path], broken: list[Broken] | None
-) -> Iterator[tuple[Path, Float[Tensor, "c h w"]]]:
-    """The files that can be read, with their images in [0, 1]; `broken` as for `explain_images`."""
+) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
+    """The files that can be read, with their images; `broken` as for `explain_images`."""
     for file in files:
         try:
             pixels = read_image(file, model.image_size, model.channels, model.value_range, model.cut)
         except CapsellaError as error:
             if broken is None:
-                raise
+                raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error
             broken.append(Broken(file, str(error).removeprefix(f"{file}: ")))
             continue
-        yield file, pixels.float() / 255
+        yield file, pixels
 
 
 def image_figures(

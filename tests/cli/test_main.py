@@ -1,4 +1,5 @@
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -188,6 +189,23 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
     answer = cli("info")
     assert answer.code == code
     assert text in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("compare", "cells"), "interrupted; the same command goes on"),
+        (("predict", "run", "cells", "--out=a.csv"), "interrupted; the same command with --resume goes on"),
+        (("predict", "run", "cells"), "interrupted"),
+    ],
+)
+def test_an_interruption_says_what_goes_on(cli, monkeypatch, words, text):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module(f"capsella.cli.{words[0]}"), "run", interrupt)
+    answer = cli(*words)
+    assert (answer.code, answer.err.strip()) == (130, text)
 
 
 def test_our_warnings_are_one_line_and_others_are_as_usual(cli, monkeypatch):

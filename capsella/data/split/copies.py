@@ -22,7 +22,7 @@ def keep_together(parts: Parts, duplicates: Duplicates) -> Parts:
     """Number the copies of an image alike (`TOGETHER`), so that what is held out later has all of them or none.
 
     Copies have the same pixels, or look the same, as after resizing or saving anew (`fingerprint`). They join the
-    groups that the images have already. A warning says in one line what was found.
+    groups that the images have already. A note says in one line what was found, and warnings what is wrong with it.
 
     Args:
         parts: with fingerprints among the metadata, or else nothing is looked for.
@@ -45,7 +45,7 @@ def keep_together(parts: Parts, duplicates: Duplicates) -> Parts:
         split: replace(images, metadata={**images.metadata, TOGETHER: torch.from_numpy(units[split])})
         for split, images in parts.named().items()
     }
-    return replace(parts, **kept)  # type: ignore[arg-type]
+    return replace(parts, notes=(*parts.notes, found.counted()), **kept)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class _Found:
                 f"{self.source}: {wrong[0]}. Remove what is wrong; --duplicates keep goes on with a warning"
             )
         near = self._torn(self.alike, "images that look the same are", unlike=self.same)
-        for text in (*wrong, near, self._counted()):
+        for text in (*wrong, near):
             if text:
                 warn_once(f"copies: {self.source}: {text}", f"{self.source}: {text}")
 
@@ -107,12 +107,15 @@ class _Found:
                 return f"{what} in {where}: {'; '.join(pairs[:_EXAMPLES])}{more}"
         return ""
 
-    def _counted(self) -> str:
-        """How many images have copies."""
+    def counted(self) -> str:
+        """How many images have copies, with an example."""
         exact, near = _several(self.same), _several(self.alike) - _several(self.same)
         texts = [f"{_images(exact)} there more than once"] if exact else []
         texts += [f"{_images(near)} there resized or saved anew"] if near > 0 else []
-        return f"{', '.join(texts)}; copies stay on one side of every split that is drawn"
+        several = np.flatnonzero(np.bincount(self.alike)[self.alike] > 1)
+        first = min(several, key=lambda number: self.names[number])
+        one, other, *_ = sorted(self.names[number] for number in several if self.alike[number] == self.alike[first])
+        return f"{', '.join(texts)}, as {one} and {other}; copies stay on one side of every split that is drawn"
 
 
 def _images(number: int) -> str:
