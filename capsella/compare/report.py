@@ -79,8 +79,8 @@ def protocol(plan: Plan) -> str:
     return (
         f"Every network had the same images, the same {counted(plan.epochs, 'epoch')} in batches of {plan.batch_size}, "
         f"the same changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with "
-        f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each run, "
-        "and the best network of each kind, were chosen on the validation images. The test images were used once, "
+        f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each "
+        "run, and the best network of each kind, were chosen on the validation images. The test images were used once, "
         "after all that. On a share of the training images, a network takes as many steps as on all of them. Intervals "
         f"are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
         f"{BALANCED if plan.balance == 'sampling' else ''}{'' if given.group is None else GROUPED}"
