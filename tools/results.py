@@ -49,6 +49,10 @@ SHORT_TRAININGS = (
     "**Short trainings**: these rows compare with each other, and say nothing of where a network ends; not to be held "
     "against the paper's."
 )
+FEW_IMAGES = (
+    "**Few images**: these trainings have ended, as their rate has fallen to nothing, but saw far fewer images than the "
+    "paper's. More would still help, and may turn a comparison."
+)
 
 
 def markdown(folder: Path) -> str:
@@ -112,7 +116,8 @@ def _section(name: str, values: dict[str, Any]) -> str:
     """A published table, the paper's values beside ours, without columns that are empty in every row."""
     heads, labels = values["heads"], values["labels"]
     cells = marked_cells(values)
-    short = f" {SHORT_TRAININGS}" if cells != [row["cells"] for row in values["rows"]] else ""
+    marked = cells != [row["cells"] for row in values["rows"]]
+    short = f" {FEW_IMAGES if values.get('mark') else SHORT_TRAININGS}" if marked else ""
     shown = [at for at in range(len(heads)) if at < labels or any(row[at] != "–" for row in cells)]
     return (
         f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}{short}\n\n"

@@ -32,7 +32,7 @@ WHERE = """
 ## Where the time goes
 
 A vote of matrix capsules has 16 numbers. Making one number takes 8 operations, an M-step 6, an E-step 4. Three
-iterations take 34. These operations are products of small matrices and sums over children. No large matrix product is
+iterations take 34, if each vote is made once. These operations are products of small matrices and sums over children. No large matrix product is
 among them, so the peak cannot be reached.
 
 EM routing of the first capsule convolution, batch 8, all parents compete, one thread, Intel Xeon at 2.8 GHz; shares of
@@ -158,7 +158,7 @@ def _summary_row(section: str, peak: float, case: dict[str, Any]) -> str:
         f"{case['timings']['eager']['median'] / ours:.3g}" if "eager" in case["timings"] else "–",
         f"{case['flops'] / 1e9:.3g}",
         f"{100 * case['flops'] / ours / peak:.0f}",
-        f"[{section}](#{section})",
+        f"[{section}](#{section.replace('.', '')})",
     )
 
 
