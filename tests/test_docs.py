@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import unquote
 
 import pytest
 
@@ -138,6 +139,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, cwd=ROOT, env=os.environ | nobody, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def test_anchors_lead_somewhere(site: Path) -> None:
+    """Of the pages; those of the API are made by a tool."""
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    anchors = {path: set(re.findall(r'id="([^"]+)"', text)) for path, text in pages.items()}
+    links = [
+        (page.relative_to(site).as_posix(), link, anchor)
+        for page, text in pages.items()
+        if "api" not in page.parts
+        for link, anchor in re.findall(r'href="([^"#:]*)#([^"]+)"', text)
+    ]
+    assert len(links) > 500
+    targets = [(site / page).parent / link if link else site / page for page, link, _ in links]
+    missing = [
+        link
+        for link, target in zip(links, targets, strict=True)
+        if unquote(link[2]) not in anchors.get(target.resolve(), {})
+    ]
+    assert not missing
 
 
 def public_names() -> list[tuple[str, str]]:
