@@ -32,8 +32,8 @@ WHERE = """
 ## Where the time goes
 
 A vote of matrix capsules has 16 numbers. Making one number takes 8 operations, an M-step 6, an E-step 4. Three
-iterations take 34, if each vote is made once. These operations are products of small matrices and sums over children. No large matrix product is
-among them, so the peak cannot be reached.
+iterations take 34, if each vote is made once. These operations are products of small matrices and sums over children.
+No large matrix product is among them, so the peak cannot be reached.
 
 EM routing of the first capsule convolution, batch 8, all parents compete, one thread, Intel Xeon at 2.8 GHz; shares of
 the samples of a profile:

@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from capsella.cli.flags import take
+from capsella.data.listing import no_folder
 from capsella.data.outline import outline
 from capsella.errors import CapsellaError, require
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group
@@ -40,7 +41,7 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
 
     Raises:
         ValueError: the first word is neither; a recipe behind the folder.
-        CapsellaError: no such folder.
+        CapsellaError: no such folder, or a file.
     """
     first, *words = arguments
     if first not in list_recipes():
@@ -48,7 +49,7 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
             raise ValueError(f"the first word must be a folder of images or a recipe, got {first!r}; flags come behind")
         if not Path(first).is_dir():
             if first.endswith(("/", os.sep)) or Path(first).parent != Path():
-                raise CapsellaError(f"{first}: no such folder")
+                raise CapsellaError(no_folder(first))
             recipe_function(first)  # raises, with the nearest name
         if words and words[0] in list_recipes():
             raise ValueError(f"a recipe must stand before the folder, as in {words[0]} {first}, got {first} {words[0]}")

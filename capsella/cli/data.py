@@ -31,6 +31,7 @@ from capsella.data import (
     thesis_set,
     too_few,
 )
+from capsella.data.listing import no_folder
 from capsella.errors import CapsellaError, counted
 from capsella.files import write_whole
 
@@ -133,7 +134,7 @@ def _source(name: str) -> list[str]:
     if Path(name).is_dir():
         return ["--name", "folder", "--path", name]
     if Path(name).parent != Path() or name.endswith(("/", os.sep)):
-        raise CapsellaError(f"{name}: no such folder; a source of images is named as `capsella data list` does")
+        raise CapsellaError(f"{no_folder(name)}; a source of images is named as `capsella data list` does")
     return ["--name", name]  # the error of the options names the nearest
 
 

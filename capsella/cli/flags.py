@@ -12,6 +12,9 @@ from capsella.models import model_function
 from capsella.training import Recipe
 from capsella.training.command_line import leaves
 
+USUAL = {"lr": "--learning-rate"}
+"""Flags that other programs have, and what is meant here."""
+
 
 def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, list[str]]:
     """The recipe with all options of its network filled in, and the flags with full names.
@@ -102,6 +105,8 @@ def _full_name(word: str, fields: dict[str, Any], others: tuple[str, ...]) -> st
         raise ValueError(f"--{flag}: must name one field, but could be {choices}")
     if not ends:
         meant = {*fields, *(path.rpartition(".")[2] for path in fields), *others}
+        if wanted in USUAL:
+            raise ValueError(f"--{flag}: no such flag; did you mean {USUAL[wanted]}?")
         hint = near_names(f"--{flag}", (f"--{name.replace('_', '-')}" for name in meant))
         raise ValueError(f"--{flag}: no such flag; {hint}")
     group, _, leaf = ends[0].replace("_", "-").rpartition(".")

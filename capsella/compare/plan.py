@@ -114,7 +114,8 @@ class Plan:
 def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     """Read the images, split them, check every network against them, and time a step of each; writes nothing.
 
-    A comparison that was begun in the folder keeps its split, its networks and its number of epochs.
+    A comparison that was begun in the folder keeps its split, its networks and its number of epochs. A dry run plans
+    a new one, whatever is there.
 
     `like`: a plan of the same networks on other folds, whose times, epochs, precision and balance are taken.
 
@@ -122,7 +123,7 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
         ValueError: an unknown network, one that cannot take the images, too little time for one epoch of each.
         CapsellaError: images that cannot be read or split; a comparison with other options is in the folder.
     """
-    begun = _begun(options)
+    begun = None if options.dry_run else _begun(options)
     data = options.data
     if begun is not None:
         data = replace(data, split_file=options.output / "split.csv", duplicates="ignore", folds=None, fold=None)
@@ -190,8 +191,9 @@ def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
         is_default = name == "sizes" and value is None
         usual = None if name in ("folds", "fold") else value  # an older plan has fewer options
         if not is_default and older.get(name, usual) != value:
+            before, now = ("the default" if one in (None, []) else one for one in (older.get(name), value))
             raise CapsellaError(
-                f"{options.output} holds a comparison with {name} = {older.get(name)}, not {value}; "
+                f"{options.output} holds a comparison with {name} = {before}, not {now}; "
                 "call it with the same options to go on, or choose another --out"
             )
     return plan

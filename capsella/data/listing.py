@@ -77,10 +77,18 @@ def walk(folder: Path, passed_over: PassedOver, above: frozenset[Path] = frozens
     return found
 
 
+def no_folder(path: Path | str) -> str:
+    """What to say where a folder of images was asked for, and is not there."""
+    is_file = Path(path).exists()
+    return (
+        f"{path}: is a file; name the folder that has one sub-folder a class" if is_file else f"{path}: no such folder"
+    )
+
+
 def sub_folders(folder: Path, above: frozenset[Path] = frozenset()) -> list[str]:
     """Names of the sub-folders, hidden ones and links that lead back aside."""
     if not folder.is_dir():
-        raise CapsellaError(f"{folder}: no such folder")
+        raise CapsellaError(no_folder(folder))
     here = folder.resolve()
 
     def leads_back(entry: Path) -> bool:

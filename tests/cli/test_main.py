@@ -114,6 +114,8 @@ def test_version(cli):
         (["demo-explore"], "did you mean explore"),
         (["train", "--folds", "4", "cells/"], "the first word must be a folder of images or a recipe, got '--folds'"),
         (["train", "nowhere/"], "nowhere/: no such folder"),
+        (["train", __file__], "is a file; name the folder that has one sub-folder a class"),
+        (["train", "demo", "--lr", "0.1"], "--lr: no such flag; did you mean --learning-rate?"),
         (["train", ".", "images-cnn"], "a recipe must stand before the folder, as in images-cnn ., got . images-cnn"),
         (["train", "dmo"], "recipe: must be a registered name, got 'dmo'; did you mean demo?"),
         (["train", "demo", "--epoch", "3"], "--epoch: no such flag; did you mean --epochs"),

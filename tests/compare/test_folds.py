@@ -103,7 +103,10 @@ class TestDone:
     def test_folders_of_other_comparisons(self, done, images, capsys):
         for words, text in (
             ((*FLAGS[:-2], "--out", done), "holds a comparison of several folds; choose another --out"),
-            ((*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"), "holds a comparison with folds = 3, not None"),
+            (
+                (*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"),
+                "holds a comparison with folds = 3, not the default",
+            ),
             ((*FLAGS, "--out", done / "fold1"), "holds a comparison of one split; choose another --out"),
             ((*FLAGS[:-1], 2, "--out", done), "holds a comparison with folds = 3, not 2"),
         ):

@@ -75,18 +75,25 @@ class Knowledge:
     validation_images: int
     sets: tuple[FromElsewhere, ...]
 
+    @property
+    def can_refuse(self) -> bool:
+        """Whether there are enough validation images for a threshold; else every image counts as known."""
+        return self.validation_images >= images_to_refuse(self.refuse)
+
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
-        needed = images_to_refuse(self.refuse)
         notes = [
             f"{one.name}: {counted(one.unread, 'image')} could not be read, and count nowhere"
             for one in self.sets
             if one.unread
         ]
-        if self.validation_images >= needed:
+        if self.can_refuse:
             return notes
-        few = f"{self.validation_images} validation images are too few: {self.refuse:g} needs {needed}, so all count"
-        return [*notes, few]
+        return [
+            f"{self.validation_images} validation images are too few to refuse {100 * self.refuse:g} %: that needs "
+            f"{images_to_refuse(self.refuse)}. So no image is refused",
+            *notes,
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, without the curves."""

@@ -13,6 +13,8 @@ def knowledge_table(result: Knowledge) -> RenderableType:
         Text(
             f"not known: a threshold that {result.validation_images} validation images set, for at most "
             f"{100 * result.refuse:g} % at home"
+            if result.can_refuse
+            else "not known: there is no threshold, see the note"
         ),
         _refused(result),
         Text("\nareas under the ROC curve, test images against those from elsewhere; 0.5 is chance"),
@@ -33,6 +35,7 @@ def _refused(result: Knowledge) -> Table:
     ]
     for name, images, refused, (low, high), labelled, right in home + away:
         shares = f"{100 * refused / images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
+        shares = shares if result.can_refuse else ("–", "–")
         answered = "–" if labelled is None else f"{right} of {labelled}"
         table.add_row(Text(name, overflow="ellipsis"), str(images), *shares, answered)
     return table

@@ -30,7 +30,8 @@ function header(runs) {
     h("h1", {}, "Inside a capsule network"),
     h("p", { class: "idea" },
       "What a capsule found is drawn here as an arrow: its ", h("b", {}, "length is how sure"), " it is, its ",
-      h("b", {}, "direction is how it looks"), ". From that arrow alone, a decoder draws the picture again."),
+      h("b", {}, "direction is how it looks"), ".",
+      runs.some((run) => run.decoder) ? " From that arrow alone, a decoder draws the picture again." : ""),
     h("p", { class: "what" }, `${names}: ${runs.map((run) => `${run.network}, ${run.classes.length} classes`).join("; ")}.`),
   );
 }

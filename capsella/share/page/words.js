@@ -79,5 +79,6 @@ export function aboutEntropy(entropy) {
   if (last > 0.99) {
     return { nothing: true, text: `Routing decided almost nothing here: each part shared itself out nearly evenly. ${of}` };
   }
+  if (last > 0.9) return { nothing: false, text: `Routing decided a little here: parts leant to one side. ${of}` };
   return { nothing: false, text: `Routing decided something here: parts chose where to go. ${of}` };
 }

@@ -84,7 +84,9 @@ def test_table_figure_and_json(fitted, digits):
     console.print(knowledge_table(result))
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
-    assert "validation images are too few: 0.001 needs 2302, so all count" in " ".join(text.split())
+    assert "validation images are too few to refuse 0.1 %: that needs 2302. So no image is refused" in " ".join(
+        text.split()
+    )
     assert "poses" in text
     values = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert values["elsewhere"][0]["auc"]["known"]["auc"] == 1

@@ -111,6 +111,8 @@ test("routing that decides nothing is called so", () => {
   assert.equal(aboutEntropy([1, 0.995]).nothing, true);
   assert.match(aboutEntropy([1, 0.995]).text, /^Routing decided almost nothing here/);
   assert.equal(aboutEntropy([1, 0.9]).nothing, false);
+  assert.match(aboutEntropy([1, 0.9]).text, /^Routing decided something here/);
+  assert.match(aboutEntropy([1, 0.98]).text, /^Routing decided a little here/);
   assert.equal(aboutEntropy([NaN]).nothing, true);
 });
 
