@@ -121,6 +121,7 @@ def run(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = tyro.cli(Evaluate, args=arguments, prog="capsella evaluate")
     trained = open_run(options.run)
+    _check_file(options)
     _check_fitted(options, trained)
     if options.skip_broken:
         data = replace(trained.recipe.data, skip_broken=True)
@@ -157,6 +158,18 @@ def run(arguments: list[str]) -> None:
     print(f"written to {options.file}")
 
 
+def _check_file(options: Evaluate) -> None:
+    """No numbers of another laboratory are lost.
+
+    Raises:
+        CapsellaError: the default file holds some.
+    """
+    if options.data is not None and options.out is None and options.file.exists():
+        older = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {}).get("data")
+        if older is not None and Path(older).resolve() != Path(options.data).resolve():
+            raise CapsellaError(f"{options.file} holds the numbers of {older}; give another --out")
+
+
 def _check_fitted(options: Evaluate, trained: Run) -> None:
     """What is asked for was fitted with the run.
 
@@ -166,10 +179,6 @@ def _check_fitted(options: Evaluate, trained: Run) -> None:
     advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
     if trained.adapted is not None:
         advice = "it was adapted to another laboratory, and nothing can be fitted there"
-    if options.data is not None and options.out is None and options.file.exists():
-        older = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {}).get("data")
-        if older is not None and Path(older).resolve() != Path(options.data).resolve():
-            raise CapsellaError(f"{options.file} holds the numbers of {older}; give another --out")
     if options.reject and trained.model.confidence is None:
         raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
     if options.elsewhere and trained.model.novelty is None:

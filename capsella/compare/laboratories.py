@@ -5,6 +5,7 @@ laboratory as often (`capsella.training.balance`). Every image of a laboratory t
 chooses anything.
 """
 
+import hashlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -208,13 +209,13 @@ class _Hits(NamedTuple):
     @classmethod
     def of(cls, folders: Sequence[Path], name: str, images: ImageSet) -> "_Hits":
         """Read NAME.json in the folder of each run, or test the run and write it."""
-        labels, right = images.labels.tolist(), []
+        pixels = hashlib.sha256(images.images.numpy().tobytes()).hexdigest()
+        shown, right = {"labels": images.labels.tolist(), "pixels": pixels}, []
         for folder in folders:
             files = RunFolder(folder)
             known = files.read(name) if (folder / f"{name}.json").exists() else {}
-            if known.get("labels") != labels:
-                hits = evaluate(load_run(folder).model, images).correct.int().tolist()
-                known = {"labels": labels, "right": hits}
+            if {key: known.get(key) for key in shown} != shown:  # they are one's own, and may have changed
+                known = {**shown, "right": evaluate(load_run(folder).model, images).correct.int().tolist()}
                 files.write(name, known)
             right.append(known["right"])
         return cls(np.array(right, bool), images.labels.numpy(), None if images.group is None else images.group.numpy())

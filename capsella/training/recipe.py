@@ -14,7 +14,7 @@ from capsella.routing import Routing
 from capsella.training.options import AugmentOptions, Balance, ModelOptions, OptimizerOptions
 from capsella.training.precision import Precision
 
-SEED_BITS = 22  # what the step number and the purpose of a random number leave of torch's 64 bits
+SEED_BITS = 22  # of the seeds of trainings, which results are known by; `mixed_seed` would take larger ones
 OF_THE_MACHINE = ("accelerator", "devices", "checkpoint_seconds")
 """Fields that recipes had once; they are `Machine`'s now, and change no result."""
 

@@ -110,6 +110,7 @@ class UnderAttack:
             "pgd_accuracy_at_epsilon_1_percent": self.at_full_reach,
             "zero_gradient_percent": self.zero_gradient,
             "images_without_gradient": self.without_gradient,
+            "masked": self.is_masked,
             **({} if self.false_alarms is None else {"not_known_without_attack_percent": self.false_alarms}),
             "attacks": [
                 {

@@ -112,7 +112,7 @@ class AttackTable(FolderTable):
             name
             for name in self.networks
             for attacked in [[attack["networks"][name] for attack in attacks]]
-            if any(one["pgd_accuracy_at_epsilon_1_percent"] > 0 or one["images_without_gradient"] for one in attacked)
+            if any(one["masked"] for one in attacked)
         ]
         stop = results[self.rows[0].slug][0]["training"]["stopped"]
         return (

@@ -53,7 +53,7 @@ def measured(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]
             "parameters": count_parameters(model),
             "step_memory_mib": step_memory_mib(model, loaded.recipe),
             "coupling_entropy": coupling_entropies(model, images.subset(evenly(len(images), MOST_ROUTED))),
-            "attack": {"options": wanted, "masked": under_attack.is_masked, **under_attack.to_dict()},
+            "attack": {"options": wanted, **under_attack.to_dict()},
         }
         write_json(path, values)
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

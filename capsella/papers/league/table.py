@@ -36,8 +36,9 @@ USUAL_ATTACK = AttackOptions((EPSILON,), steps=20, restarts=2), 200
 """How hard is attacked, and how many images."""
 NOTE = (
     "Ranks hold for this length of training alone. **Alike**: the stem but for the width of its last convolution, the "
-    "parameters (128,000, within 1 %), the images seen, and the trials. **Rates**: three, each in trainings of a fifth "
-    "of the length on two splits of the training images; the middle one stays unless another errs less on both (edge: "
+    "parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and the trials. "
+    "**Rates**: three, each in short trainings, a fifth of a night, on two splits of the training images; the middle "
+    "one stays unless another errs less on both (edge: "
     "the least or the greatest of the three). No such training is a result: every seed trains anew on nearly all "
     "training images. No interval covers the choice of the rate. Networks that stop at one error have the recipe's "
     "rate, which decides how soon they are there. In this table test images choose nothing, but those of familiar "
