@@ -3,21 +3,18 @@
 import contextlib
 import csv
 import errno
+import fcntl
 import io
 import json
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from capsella.errors import BusyError, CapsellaError, warn_once
-
-if sys.platform != "win32":
-    import fcntl
 
 _WAIT = "wait for its end, or choose another folder"
 _REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
@@ -92,13 +89,11 @@ def is_disk_full(error: BaseException | None) -> bool:
 def lock(file: IO[Any], busy: str) -> None:
     """Keep an open file to this process until it is closed; the system unlocks it however the process ends.
 
-    On Windows, and on a file system that has no locks (a warning says so), nothing is locked.
+    On a file system that has no locks nothing is locked; a warning says so.
 
     Raises:
         BusyError: another process has it; with the text `busy`.
     """
-    if sys.platform == "win32":
-        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

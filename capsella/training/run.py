@@ -1,4 +1,4 @@
-"""The folder of a run: the one place that knows what is in it, how it is written and how it is read."""
+"""The folder of a run: what a training writes there, and how it is read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,9 @@ class RunFolder:
     it is there when training is complete. last.ckpt: what a resumed training starts from. test.json: the evaluation of
     the test images. result.json: all of it for results/; it is there when the run is tested. adapted.json: how the
     weights of another run were adapted to another laboratory; such a run has no metrics.csv and no summary.json.
-    diverged.json: why a training among several learning rates has no result. .lock: the process that trains now.
+    diverged.json: why a training among several learning rates has no result. events/: TensorBoard's. .lock: the process
+    that trains now. What is measured of the finished run later has a file of its own, as league.json or
+    changed-images.json, which the module that measures it reads and writes.
     """
 
     path: Path

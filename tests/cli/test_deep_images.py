@@ -99,7 +99,6 @@ def test_a_table_that_cannot_be_written_is_told_first(cli, trained: Path, camera
     assert "Errno" not in refused.err
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_prediction_that_is_broken_off_leaves_nothing_behind(trained: Path, tmp_path: Path, sent: signal.Signals):
     Image.fromarray(np.zeros((9, 9), dtype=np.uint8)).save(tmp_path / "0.png")

@@ -136,7 +136,6 @@ def start(said, *words):
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_path):
     folder = tmp_path / "many"
     folder.mkdir()

@@ -84,7 +84,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {str(folder / name): reason for name, reason in reasons.items()}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes and such links are not there")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_hostile_files_each_get_their_reason(hostile: dict[str, str], workers: int) -> None:
     chunks = list(decode_files(hostile, SIZE, 3, chunk=5, workers=workers))
@@ -170,7 +169,6 @@ def test_files_are_taken_as_they_are_needed(deadly) -> None:
     running.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("sent", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_signal_whose_exception_python_dropped_ends_the_work(deadly, sent, ending) -> None:

@@ -71,7 +71,6 @@ def test_formats_sub_folders_and_what_is_passed_over(cells: Path):
     assert len(every) == 44
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes and such links are not there")
 def test_what_is_passed_over_is_said_in_one_line(cells: Path):
     for name in ("a.heic", "b.heic", "c.svg", ".hidden.svg"):
         (cells / "monocyte" / name).write_text("x")

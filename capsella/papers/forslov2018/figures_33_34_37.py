@@ -70,13 +70,13 @@ class BestCurves(CurveFigure):
         for name in supply.sets:
             series = []
             for kind in FAMILIES:
-                plan = [run for run in self.runs.grid([name]) if family(run.cost.partition("-")[0]) == kind]
-                plan = [run for run in plan if results.get(run.slug)]
-                if not plan:
+                of_kind = [(network, init) for network, init in self.runs.networks if family(network) == kind]
+                plan = {one: self.runs.planned(name, *one) for one in of_kind}
+                trained = [one for one in of_kind if results.get(plan[one].slug)]
+                if not trained:
                     continue
-                best = min(plan, key=lambda run: _validation_error(results[run.slug]))
-                network, _, init = best.cost.partition("-init")
-                series.append(_series(f"{NETWORKS[network]}, INIT-NET {init}", best, results, folder))
+                network, init = best = min(trained, key=lambda one: _validation_error(results[plan[one].slug]))
+                series.append(_series(f"{NETWORKS[network]}, INIT-NET {init}", plan[best], results, folder))
             if series:
                 panels.append(Panel(name, ITERATIONS, ACCURACY, tuple(series), level=("chance", chance[name])))
         note = (

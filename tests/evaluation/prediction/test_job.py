@@ -195,7 +195,6 @@ def many(tmp_path_factory):
     return folder
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork, which makes this affordable")
 def test_killed_at_random_nothing_is_lost_and_nothing_twice(many, tmp_path):
     job = [sys.executable, JOB, "kill", many, tmp_path / "t.csv", "1"]
     done = subprocess.run(job, check=True, capture_output=True, text=True)

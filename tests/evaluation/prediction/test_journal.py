@@ -95,7 +95,6 @@ def test_a_file_that_is_no_journal_is_refused_and_kept(path, content):
     assert path.read_bytes() == content
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no flock")
 def test_two_processes_do_not_write_one_journal(path):
     lock = f"import fcntl; f = open({str(path)!r}); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
     other = subprocess.Popen([sys.executable, "-c", lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
