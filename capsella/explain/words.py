@@ -8,6 +8,7 @@ import numpy as np
 
 from capsella.data import Splits
 from capsella.environment import versions
+from capsella.errors import counted
 from capsella.evaluation import Evaluation, confusions
 from capsella.training import Recipe, Run
 from capsella.training.balance import choose_balance
@@ -71,7 +72,7 @@ def _about_test(recipe: Recipe, images: int) -> str:
 
 def run_facts(run: Run, splits: Splits) -> dict[str, str]:
     """What a report lists of a run."""
-    return {
+    facts = {
         "recipe": run.name,
         "network": run.model.name,
         "data": f"{splits.name}: " + ", ".join(f"{len(part)} {split}" for split, part in splits.named().items()),
@@ -79,6 +80,11 @@ def run_facts(run: Run, splits: Splits) -> dict[str, str]:
         "seed": str(run.recipe.seed),
         "versions": versions(run.environment),
     }
+    if splits.notes:
+        facts["reading"] = "; ".join(splits.notes)
+    if splits.broken:
+        facts["left out"] = f"{counted(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
+    return facts
 
 
 def about_result(evaluation: Evaluation) -> list[str]:

@@ -156,4 +156,4 @@ def check_parity(parity: Parity) -> None:
         CapsellaError: something does; names the numbers.
     """
     if not parity.holds:
-        raise CapsellaError(f"the exported network differs from PyTorch: {parity}")
+        raise CapsellaError(f"the exported network differs from PyTorch: {parity}; --tolerance and --flips allow more")
