@@ -107,7 +107,8 @@ def _image_weights(
 
 def _drawn(number: int, random: np.random.Generator) -> Float[np.ndarray, "draws number"]:
     """What each of so many weighs in each draw of as many of them."""
-    drawn: np.ndarray = random.multinomial(number, np.full(number, 1 / number), DRAWS) / number
+    chosen = random.integers(number, size=(DRAWS, number)) + number * np.arange(DRAWS)[:, None]
+    drawn: np.ndarray = np.bincount(chosen.ravel(), minlength=DRAWS * number).reshape(DRAWS, number) / number
     return drawn
 
 
