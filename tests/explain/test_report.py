@@ -84,6 +84,9 @@ def test_a_cnn_says_why_pictures_are_absent(report, cnn, tmp_path):
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == FIGURES
     assert text.count("This model has no decoder, so no image can be made from what it found.") == 2
     assert "This model has no capsules, so nothing is routed." in text
+    headings = re.findall(r"<h2 id=\"(\w+)\"", text)
+    assert headings[-1] == "absent"
+    assert not {"reconstructions", "dimension_tweaks", "vote_distances"} & set(headings)
 
 
 def test_capsules_without_decoder_still_show_their_routing(report, plain_capsnet, tmp_path):
