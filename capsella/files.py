@@ -39,21 +39,22 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:  # an interrupted write leaves nothing behind either
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it is not there, or its folder cannot be changed
             temporary.unlink()
         if is_disk_full(error):
             raise CapsellaError(f"no space left to write {path}; the previous version, if any, is untouched") from error
-        with _told(path):
+        with _told(path, temporary):
             raise
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """The system's refusal to write `path`, in a sentence that does not name temporary files."""
+def _told(path: Path, written: Path | None = None) -> Iterator[None]:
+    """The system's refusal to write `path`, or the file that is `written` for it, in a sentence that names the path."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _REFUSALS:
+        refused = error.filename is not None and Path(error.filename) in (path, written, *path.parents)
+        if error.errno not in _REFUSALS or not refused:
             raise
         raise CapsellaError(f"{path}: nothing can be written there ({error.strerror})") from error
 
@@ -154,7 +155,7 @@ def _alone_now(folder: Path) -> Iterator[None]:
 def _made(path: Path) -> IO[Any]:
     """An open file, made with its folders; tried again where another process removes these as it leaves them empty."""
     for _ in range(9):
-        with contextlib.suppress(FileNotFoundError), _told(path.parent):
+        with contextlib.suppress(FileNotFoundError), _told(path.parent, path):
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "a+", encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)

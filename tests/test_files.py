@@ -39,6 +39,19 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, code: int
     assert str(caught.value) == f"{path}: nothing can be written there ({os.strerror(code)})"
 
 
+def test_a_name_that_is_too_long_is_told_without_the_temporary_one(tmp_path: Path) -> None:
+    with pytest.raises(CapsellaError, match=r"a{250}: nothing can be written there \(File name too long\)$"):
+        write_text(tmp_path / ("a" * 250), "")
+
+
+def test_a_refusal_of_another_file_is_not_taken_for_one_of_the_path(tmp_path: Path) -> None:
+    def write(temporary: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/elsewhere/read.me")
+
+    with pytest.raises(PermissionError, match=r"read\.me"):
+        write_whole(tmp_path / "model.bin", write)
+
+
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(CapsellaError, match=r"runs/a\.txt: nothing can be written there \(File exists\)"):

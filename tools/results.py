@@ -50,8 +50,8 @@ SHORT_TRAININGS = (
     "against the paper's."
 )
 FEW_IMAGES = (
-    "**Few images**: these trainings have ended, as their rate has fallen to nothing, but saw far fewer images than "
-    "the paper's. More would still help, and may turn a comparison."
+    "**Few images**: the rate of these trainings has fallen to nothing, but they saw far fewer images than published "
+    "ones. More would still help, and may turn a comparison."
 )
 
 

@@ -92,15 +92,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _say(errors: Console, error: BaseException, words: Sequence[str]) -> int:
     """A sentence for the error, and the status to exit with; raises it again where it is a fault of ours."""
     if _is_interruption(error):
-        goes_on = "; the same command goes on" if words[0] in GO_ON else ""
-        if words[0] == "predict" and any(word.partition("=")[0] == "--out" for word in words):
-            goes_on = "; the same command with --resume goes on"
-        errors.print(f"interrupted{goes_on}")
+        errors.print(f"interrupted{_goes_on(words)}")
         return 130
     if isinstance(error, (CapsellaError, ValueError, OSError)):
         errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return 1
     raise error
+
+
+def _goes_on(words: Sequence[str]) -> str:
+    """What goes on with an interrupted command, if anything does."""
+    flags = {word.partition("=")[0] for word in words}
+    if words[0] == "predict" and "--out" in flags:
+        return f"; the same command with --resume {'in place of --overwrite ' if '--overwrite' in flags else ''}goes on"
+    return "; the same command goes on" if words[0] in GO_ON and "--dry-run" not in flags else ""
 
 
 def _is_interruption(error: BaseException | None) -> bool:

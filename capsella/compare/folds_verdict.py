@@ -10,6 +10,7 @@ from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import AgainstChance
 from capsella.compare.words import Winner, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.errors import counted
 from capsella.evaluation import FoldInterval
 
 
@@ -93,7 +94,7 @@ def _accuracy(capsules: OverFolds, cnn: OverFolds, difference: FoldInterval) -> 
 
 def _training(unfinished: Sequence[str], epochs: int) -> str:
     if not unfinished:
-        none = f"No network's training loss or error still fell clearly at the end of its {epochs} epochs."
+        none = f"No network's training loss or error still fell clearly at the end of its {counted(epochs, 'epoch')}."
         return none + too_few_to_tell(epochs)
     return (
         f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "

@@ -104,7 +104,7 @@ class ComparisonOptions:
     """Folder for the runs and the report; default: runs/compare-NAME, with the name of the folder of images, and with
     folds runs/compare-NAME-foldsN."""
     dry_run: bool = False
-    """Print what would be trained and how long that takes, and stop."""
+    """Plan a new comparison, whatever --out holds: print what would be trained and how long that takes, and stop."""
 
     def __post_init__(self) -> None:
         check_seeds(self.asked_seeds)

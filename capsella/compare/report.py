@@ -62,8 +62,8 @@ def write_comparison(found: Findings) -> Path:
 
 BALANCED = " Images of rare classes were drawn more often, and the epoch was kept by the mean error over classes."
 GROUPED = (
-    " Intervals are over groups of images, as patients; with few groups, folds are the safer test. McNemar's test and "
-    "latency take each image for itself."
+    " Intervals are over groups of images, as patients, where the test has two or more; with few, folds are the safer "
+    "test. McNemar's test and latency take each image for itself."
 )
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool
 from capsella.compare.by_class import ByClass, by_class
 from capsella.compare.sides import Side, Yardstick
 from capsella.compare.words import Either, Winner, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.errors import counted
 from capsella.evaluation import (
     Interval,
     KeptAccuracy,
@@ -92,7 +93,7 @@ def judge(capsules: Side, cnn: Side, by: Yardstick) -> Verdict:
     classes = by_class(capsules, cnn, by)
     left = {}
     if len(useful) == 2 and capsules.changed is not None and cnn.changed is not None:
-        left = kept_accuracies(capsules.changed, cnn.changed, by.chance)
+        left = {} if capsules.changed.has_two_groups else kept_accuracies(capsules.changed, cnn.changed, by.chance)
     ship, speed = _speed(capsules, cnn, winner, useful, classes, by.limit)
     sentences = {
         "accuracy": _accuracy(capsules, cnn, difference, pair, by),
@@ -168,11 +169,13 @@ def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
 
 def _training(by: Yardstick) -> str:
     if not by.unfinished:
-        none = f"No network's training loss or error still fell clearly at the end of its {by.epochs} epochs."
+        none = (
+            f"No network's training loss or error still fell clearly at the end of its {counted(by.epochs, 'epoch')}."
+        )
         return none + too_few_to_tell(by.epochs)
     return (
         f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
-        f"last third of {by.epochs} epochs; longer training may change the result."
+        f"last third of {counted(by.epochs, 'epoch')}; longer training may change the result."
     )
 
 
@@ -220,6 +223,8 @@ def _changed(capsules: Side, cnn: Side, left: Mapping[str, KeptAccuracy], by: Ya
     """A network holds better only where the interval of the difference of what is kept excludes 0."""
     if not left:
         measured = capsules.changed is not None and cnn.changed is not None
+        if capsules.changed is not None and capsules.changed.has_two_groups:
+            return "The changed images are of two groups, which say next to nothing of a third."
         return "A network that is not better than chance has nothing to keep." if measured else "Not measured."
     better: dict[str, list[str]] = {capsules.network: [], cnn.network: [], "": []}
     for change, one in left.items():

@@ -67,6 +67,8 @@ def worth(
     >>> worth(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
     0.0...
     """
+    if labels is None and np.ptp(values.astype(float)) == 0:
+        return 1.0
     added = deviations(values.astype(float), labels)
     alone = float((added**2).sum())
     variance, count = over_groups(added, groups, (alone, len(added)))

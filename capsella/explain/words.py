@@ -41,12 +41,12 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     listed = ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
     listed += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
     kind = "pairs of images" if recipe.data.is_paired else "images"
+    stopped = summary.get("stopped")
     trained = (
         f"The network {run.model.name} was trained on {len(splits.train):,} {kind} of {len(counts)} classes: {listed}. "
         f"{len(splits.validation):,} others (validation images) were used to choose the epoch. "
-        f"{_about_test(recipe, len(splits.test))}"
+        f"{_about_test(recipe, len(splits.test), stopped)}"
     )
-    stopped = summary.get("stopped")
     error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
     column = kept_by(recipe)
     chosen = f"Kept: epoch {best['epoch']:.0f} of {summary['epochs']}, "
@@ -61,12 +61,15 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
 
 
-def _about_test(recipe: Recipe, images: int) -> str:
-    if recipe.stop_at_error is None or recipe.stop_on == "validation":
-        return f"The {images:,} test images, of which this page speaks, were used neither to train nor to choose."
+def _about_test(recipe: Recipe, images: int, stopped: Mapping[str, Any] | None) -> str:
+    these = f"The {images:,} test images, of which this page speaks,"
+    if stopped is None or recipe.stop_on == "validation":
+        return f"{these} were used neither to train nor to choose."
+    if not stopped["reached"]:
+        return f"{these} were looked at after every epoch, to stop at an error that was not reached."
     return (
-        f"The {images:,} test images, of which this page speaks, were not trained on, but the training stopped by "
-        "their error. So the error on this page is chosen, and says nothing of new images."
+        f"{these} were not trained on, but the training stopped by their error. So the error on this page is chosen, "
+        "and says nothing of new images."
     )
 
 

@@ -199,6 +199,11 @@ def test_errors_and_exit_codes(cli, monkeypatch, error, code, text):
         (("compare", "cells"), "interrupted; the same command goes on"),
         (("predict", "run", "cells", "--out=a.csv"), "interrupted; the same command with --resume goes on"),
         (("predict", "run", "cells"), "interrupted"),
+        (
+            ("predict", "run", "cells", "--out", "a.csv", "--overwrite"),
+            "interrupted; the same command with --resume in place of --overwrite goes on",
+        ),
+        (("compare", "cells", "--dry-run"), "interrupted"),
     ],
 )
 def test_an_interruption_says_what_goes_on(cli, monkeypatch, words, text):

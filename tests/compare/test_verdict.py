@@ -246,6 +246,19 @@ class TestChangedImages:
         assert wrong["groups"] <= 4
         assert wrong["images"] >= 8
 
+    def test_two_groups_decide_nothing(self):
+        groups = np.repeat([0, 1], 150)
+        sides = [
+            dataclasses.replace(changed(clean, noise=noise), groups=groups) for clean, noise in ((200, 190), (240, 100))
+        ]
+        with pytest.raises(ValueError, match="of three groups of images or more, or of none that are known, got two"):
+            kept_accuracies(*sides, 0.2)
+        found = judge(side("caps", right(150), changed=sides[0]), side("net", right(150), changed=sides[1]), 50)
+        assert found.kept == {}
+        assert found.sentences["changed images"] == (
+            "The changed images are of two groups, which say next to nothing of a third."
+        )
+
     def test_what_one_network_keeps_is_over_its_own_seeds(self):
         """Three seeds, whose mean is known to two degrees of freedom; images make no difference."""
         random, held = np.random.default_rng(0), 0

@@ -73,6 +73,11 @@ def test_copies_of_every_image_prove_no_more_than_the_images():
     assert worth(hits[0].repeat(10), np.arange(200).repeat(10)) == pytest.approx(0.1, rel=0.05)
 
 
+@pytest.mark.parametrize("value", [0.9, 1 / 3, 1.0])
+def test_where_all_values_are_the_same_an_image_counts_as_one(value):
+    assert worth(np.full(300, value), np.arange(300) // 10) == 1.0
+
+
 def test_a_difference_of_a_few_groups_is_wider():
     (first, second), groups = drawn(3, groups=10)
     plain, grouped = difference_interval(first, second), difference_interval(first, second, groups)
@@ -119,14 +124,8 @@ def width(interval):
     return interval[1] - interval[0]
 
 
-def test_a_class_of_one_group_is_named():
+def test_one_group_is_as_none():
     labels = torch.tensor([0, 0, 1, 1, 1, 1])
-    groups = torch.tensor([0, 0, 1, 1, 2, 2])
-    whole = Evaluation(torch.eye(2)[[0, 1, 1, 1, 0, 1]], labels, ("a", "b"), group=groups)
-    assert whole.notes() == [
-        "the test images are of 3 groups; intervals are over these, but the sensitivity of classes of one group is "
-        "over images: a"
-    ]
     one = Evaluation(torch.eye(2)[[0, 1, 1, 1, 0, 1]], labels, ("a", "b"), group=torch.zeros(6).long())
     assert one.groups is None
     assert one.notes() == []
@@ -141,6 +140,9 @@ def test_groups_of_other_images_are_refused():
 
 def test_a_reader_is_told():
     (hits, _), groups = drawn(7)
-    assert "the test images are of 30 groups; intervals are over these" in evaluation(hits[0], groups).notes()
+    assert evaluation(hits[0], groups).notes() == [
+        "the test images are of 30 groups; intervals are over these, but over images where a share is 0 or 100 %, or "
+        "of images of one group"
+    ]
     assert "Other 30 groups of images would give another number" in about_result(evaluation(hits[0], groups))[0]
     assert "Another set of as many images" in about_result(evaluation(hits[0], None))[0]

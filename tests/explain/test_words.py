@@ -24,7 +24,8 @@ def told(stopped, **changes):
 def test_images_that_stopped_a_training_are_no_test(reached):
     trained, chosen = told({"reached": reached, "at_error": 0.77, "on": "test"})
     assert "neither to train nor to choose" not in trained
-    assert "the training stopped by their error" in trained
+    assert ("the training stopped by their error" in trained) == reached
+    assert ("to stop at an error that was not reached" in trained) != reached
     assert ("Kept: epoch 3 of 9, at which the training ended." in chosen) == reached
     missed = (
         "which had the lowest error, on the validation images (12.5 %). The training was to stop at an error of 0.77 %"

@@ -191,12 +191,9 @@ class Evaluation:
     def _about_groups(self) -> list[str]:
         if self.groups is None:
             return []
-        classes = [self.groups[(self.labels == k).numpy()] for k in range(len(self.classes))]
-        alone = [name for name, own in zip(self.classes, classes, strict=True) if len(np.unique(own)) == 1]
-        over = f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these"
         return [
-            over
-            + (f", but the sensitivity of classes of one group is over images: {', '.join(alone)}" if alone else "")
+            f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these, but "
+            "over images where a share is 0 or 100 %, or of images of one group"
         ]
 
     def warnings(self) -> list[str]:

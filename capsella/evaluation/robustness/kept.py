@@ -36,6 +36,11 @@ class Changed:
     by_change: dict[str, Float[np.ndarray, "seeds images"]] = field(default_factory=dict)
     groups: Groups | None = None
 
+    @property
+    def has_two_groups(self) -> bool:
+        """Whether the images are of two groups: too few to draw from. One alone is as none."""
+        return self.groups is not None and len(np.unique(self.groups)) == 2
+
 
 class Share(NamedTuple):
     """A share, or a difference of two, with its 95 % interval."""
@@ -62,7 +67,8 @@ def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str,
     """By change, what two networks keep of their accuracy above `chance` on the same images.
 
     Raises:
-        ValueError: other images or changes of one than of the other; a chance outside [0, 1).
+        ValueError: other images or changes of one than of the other; a chance outside [0, 1); images of two groups,
+            which say next to nothing of a third.
     """
     images = first.clean.shape[1]
     if second.clean.shape[1] != images or first.by_change.keys() != second.by_change.keys() or not 0 <= chance < 1:
@@ -70,6 +76,8 @@ def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str,
             f"first, second, chance: must be of the same images and changes, and a share below 1, got {images} and "
             f"{second.clean.shape[1]} images, {[*first.by_change]} and {[*second.by_change]}, {chance}"
         )
+    if first.has_two_groups:
+        raise ValueError("first, second: must be of three groups of images or more, or of none that are known, got two")
     random = np.random.default_rng(0)
     drawn = _image_weights(images, first.groups, random)
     numbers = len(first.clean), len(second.clean)

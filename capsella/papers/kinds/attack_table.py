@@ -94,6 +94,8 @@ class AttackTable(FolderTable):
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if values["options"] != wanted or list(values["networks"]) != list(self.networks):
             raise CapsellaError(f"{path} holds other attacks; choose another folder, or move that file away")
+        if not all("masked" in one for one in values["networks"].values()):
+            raise CapsellaError(f"{path} is of an earlier version of capsella; move that file away, or attack anew")
         return values
 
     def _measured(self, results: Results, attacks: list[dict[str, Any]]) -> str:
