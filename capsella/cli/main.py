@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         _print_help()
-    elif words[0] == "--version":
+    elif words[0] in ("--version", "version"):
         print(__version__)
     else:
         errors = console(stderr=True)

@@ -103,7 +103,7 @@ def test_help_of_a_recipe_shows_its_own_values(cli):
 
 
 def test_version(cli):
-    assert cli("--version").out == "0.1.0\n"
+    assert cli("--version").out == cli("version").out == "0.1.0\n"
 
 
 @pytest.mark.parametrize(
