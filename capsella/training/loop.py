@@ -121,8 +121,7 @@ class Trainer:
         self.model.value_range, self.model.cut = splits.value_range, recipe.data.cut
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = recipe.optimizer.create(learned)
+        self.optimizer = recipe.optimizer.create([one for one in self.model.parameters() if one.requires_grad])
         self.augment = Augment(recipe.augment, splits.image_size).to(fabric.device)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         weights = class_weights(self.recipe, splits.train)
@@ -152,11 +151,10 @@ class Trainer:
 
     def _finish(self) -> None:
         """Calibrate, and write the summary, which says that the training is complete."""
-        device = self.fabric.device
+        splits, device = self.splits, self.fabric.device
         if not self.recipe.data.is_paired:
-            images = self.splits.train, self.splits.validation
-            calibrate_folder(self.files.path, *images, device, self.recipe.batch_size)
-        self.files.write("summary", summary_of(self.recipe, self.progress, self.splits.broken, device))
+            calibrate_folder(self.files.path, splits.train, splits.validation, device, self.recipe.batch_size)
+        self.files.write("summary", summary_of(self.recipe, self.progress, splits.broken, device))
 
     def _begin(self) -> None:
         """Leave a checkpoint to resume from, remove what a kill left half written, name the images left out."""
@@ -221,8 +219,7 @@ class Trainer:
         self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
         self._add(**{f"gradient_{layer}": float(value) for layer, value in norms.items()})
-        progress.batch += 1
-        progress.step += 1
+        progress.batch, progress.step = progress.batch + 1, progress.step + 1
         return f"loss {float(losses.total.detach()):.4f}"
 
     def _add(self, **amounts: float) -> None:
@@ -236,8 +233,7 @@ class Trainer:
             rate = self.recipe.optimizer.rate_at(step - 1, self.total_steps)
             raise TrainingDivergedError(
                 f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g}); "
-                f"the last checkpoint before it is {self.files.checkpoint}; "
-                "a smaller learning rate or --gradient-clip may help"
+                f"the last checkpoint is {self.files.checkpoint}; a smaller learning rate or --gradient-clip may help"
             )
 
     def _finish_epoch(self) -> EpochRow:

@@ -105,7 +105,7 @@ class TestDone:
         assert all(link.startswith("data:image/png;base64,") for link in page.links)
         assert not re.search(r"https?://", text)
         assert "This model has no decoder" in text
-        assert "the same 1 epochs in batches of 32" in text
+        assert "the same 1 epoch in batches of 32" in text
 
     def test_the_numbers_agree(self, done):
         values = json.loads((done / "compare.json").read_text(encoding="utf-8"))
