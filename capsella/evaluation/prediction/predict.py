@@ -66,8 +66,10 @@ def predict_files(
         CapsellaError: from `image_files`; a file that cannot be read; no file that can; activations not finite.
     """
     files, none_read = 0, True
-    how = {"batch_size": batch_size, "workers": workers, "classes": classes}
-    for outcomes in predict_batches(model, image_files(paths), **how, novelty=novelty):
+    every = predict_batches(
+        model, image_files(paths), batch_size=batch_size, workers=workers, classes=classes, novelty=novelty
+    )
+    for outcomes in every:
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
@@ -94,8 +96,8 @@ def predict_batches(
     check_speed(batch_size, workers)
     most = len(model.classes)
     require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
-    form = (model.image_size, model.channels, model.value_range, model.cut)
-    chunks = decode_files(files, *form, chunk=batch_size, workers=workers)
+    size, channels, levels = model.image_size, model.channels, model.value_range
+    chunks = decode_files(files, size, channels, levels, model.cut, chunk=batch_size, workers=workers)
     quick = packed(only_as_needed(model, novelty))
     return (outcomes_of(quick, chunk, classes, novelty) for chunk in chunks)
 
