@@ -66,10 +66,8 @@ def predict_files(
         CapsellaError: from `image_files`; a file that cannot be read; no file that can; activations not finite.
     """
     files, none_read = 0, True
-    every = predict_batches(
-        model, image_files(paths), batch_size=batch_size, workers=workers, classes=classes, novelty=novelty
-    )
-    for outcomes in every:
+    how = {"batch_size": batch_size, "workers": workers, "classes": classes}
+    for outcomes in predict_batches(model, image_files(paths), **how, novelty=novelty):
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
