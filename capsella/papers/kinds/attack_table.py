@@ -95,7 +95,7 @@ class AttackTable(FolderTable):
         if values["options"] != wanted or list(values["networks"]) != list(self.networks):
             raise CapsellaError(f"{path} holds other attacks; choose another folder, or move that file away")
         if not all("masked" in one for one in values["networks"].values()):
-            raise CapsellaError(f"{path} is of an earlier version of capsella; move that file away, or attack anew")
+            raise CapsellaError(f"{path} is of an earlier version of capsella; move that file away to attack anew")
         return values
 
     def _measured(self, results: Results, attacks: list[dict[str, Any]]) -> str:
