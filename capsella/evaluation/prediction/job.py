@@ -74,8 +74,8 @@ def predict_table(
     total = sum(1 for _ in image_files(paths))
     with Journal(journal_path, about, model.classes, overwrite=overwrite) as journal:
         files = (name for name in image_files(paths) if name not in journal.files)
-        how = {"workers": _workers_for(total - len(journal.files), workers), "batch_size": batch_size}
-        batches = predict_batches(model, files, **how, classes=classes, novelty=certainty.watched)
+        count, watched = _workers_for(total - len(journal.files), workers), certainty.watched
+        batches = predict_batches(model, files, batch_size=batch_size, workers=count, classes=classes, novelty=watched)
         _collect(batches, journal, total, console)
         return _finish(journal, out, certainty)
 

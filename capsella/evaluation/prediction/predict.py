@@ -66,8 +66,10 @@ def predict_files(
         CapsellaError: from `image_files`; a file that cannot be read; no file that can; activations not finite.
     """
     files, none_read = 0, True
-    how = {"batch_size": batch_size, "workers": workers, "classes": classes}
-    for outcomes in predict_batches(model, image_files(paths), **how, novelty=novelty):
+    found = image_files(paths)
+    for outcomes in predict_batches(
+        model, found, batch_size=batch_size, workers=workers, classes=classes, novelty=novelty
+    ):
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
