@@ -73,6 +73,7 @@ def run(arguments: list[str]) -> None:
 
     network, judged = _adapted(trained, labelled, options, own)
     network.cut = None if network.cut is None else replace(network.cut, radius=found.cell_radius)
+    network.value_range = found.value_range or network.value_range
     pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
     if own is not None:
         pairs["own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
@@ -88,6 +89,8 @@ def run(arguments: list[str]) -> None:
         "tests": {name: {"before": old.to_dict(), "after": new.to_dict()} for name, (old, new) in pairs.items()},
         "gain": gain.to_dict(),
         "not_to_test": not_to_test,
+        "value_range": found.value_range,
+        "cell_radius": found.cell_radius,
     }
     save_adapted(trained, network, options.out, about)
     show(_table(pairs))

@@ -1,9 +1,11 @@
 """The images of another laboratory for a run: what is left out, and what the run has seen of them before."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from capsella.data import ImageSet, Laboratory, Splits, copies_among, read_laboratory, single_images, without
+from capsella.data.depth import ValueRange
 from capsella.data.images import join
 from capsella.data.split.holdout import first_per_class
 from capsella.errors import CapsellaError, counted
@@ -12,8 +14,12 @@ from capsella.training import Run, own_splits
 _EXAMPLES = 3
 
 
-def laboratory_of(run: Run, place: str) -> Laboratory:
+def laboratory_of(
+    run: Run, place: str, value_range: ValueRange | None = None, cell_radius: float | None = None
+) -> Laboratory:
     """All images of a laboratory of classes that the run knows, as its network takes them.
+
+    value_range, cell_radius: as for `read_laboratory`.
 
     Raises:
         CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_laboratory` raises.
@@ -23,7 +29,7 @@ def laboratory_of(run: Run, place: str) -> Laboratory:
         form = f"{height}×{width}×{channels}"
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
     options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3)
-    return read_laboratory(place, options).of_classes(run.model.classes)
+    return read_laboratory(place, options, value_range, cell_radius).of_classes(run.model.classes)
 
 
 def laboratory_images(
@@ -34,7 +40,7 @@ def laboratory_images(
     Raises:
         CapsellaError: no images but those that the run was adapted with; and what `laboratory_of` raises.
     """
-    found = laboratory_of(run, place)
+    found = laboratory_of(run, place) if run.adapted is None else _as_adapted(run, run.adapted, place)
     images, lines = found.images, found.lines()
     if run.adapted is not None:
         images = without(images, run.adapted["not_to_test"])
@@ -46,8 +52,25 @@ def laboratory_images(
         images = first_per_class(images, per_class, run.recipe.data.split_seed)
     own, note = own_images(run)
     seen, warning = (None, note) if own is None else copies_seen(own, images)
-    about = {"laboratory": {"data": place, "left_out": found.left_out, "copies_of_training_images": seen}}
-    return images, about, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
+    about = {"data": place, "left_out": found.left_out, "copies_of_training_images": seen}
+    if found.value_range is not None and found.value_range != run.model.value_range:
+        low, high = found.value_range
+        lines.append(f"{found.name}: capsella predict reads these files alike with --range {low:.6g} {high:.6g}")
+    return images, {"laboratory": about}, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
+
+
+def _as_adapted(run: Run, adapted: Mapping[str, Any], place: str) -> Laboratory:
+    """A laboratory with the range of values and the scale of cells of the one that the run was adapted to, where its
+    images are among these; else with its own.
+
+    Both change with each image that is added, and with them all pixels, by which the images of the adaptation are told.
+    """
+    value_range, cell_radius = adapted.get("value_range"), adapted.get("cell_radius")
+    if value_range is None and cell_radius is None:
+        return laboratory_of(run, place)
+    found = laboratory_of(run, place, value_range and (value_range[0], value_range[1]), cell_radius)
+    is_there = len(without(found.images, adapted["not_to_test"])) < len(found.images)
+    return found if is_there else laboratory_of(run, place)
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:

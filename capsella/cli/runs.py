@@ -50,8 +50,13 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
     splits = own_splits(trained, skip_broken=True)
     test = single_images(splits.test, purpose)
     for name, other in others:
-        if other.recipe.data == trained.recipe.data:
-            continue
+        parted = RunFolder(trained.folder).images()
+        if (
+            parted is not None
+            and parted == RunFolder(other.folder).images()
+            and other.recipe.data == trained.recipe.data
+        ):
+            continue  # of the same options alone, a folder may have had other images
         if difference := _difference(test, single_images(own_splits(other, skip_broken=True).test, purpose)):
             raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
     return splits.name, test

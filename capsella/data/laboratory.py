@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from PIL import Image
 
 from capsella.data.catalogue import source_names
+from capsella.data.depth import ValueRange
 from capsella.data.fingerprints import fingerprint, same_look
 from capsella.data.images import ImageSet, join
 from capsella.data.options import LABORATORIES, PAIRED, DataOptions
@@ -34,7 +35,7 @@ MOST_COMPARED = 20_000
 
 
 class Laboratory(NamedTuple):
-    """All images of a laboratory, whatever splits it brings. notes, broken, cell_radius: as in `Splits`.
+    """All images of a laboratory, whatever splits it brings. notes, broken, value_range, cell_radius: as in `Splits`.
 
     left_out: how many there were of each class that the network does not know.
     """
@@ -44,6 +45,7 @@ class Laboratory(NamedTuple):
     left_out: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    value_range: ValueRange | None = None
     cell_radius: float | None = None
 
     def of_classes(self, classes: Sequence[str]) -> "Laboratory":
@@ -94,22 +96,27 @@ def on_laboratory(data: DataOptions, place: str) -> DataOptions:
     return replace(data, **{**fresh, "name": place, "range": None})
 
 
-def read_laboratory(place: str, data: DataOptions) -> Laboratory:
+def read_laboratory(
+    place: str, data: DataOptions, value_range: ValueRange | None = None, cell_radius: float | None = None
+) -> Laboratory:
     """All images of a laboratory.
 
     Args:
         place: as in `on_laboratory`.
         data: how images are read.
+        value_range, cell_radius: as they were found when its images were read before; None finds them now.
 
     Raises:
         CapsellaError: the images are not there, or cannot be read.
     """
     options = on_laboratory(data, place)
-    source = ReadSource.of(options).source
+    options = replace(options, range=value_range or options.range, cell_radius=cell_radius)
+    read = ReadSource.of(options, whole=True)
+    source = read.source
     everything = Parts(source.name, join(list(source.named().values())))
     # Copies are looked for over all parts together.
     images = keep_together(everything, options.duplicates).train
-    return Laboratory(source.name, images, {}, source.notes, source.broken, source.cell_radius)
+    return Laboratory(source.name, images, {}, source.notes, source.broken, read.value_range, source.cell_radius)
 
 
 def by_class_name(images: ImageSet, classes: Sequence[str]) -> tuple[ImageSet, dict[str, int]]:

@@ -84,6 +84,8 @@ class Survey:
     def find_range(self, training_files: Callable[[], Sequence[str]]) -> FoundRange:
         """The range: the one in the options, the one that the training images state, or else that of their values.
 
+        training_files: where there are none, all files count.
+
         Raises:
             CapsellaError: all their values are the same.
         """
@@ -91,8 +93,8 @@ class Survey:
             return FoundRange(self.options.range)
         value_range, origin = self.options.range, "as set"
         if value_range is None:
-            chosen = [self.deep[file] for file in training_files() if file in self.deep] or list(self.deep.values())
-            value_range, origin = _range_of(chosen)
+            chosen = [self.deep[file] for file in training_files() if file in self.deep]
+            value_range, origin = _range_of(chosen or list(self.deep.values()), "training image" if chosen else "image")
         depths = ", ".join(
             f"{counted(n, 'file')} of {depth}" for depth, n in Counter(d.depth for d in self.deep.values()).items()
         )
@@ -111,8 +113,8 @@ def _some(values: Shaped[np.ndarray, "h w *c"], most: int) -> Shaped[np.ndarray,
     return values[np.random.default_rng(0).integers(0, len(values), most)]
 
 
-def _range_of(files: Sequence[_Deep]) -> tuple[ValueRange, str]:
-    """The range of training images and where it is from."""
+def _range_of(files: Sequence[_Deep], what: str) -> tuple[ValueRange, str]:
+    """The range of some images, `what` of them, and where it is from."""
     values = np.concatenate([file.values for file in files])
     smallest, largest = float(values.min()), float(values.max())
     stated = [file.stated for file in files if file.stated is not None]
@@ -121,9 +123,9 @@ def _range_of(files: Sequence[_Deep]) -> tuple[ValueRange, str]:
         if low < high and low <= smallest and largest <= high:
             return (low, high), "as the files state"
     low, high = (float(value) for value in np.percentile(values, _PERCENTILES, method="nearest"))
-    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {counted(len(files), 'training image')}"
+    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {counted(len(files), what)}"
     if low == high:  # nearly everything is background
-        low, high, origin = smallest, largest, f"the extremes of {counted(len(files), 'training image')}"
+        low, high, origin = smallest, largest, f"the extremes of {counted(len(files), what)}"
     if low == high:
-        raise CapsellaError(f"all values of the training images are {low:g}; set a range, as --range 0 4095")
+        raise CapsellaError(f"all values of the {what}s are {low:g}; set a range, as --range 0 4095")
     return (low, high), f"{origin}; --range sets it"

@@ -52,7 +52,7 @@ def write_description(proto: Any, description: dict[str, Any]) -> None:
     """Put the description into a model, in place of an earlier one."""
     import onnx
 
-    onnx.helper.set_model_props(proto, {KEY: json.dumps(description, ensure_ascii=False)})
+    onnx.helper.set_model_props(proto, {KEY: json.dumps(description)})
 
 
 def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: list[str]) -> torch.onnx.ONNXProgram:

@@ -118,15 +118,15 @@ def compare(
         error=100 * float((a.argmax(1) != labels).double().mean()),
         exported_error=100 * float((b.argmax(1) != labels).double().mean()),
         tolerance=tolerance,
-        drawn=float(apart.abs().max()) if len(apart) else None,
+        drawn=apart,
     )
 
 
 def _answers(
     model: ImageClassifier, exported: Activations, images: ImageSet, batch_size: int, drawn: Reconstructions | None
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Activations of both, and by how much the pixels of reconstructions differ, of images of one class in both."""
-    ours, theirs, apart = [], [], [torch.empty(0)]
+) -> tuple[tuple[Tensor, Tensor], float | None]:
+    """Activations of both, and by how much pixels of reconstructions differ at most, of images of one class in both."""
+    ours, theirs, apart = [], [], None
     first, rest = torch.arange(len(images)).split([1, len(images) - 1])
     with inference(model) as device:
         for part, *_ in chain(batches(images, 1, order=first), batches(images, batch_size, order=rest)):
@@ -136,8 +136,10 @@ def _answers(
             _check_answer(theirs[-1], ours[-1])
             if drawn is not None and output.reconstruction is not None:
                 alike = ours[-1].argmax(1) == theirs[-1].argmax(1)  # else another capsule is drawn
-                apart.append((drawn(part) - output.reconstruction.float().cpu())[alike].flatten())
-    return (torch.cat(ours), torch.cat(theirs)), torch.cat(apart)
+                if alike.any():
+                    most = float((drawn(part) - output.reconstruction.float().cpu())[alike].abs().max())
+                    apart = most if apart is None else max(apart, most)
+    return (torch.cat(ours), torch.cat(theirs)), apart
 
 
 def _check_answer(answer: Tensor, expected: Tensor) -> None:

@@ -19,7 +19,7 @@ from capsella.share.drawing import drawer_of
 from capsella.share.engine import add_engine, encoder_graph
 from capsella.share.parity import Compared, compare_page, find_node
 from capsella.share.pool import Pool, make_pool
-from capsella.training import Run, own_splits, run_names
+from capsella.training import Run, RunFolder, own_splits, run_names
 
 MOST_IMAGES = 20
 MOST_MEGABYTES = 10.0
@@ -148,7 +148,7 @@ def _check_split(name: str, cnn: Run, first: Run) -> None:
     Raises:
         CapsellaError: it did not.
     """
-    if cnn.recipe.data != first.recipe.data and _digests(cnn) != _digests(first):
+    if _digests(cnn) != _digests(first):
         raise CapsellaError(
             f"{name}: a CNN beside a capsule network must be trained on the same images as {first.folder}, so that the "
             "images on the page are new to both; train it with the same data options"
@@ -156,7 +156,8 @@ def _check_split(name: str, cnn: Run, first: Run) -> None:
 
 
 def _digests(run: Run) -> dict[str, str]:
-    return own_splits(run, skip_broken=True).digests()
+    """Of the images that it was trained and validated on; of a run from before they were kept, as they are now."""
+    return RunFolder(run.folder).images() or own_splits(run, skip_broken=True).digests()
 
 
 def page_content(

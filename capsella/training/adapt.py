@@ -13,6 +13,7 @@ every network.
 
 import copy
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,3 +233,5 @@ def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[
     files.write("adapted", about)
     before = RunFolder(run.folder)
     files.write_config(run.name, run.recipe, before.read_machine(), before.images())
+    if before.split.exists():
+        shutil.copyfile(before.split, files.split)

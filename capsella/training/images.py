@@ -60,7 +60,7 @@ def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
     if data.name != "folder" or not files.split.exists():
         return []
     table, there = read_split_file(files.split), folder_files(data)
-    if gone := sorted(table.rows.keys() - there):
+    if gone := sorted(table.rows.keys() - table.unused - set(there)):
         more, them = (f" and {len(gone) - 1} more are", "them") if len(gone) > 1 else (" is", "it")
         raise CapsellaError(
             f"{files.path}: {data.path} has changed since this training began: {gone[0]}{more} gone; put {them} back, "

@@ -71,15 +71,18 @@ class ReadSource(NamedTuple):
     value_range: ValueRange | None = None
 
     @classmethod
-    def of(cls, options: DataOptions) -> "ReadSource":
-        """Read what the options name; files of a folder are looked at first, before memory is taken."""
+    def of(cls, options: DataOptions, *, whole: bool = False) -> "ReadSource":
+        """Read what the options name; files of a folder are looked at first, before memory is taken.
+
+        whole: no part of a folder is for training, so its range of values is that of all images.
+        """
         given = None if options.split_file is None else read_split_file(options.split_file)
         if options.name != "folder":
             return cls(read_source(options, given), given, options.range)
         survey = Survey(options)
         listed = read_folder(replace(options, duplicates="ignore"), given, survey.look)
         survey.check_memory(sum(map(len, listed.named().values())))
-        found = survey.find_range(lambda: cls.without_pixels(options).split(options).train.files or ())
+        found = survey.find_range(lambda: () if whole else cls.without_pixels(options).split(options).train.files or ())
         read = read_folder(replace(options, range=found.value_range), given)
         return cls(replace(read, notes=(*read.notes, *found.notes)), given, found.value_range)
 

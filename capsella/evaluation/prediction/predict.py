@@ -65,11 +65,9 @@ def predict_files(
         ValueError: a batch size below 1, `workers` below 0, more classes an image than the model has.
         CapsellaError: from `image_files`; a file that cannot be read; no file that can; activations not finite.
     """
-    files, none_read = 0, True
-    found = image_files(paths)
-    for outcomes in predict_batches(
-        model, found, batch_size=batch_size, workers=workers, classes=classes, novelty=novelty
-    ):
+    files, none_read, found = 0, True, image_files(paths)
+    batches = predict_batches(model, found, batch_size=batch_size, workers=workers, classes=classes, novelty=novelty)
+    for outcomes in batches:
         files += len(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
