@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import require
+from capsella.errors import at_least, require
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
 from capsella.routing.recording import record_normalised
@@ -66,6 +66,7 @@ class CapsuleConv2d(nn.Module):
     ) -> None:
         super().__init__()
         _check_norm(norm, routing)
+        at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
         require(weight_sd > 0, "be above 0", weight_sd=weight_sd)
         require(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
         self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
@@ -83,7 +84,7 @@ class CapsuleConv2d(nn.Module):
         if self.norm is not None:
             return self.score(children).capsules()
         with torch.autocast(children.poses.device.type, enabled=False):
-            return self.routing.capsule_conv(self.conv_of(children), **self.routing_parameters)
+            return self.routing.capsule_conv(self.conv_of(children), **self._parameters_of_routing())
 
     def score(self, children: Capsules) -> ScoredCapsules:
         """As `forward`, with log-odds in place of activations.
@@ -95,7 +96,7 @@ class CapsuleConv2d(nn.Module):
         if not isinstance(routing, LogisticRouting):
             raise ValueError(f"routing: must be one whose activations are of log-odds, got {routing.name!r}")
         with torch.autocast(children.poses.device.type, enabled=False):
-            scored = routing.score_conv(self.conv_of(children), **self.routing_parameters)
+            scored = routing.score_conv(self.conv_of(children), **self._parameters_of_routing())
             if self.norm is None:
                 return scored
             normalised: ScoredCapsules = self.norm(scored)
@@ -105,7 +106,12 @@ class CapsuleConv2d(nn.Module):
     def conv_of(self, children: Capsules) -> CapsuleConv:
         """The capsule convolution of these children, in float32, with the layer's weight and geometry."""
         poses, activations = children.poses.float(), children.activations.float()
-        return CapsuleConv(poses, activations, self.weight, self.geometry, self.vote_offset)
+        offset = None if self.vote_offset is None else self.vote_offset.float()
+        return CapsuleConv(poses, activations, self.weight.float(), self.geometry, offset)
+
+    def _parameters_of_routing(self) -> dict[str, Tensor]:
+        """In float32, as all that is routed, also where the layer was made another type."""
+        return {name: parameter.float() for name, parameter in self.routing_parameters.items()}
 
 
 class DenseCapsules(CapsuleConv2d):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import require
+from capsella.errors import at_least, require
 from capsella.layers.initial_weights import start_truncated
 from capsella.layers.large_kernels import LargeConv2d, convolve_large
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
@@ -44,6 +44,7 @@ class PrimaryCapsules(nn.Module):
         evenly_routed: bool = False,
     ) -> None:
         super().__init__()
+        at_least(1, types=types, pose=pose)
         require(activation in ("none", "relu"), "be 'none' or 'relu'", activation=activation)
         self.types, self.pose = types, pose
         self.conv: nn.Conv2d = LargeConv2d(in_channels, types * pose, kernel, stride)

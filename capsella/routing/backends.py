@@ -104,8 +104,9 @@ def triton_obstacle(conv: CapsuleConv) -> str | None:
 
 def native_obstacle(conv: CapsuleConv) -> str | None:
     """Why the native kernels cannot take this convolution; None where they can."""
-    if (obstacle := tensor_obstacle("poses", conv.poses)) is not None:
-        return obstacle
+    for name, tensor in (("poses", conv.poses), ("activations", conv.activations), ("weight", conv.weight)):
+        if (obstacle := tensor_obstacle(name, tensor)) is not None:
+            return obstacle
     if (elements := max(conv.poses.shape[-1], conv.weight.shape[-1])) > MOST_POSE_ELEMENTS:
         return f"it takes poses of up to {MOST_POSE_ELEMENTS} elements, and these have {elements}"
     if conv.vote_offset is not None and conv.vote_offset.requires_grad:

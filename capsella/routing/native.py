@@ -85,7 +85,8 @@ def register_kernel(
         ctx.numbers = inputs[tensors:]
 
     def differentiate(ctx: Any, grad_poses: Tensor, grad_second: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        given, values = list(ctx.saved_tensors[tensors:]), (*ctx.saved_tensors[:tensors], *ctx.numbers)
+        saved = ctx.saved_tensors  # once: gradient checkpointing unpacks them no second time
+        given, values = list(saved[tensors:]), (*saved[:tensors], *ctx.numbers)
         found = backward_operator(grad_poses, grad_second, given, *values)
         asked = [part for part, x in zip(call._fields, values, strict=True) if part in asking and x is not None]
         named = dict(zip(asked, found, strict=True))
@@ -120,7 +121,21 @@ def _arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:
     conv = conv_of_sizes(values.pop("sizes"))
     tensors = {name: value for name, value in values.items() if value is None or isinstance(value, Tensor)}
     numbers = {name: value for name, value in values.items() if name not in tensors}
+    check_float32(tensors)
     return conv, options(**numbers), inputs(**arrays(**tensors))
+
+
+def check_float32(tensors: Mapping[str, Tensor | None]) -> None:
+    """Else a kernel would read a copy, and fill a copy of a gradient, of which nobody hears.
+
+    Raises:
+        ValueError: another type.
+    """
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dtype != torch.float32:
+            raise ValueError(
+                f"{name}: must be float32 for the native kernels, got {tensor.dtype}; backend='eager' takes others"
+            )
 
 
 def conv_of_sizes(sizes: Sequence[int]) -> Any:

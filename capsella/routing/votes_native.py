@@ -9,7 +9,7 @@ from torch import Tensor
 from capsella._native import kernels
 from capsella.routing.checks import check_shape
 from capsella.routing.convolution import CapsuleConv, ConvSizes
-from capsella.routing.native import arrays, conv_of_sizes, define_operator
+from capsella.routing.native import arrays, check_float32, conv_of_sizes, define_operator
 
 INPUTS = "Tensor poses, Tensor weight, Tensor? vote_offset"
 
@@ -45,7 +45,9 @@ def _run(kernel: str, sizes: Sequence[int], inputs: dict[str, Any], **given: Ten
 
 
 def _inputs(poses: Tensor, weight: Tensor, vote_offset: Tensor | None) -> dict[str, Any]:
-    return arrays(poses=poses, weight=weight, vote_offset=vote_offset)
+    tensors = {"poses": poses, "weight": weight, "vote_offset": vote_offset}
+    check_float32(tensors)
+    return arrays(**tensors)
 
 
 def _empty_sums(poses: Tensor, weight: Tensor, vote_offset: Tensor | None, weights: Tensor, sizes: list[int]) -> Tensor:

@@ -1,0 +1,69 @@
+"""Layers of other types than float32, and gradient checkpointing: the same gradients."""
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from capsella.layers import DenseCapsules, PrimaryCapsules
+from capsella.routing import (
+    DynamicRouting,
+    EMRouting,
+    HeinsenRouting,
+    Routing,
+    SelfAttentionRouting,
+    VariationalRouting,
+)
+from capsella.types import Capsules
+
+ROUTINGS = (DynamicRouting(), EMRouting(), VariationalRouting(), HeinsenRouting(), SelfAttentionRouting())
+
+
+def layer_and_children(routing: Routing) -> tuple[DenseCapsules, Capsules]:
+    torch.manual_seed(0)
+    layer = DenseCapsules((2, 2), 3, 4, 5, 4, routing=routing)
+    return layer, Capsules(torch.randn(2, 2, 2, 3, 4), torch.rand(2, 2, 2, 3))
+
+
+def gradients(layer: DenseCapsules) -> dict[str, torch.Tensor]:
+    found = {name: one.grad.float() for name, one in layer.named_parameters() if one.grad is not None}
+    layer.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("routing", ROUTINGS, ids=lambda routing: routing.name)
+def test_a_layer_of_another_type_has_the_same_gradients(routing, dtype) -> None:
+    layer, children = layer_and_children(routing)
+    with torch.no_grad():
+        for parameter in layer.parameters():  # so that both types hold the same numbers
+            parameter.copy_(parameter.bfloat16())
+    layer(children).poses.square().sum().backward()
+    expected = gradients(layer)
+    layer.to(dtype)(children).poses.square().sum().backward()
+    torch.testing.assert_close(gradients(layer), expected, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS, ids=lambda routing: routing.name)
+def test_gradient_checkpointing(routing) -> None:
+    layer, children = layer_and_children(routing)
+    layer(children).poses.square().sum().backward()
+    expected = gradients(layer)
+    asking = Capsules(children.poses.clone().requires_grad_(), children.activations)
+    poses = checkpoint(lambda *parts: layer(Capsules(*parts)).poses, *asking, use_reentrant=False)
+    poses.square().sum().backward()
+    torch.testing.assert_close(gradients(layer), expected)
+
+
+def test_native_kernels_take_float32_alone() -> None:
+    layer, children = layer_and_children(EMRouting(backend="native"))
+    conv = layer.conv_of(children)
+    wide = {name: parameter.double() for name, parameter in layer.routing_parameters.items()}
+    with pytest.raises(ValueError, match="must be float32 for the native kernels"):
+        layer.routing.capsule_conv(conv, **wide)
+
+
+def test_no_capsules() -> None:
+    with pytest.raises(ValueError, match="types_out: must be at least 1, got 0"):
+        DenseCapsules((2, 2), 3, 4, 0, 4)
+    with pytest.raises(ValueError, match="types: must be at least 1, got 0"):
+        PrimaryCapsules(4, types=0, pose=4)
