@@ -1,6 +1,7 @@
 """`load_data`: from options to train, validation and test images."""
 
 from dataclasses import replace
+from itertools import count, islice
 
 import torch
 
@@ -9,7 +10,7 @@ from capsella.data.laboratory import by_class_name, common_classes, copies_among
 from capsella.data.options import LABORATORIES, DataOptions
 from capsella.data.pairs import PairSet
 from capsella.data.split.make import ReadSource
-from capsella.data.split.sets import SPLIT_NAMES, LabelledImages, Splits, single_images
+from capsella.data.split.sets import SPLIT_NAMES, Splits, single_images
 from capsella.errors import CapsellaError
 
 PAIRS_PER_IMAGE = 1000
@@ -38,6 +39,8 @@ def load_data(options: DataOptions) -> Splits:
 def _laboratories(options: DataOptions) -> Splits:
     """Each laboratory split for itself, then joined; the metadata `laboratory` counts them.
 
+    Where one has groups, an image of another that has none is a group of its own.
+
     A range of values belongs to one laboratory's camera: the whole has none.
     """
     places = options.laboratories
@@ -45,12 +48,17 @@ def _laboratories(options: DataOptions) -> Splits:
     sources = [ReadSource.of(one) for one in read]
     whole = [join(list(source.source.named().values())) for source in sources]
     classes = options.classes or common_classes(whole, places)
-    splits = []
+    splits, alone, grouped = [], count(-1, -1), any("group" in images.metadata for images in whole)
     for number, (source, one) in enumerate(zip(sources, read, strict=True)):
         parts = source.source
         known = {split: by_class_name(images, classes)[0] for split, images in parts.named().items()}
         split = source._replace(source=replace(parts, **known)).split(one)  # type: ignore[arg-type]
-        splits.append({name: _numbered(images, number) for name, images in split.named().items()})
+        parted = {name: single_images(images, "laboratories") for name, images in split.named().items()}
+        splits.append({name: _numbered(images, number, len(places)) for name, images in parted.items()})
+        if grouped:
+            for images in splits[-1].values():
+                if "group" not in images.metadata:
+                    images.metadata["group"] = torch.tensor(list(islice(alone, len(images))), dtype=torch.int64)
     train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
     notes = [note for source in sources for note in source.source.notes]
     if copies := len(copies_among(test, join([train, validation]))):
@@ -65,10 +73,12 @@ def _laboratories(options: DataOptions) -> Splits:
     )
 
 
-def _numbered(images: LabelledImages, number: int) -> ImageSet:
-    """With the number of their laboratory in place of groups, whose numbers other laboratories have too."""
-    single = single_images(images, "laboratories")
-    return replace(single, metadata={"laboratory": torch.full((len(single),), number)})
+def _numbered(images: ImageSet, number: int, laboratories: int) -> ImageSet:
+    """With the number of their laboratory, and groups that no other laboratory has."""
+    metadata = {"laboratory": torch.full((len(images),), number)}
+    if (group := images.metadata.get("group")) is not None:
+        metadata["group"] = group.long() * laboratories + number
+    return replace(images, metadata=metadata)
 
 
 def _pairs(splits: Splits, options: DataOptions) -> Splits:

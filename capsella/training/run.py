@@ -121,7 +121,10 @@ class RunFolder:
             CapsellaError: a run is there already.
         """
         if (self.path / "config.json").exists():
-            raise CapsellaError(f"{self.path} holds a run already; continue it with --resume, or choose another folder")
+            raise CapsellaError(
+                f"{self.path} holds a run already; choose another folder, or continue a training with capsella train "
+                "--resume"
+            )
 
     def check_recipe(self, recipe: Recipe) -> None:
         """A run there is of this recipe, or of what this became when it began.

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.cli.conftest import PER_CLASS, draw
 
@@ -98,6 +99,22 @@ class TestAdapt:
         assert "was adapted to" in cli("evaluate", out, "--reject").err
         assert "was adapted before" in cli("adapt", out, elsewhere, "--out", tmp_path / "third").err
         assert "holds a run already" in cli("adapt", run, elsewhere, *short).err
+
+    def test_files_that_came_since_do_not_let_it_be_tested_on_what_it_learned(self, cli, trained, tmp_path):
+        folder, random = tmp_path / "deep", np.random.default_rng(2)
+        for kind in ("rows", "columns"):
+            (folder / kind).mkdir(parents=True)
+            for image in range(8):
+                deep = np.asarray(draw(kind, random).convert("L")).astype(np.uint16) * 100
+                Image.fromarray(deep).save(folder / kind / f"{image}.png")
+        out = tmp_path / "adapted"
+        answer = cli("adapt", trained, folder, "--per-class", 3, "--how", "last", "--steps", 1, "--out", out)
+        assert answer.code == 0, answer.err
+        assert cli("predict", out, folder / "rows" / "1.png").code == 0
+        Image.fromarray(np.full((64, 64), 60_000, np.uint16)).save(folder / "rows" / "bright.png")
+        tested = cli("evaluate", out, "--data", folder).out
+        assert "left out 6 images that the run was adapted with" in tested
+        assert "deep: 11 images tested" in tested
 
     def test_no_batch_normalisation(self, cli, run, elsewhere, tmp_path):
         answer = cli("adapt", run, elsewhere, "--how", "statistics", "--out", tmp_path / "adapted")

@@ -60,7 +60,7 @@ def test_the_default_folder_is_numbered_and_an_existing_one_refused(cli, images,
     before = (trained / "config.json").read_bytes()
     answer = cli("train", *CAPSNET, "--path", images, *SHORT, "--out", trained)
     assert answer.code == 1
-    assert f"{trained} holds a run already; continue it with --resume, or choose another folder" in answer.err
+    assert f"{trained} holds a run already; choose another folder, or continue" in answer.err
     assert (trained / "config.json").read_bytes() == before
 
 

@@ -110,7 +110,10 @@ def test_a_folder_that_holds_a_run_is_refused(tiny, quiet_train):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with pytest.raises(CapsellaError) as error:
         quiet_train(tiny(epochs=1, seed=5))
-    assert str(error.value) == f"{folder} holds a run already; continue it with --resume, or choose another folder"
+    assert (
+        str(error.value)
+        == f"{folder} holds a run already; choose another folder, or continue a training with capsella train --resume"
+    )
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 

@@ -269,6 +269,14 @@ class TestImagesThatChange:
             done = resume(folder, console=Console(quiet=True))
         assert own_splits(done).digests() == RunFolder(folder).images()
 
+    def test_a_file_that_was_in_no_split_may_go(self, recipe, images, tmp_path):
+        broken = images / "a" / "broken.png"
+        broken.write_bytes(b"")
+        own = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, skip_broken=True))
+        done = train(own, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        broken.unlink()
+        assert own_splits(done).digests() == RunFolder(done.folder).images()
+
     def test_another_class_at_the_same_number(self, recipe, images, tmp_path):
         done = train(recipe, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
         RunFolder(done.folder).split.unlink()

@@ -44,5 +44,5 @@ def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
             f"{result.zero_gradient:.1f} % of all gradients is exactly 0"
         )
         if result.false_alarms is None:
-            notes.append(f"{name}: nothing says which images it knows; capsella calibrate fits it")
+            notes.append(f"{name}: which images it does not know is not counted")
     return notes

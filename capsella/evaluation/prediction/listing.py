@@ -54,7 +54,7 @@ def _named_by(path: Path) -> Iterator[str]:
     if path.is_dir():
         yield from _walk(str(path))
     elif path.suffix == LIST:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
             yield from listed(file)
     else:
         yield str(path)

@@ -67,7 +67,7 @@ def test_curves_count_who_is_found_out(attacked, trained, digits):
         assert all(0 <= flagged <= fooled <= 30 for flagged, fooled in zip(curve.flagged, curve.fooled, strict=True))
     for curve in plain.curves:
         assert curve.flagged == ()
-    assert "plain: nothing says which images it knows" in " ".join(attack_notes(results))
+    assert "plain: which images it does not know is not counted" in " ".join(attack_notes(results))
     rows = fitted.to_dict()["attacks"]
     assert rows[0]["fooled_and_not_known"] == list(fitted.curves[0].flagged)
     without = attack_networks({"fitted": model}, digits.test, options)["fitted"]
