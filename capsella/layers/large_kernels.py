@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 TILES = range(4, 17)
 """Rows of the tiles that are tried; larger ones need more memory than they save products."""
@@ -203,16 +202,17 @@ class _TiledConvolution(torch.autograd.Function):
         out = images.new_empty(math.prod(cut.size), batch * maps)
         for number, (matrix, places) in enumerate(cut.outputs):
             out[places] = matrix.T @ product[:, number]
-        ctx.save_for_backward(seen, known)
-        ctx.cut, ctx.shapes = cut, (images.shape, weight.shape)
+        ctx.save_for_backward(seen, known, images, weight)
+        ctx.cut, ctx.stride, ctx.padding = cut, stride, padding
         return _pixels_last(out, images, maps, cut.size)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        seen, known = ctx.saved_tensors
+        seen, known, images, weight = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # a second derivative: PyTorch has it
+            return *_usual_backward(ctx, slope, images, weight), None, None, None
         cut: Tiling = ctx.cut
-        (batch, channels, height, width), (maps, _, kernel, _) = ctx.shapes
+        (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
         r, t = cut.products, len(cut.outputs)
         flat = _pixels_first(slope)
         pulled = slope.new_empty(r, t, batch * maps)
@@ -234,6 +234,16 @@ class _TiledConvolution(torch.autograd.Function):
                 out[part.places] = part.matrix.T @ back
             of_weight = out.T.contiguous().view(maps, channels, kernel, kernel)
         return of_images, of_weight, None, None, None
+
+
+def _usual_backward(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of images and weight by PyTorch's own convolution, which has further derivatives."""
+    asked = [*ctx.needs_input_grad[:2], False]
+    stride, padding = [ctx.stride] * 2, [ctx.padding] * 2
+    of_images, of_weight, _ = torch.ops.aten.convolution_backward(
+        slope, images, weight, None, stride, padding, [1, 1], False, [0, 0], 1, asked
+    )
+    return of_images, of_weight
 
 
 def _pixels_first(maps: Tensor) -> Tensor:
