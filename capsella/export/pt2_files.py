@@ -41,6 +41,8 @@ def write_pt2(
 def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, Any]]:
     """A .pt2 file as a function, and what it says of itself; the native kernels that it may call are registered first.
 
+    A file must be trusted: PyTorch's loader may run code that it holds.
+
     output: 0 for activations, 1 for reconstructions of a file that has them.
 
     Raises:
