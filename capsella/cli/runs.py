@@ -49,14 +49,11 @@ def shared_test_images(runs: Mapping[str, Run], purpose: str) -> tuple[str, Imag
     (first, trained), *others = runs.items()
     splits = own_splits(trained, skip_broken=True)
     test = single_images(splits.test, purpose)
+    learned = RunFolder(trained.folder).images()
     for name, other in others:
-        parted = RunFolder(trained.folder).images()
-        if (
-            parted is not None
-            and parted == RunFolder(other.folder).images()
-            and other.recipe.data == trained.recipe.data
-        ):
-            continue  # of the same options alone, a folder may have had other images
+        same = other.recipe.data == trained.recipe.data and RunFolder(other.folder).images() == learned
+        if same and learned is not None:  # the same options alone say nothing of a folder that grew in between
+            continue
         if difference := _difference(test, single_images(own_splits(other, skip_broken=True).test, purpose)):
             raise CapsellaError(f"{name}: its test images must be those of {first}, {difference}")
     return splits.name, test

@@ -1,5 +1,6 @@
 """`load_data`: from options to train, validation and test images."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, islice
 
@@ -10,7 +11,7 @@ from capsella.data.laboratory import by_class_name, common_classes, copies_among
 from capsella.data.options import LABORATORIES, DataOptions
 from capsella.data.pairs import PairSet
 from capsella.data.split.make import ReadSource
-from capsella.data.split.sets import SPLIT_NAMES, Splits, single_images
+from capsella.data.split.sets import SPLIT_NAMES, LabelledImages, Splits, single_images
 from capsella.errors import CapsellaError
 
 PAIRS_PER_IMAGE = 1000
@@ -48,17 +49,13 @@ def _laboratories(options: DataOptions) -> Splits:
     sources = [ReadSource.of(one) for one in read]
     whole = [join(list(source.source.named().values())) for source in sources]
     classes = options.classes or common_classes(whole, places)
-    splits, alone, grouped = [], count(-1, -1), any("group" in images.metadata for images in whole)
+    alone = count(-1, -1) if any("group" in images.metadata for images in whole) else None
+    splits = []
     for number, (source, one) in enumerate(zip(sources, read, strict=True)):
         parts = source.source
         known = {split: by_class_name(images, classes)[0] for split, images in parts.named().items()}
         split = source._replace(source=replace(parts, **known)).split(one)  # type: ignore[arg-type]
-        parted = {name: single_images(images, "laboratories") for name, images in split.named().items()}
-        splits.append({name: _numbered(images, number, len(places)) for name, images in parted.items()})
-        if grouped:
-            for images in splits[-1].values():
-                if "group" not in images.metadata:
-                    images.metadata["group"] = torch.tensor(list(islice(alone, len(images))), dtype=torch.int64)
+        splits.append({name: _numbered(images, number, len(places), alone) for name, images in split.named().items()})
     train, validation, test = (join([split[name] for split in splits]) for name in SPLIT_NAMES)
     notes = [note for source in sources for note in source.source.notes]
     if copies := len(copies_among(test, join([train, validation]))):
@@ -73,12 +70,18 @@ def _laboratories(options: DataOptions) -> Splits:
     )
 
 
-def _numbered(images: ImageSet, number: int, laboratories: int) -> ImageSet:
-    """With the number of their laboratory, and groups that no other laboratory has."""
-    metadata = {"laboratory": torch.full((len(images),), number)}
-    if (group := images.metadata.get("group")) is not None:
+def _numbered(images: LabelledImages, number: int, laboratories: int, alone: Iterator[int] | None) -> ImageSet:
+    """With the number of their laboratory, and groups that no other laboratory has.
+
+    alone: numbers for images without a group; None where no laboratory has groups.
+    """
+    single = single_images(images, "laboratories")
+    metadata = {"laboratory": torch.full((len(single),), number)}
+    if (group := single.metadata.get("group")) is not None:
         metadata["group"] = group.long() * laboratories + number
-    return replace(images, metadata=metadata)
+    elif alone is not None:
+        metadata["group"] = torch.tensor([*islice(alone, len(single))])
+    return replace(single, metadata=metadata)
 
 
 def _pairs(splits: Splits, options: DataOptions) -> Splits:

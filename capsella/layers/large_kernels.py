@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.routing.backends import asks_second_derivative
+
 TILES = range(4, 17)
 """Rows of the tiles that are tried; larger ones need more memory than they save products."""
 DIRECT = 1.2
@@ -209,7 +211,7 @@ class _TiledConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         seen, known, images, weight = ctx.saved_tensors
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # a second derivative: PyTorch has it
+        if asks_second_derivative():
             return *_usual_backward(ctx, slope, images, weight), None, None, None
         cut: Tiling = ctx.cut
         (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape

@@ -85,6 +85,11 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def asks_second_derivative() -> bool:
+    """In a backward pass of one's own: whether PyTorch must see what it computes, to differentiate it again."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def _is_transformed() -> bool:
     """Whether `torch.func` is at work, or derivatives are taken forward: PyTorch would take a kernel's for 0."""
     if torch.compiler.is_compiling():

@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from capsella.routing.backends import asks_second_derivative
+
 BLOCK = 1 << 17
 """Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache."""
 
@@ -90,7 +92,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, grad_mu: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor]:
         # ∂σ²/∂μ = −2 Σ_i s (V − μ) = 0, since μ is that mean.
         V, shares, mu = ctx.saved_tensors
-        if _is_followed():
+        if asks_second_derivative():
             g, centred = grad_mu.unsqueeze(2), V - mu.unsqueeze(2)
             slope = centred * grad_variance.unsqueeze(2)
             grad_V = (2 * slope + g) * shares.unsqueeze(3)
@@ -118,7 +120,7 @@ class _ScaledDistance(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         V, mu, precision = ctx.saved_tensors
-        if _is_followed():
+        if asks_second_derivative():
             centred = V - mu.unsqueeze(2)
             pulled = centred * grad.unsqueeze(3)
             grad_V = 2 * pulled * precision.unsqueeze(2)
@@ -131,11 +133,6 @@ class _ScaledDistance(torch.autograd.Function):
             grad_V[k] = pulled.mul_(2 * precision[k].unsqueeze(2))
             grad_mu[k] = -grad_V[k].sum(2)
         return grad_V, grad_mu, grad_precision
-
-
-def _is_followed() -> bool:
-    """Whether a second derivative is asked for, so that PyTorch must see what a backward pass computes."""
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def _blocks(V: Tensor) -> list[slice]:

@@ -5,19 +5,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from capsella.data import DataOptions, Splits, SplitTable, folder_files, load_data, read_split_file
+from capsella.data import DataOptions, Splits, SplitTable, folder_files, load_data, read_split_file, save_split
 from capsella.data.split.table import UNUSED, Row
 from capsella.errors import CapsellaError, counted, warn_once
 from capsella.training.run import Run, RunFolder
 
 
 def keep_split(files: RunFolder, data: DataOptions, splits: Splits) -> None:
-    """Write split.csv for a run on a folder: which file is in which split, or in none."""
+    """Write split.csv for a run on a folder: which file is in which split, or in none.
+
+    What limits a split, as `test_per_class`, is not in it: it thins the split out anew whenever that is read.
+    """
     if data.name != "folder":
         return
     rows = {file: Row(0, UNUSED, None) for file in folder_files(data)}
-    for split, images in splits.named().items():
-        rows |= {file: Row(0, split, None) for file in images.files or ()}
+    whole = replace(data, per_class=None, validation_per_class=None, test_per_class=None, first_classes=None)
+    if whole == data:
+        for split, images in splits.named().items():
+            rows |= {file: Row(0, split, None) for file in images.files or ()}
+    else:
+        save_split(whole, files.split)
+        rows |= read_split_file(files.split).rows
     SplitTable(True, rows).write(files.split)
 
 
@@ -38,7 +46,9 @@ def images_of(
     """As `own_splits`, of a run that may not be trained yet. splits: where they are loaded already."""
     if splits is None:
         asked = replace(data, skip_broken=True) if skip_broken else data
-        splits = _without(new, files, asked) if (new := _new_files(files, data)) else load_data(asked)
+        new = _new_files(files, data)
+        as_kept = data.name == "folder" and files.split.exists() and (new or asked.skip_broken)
+        splits = _as_kept(new, files, asked) if as_kept else load_data(asked)
     left_out = "" if data.skip_broken else "\n  ".join(map(str, splits.broken))
     try:
         files.check_images(splits)
@@ -69,13 +79,14 @@ def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
     return [file for file in there if file not in table.rows]
 
 
-def _without(new: Sequence[str], files: RunFolder, data: DataOptions) -> Splits:
-    """The images of a folder as split.csv of the run has them, and a warning of those that are new."""
+def _as_kept(new: Sequence[str], files: RunFolder, data: DataOptions) -> Splits:
+    """The images of a folder as split.csv of the run has them, and a warning of those that are new, if any."""
     table = read_split_file(files.split)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "split.csv"
         table._replace(rows={**table.rows, **{file: Row(0, UNUSED, None) for file in new}}).write(path)
         splits = load_data(replace(data, split_file=path, duplicates="ignore", folds=None, fold=None))
-    what = f"left out {counted(len(new), 'file')} that came to {data.path} since this training began, as {new[0]}"
-    warn_once(f"new: {files.path}", what)
+    if new:
+        what = f"left out {counted(len(new), 'file')} that came to {data.path} since this training began, as {new[0]}"
+        warn_once(f"new: {files.path}", what)
     return splits

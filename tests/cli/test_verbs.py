@@ -252,6 +252,7 @@ class TestRobustness:
 
     def test_runs_on_other_test_images(self, cli, trained, tmp_path):
         shutil.copytree(trained, tmp_path / "other")
+        (tmp_path / "other" / "split.csv").unlink()
         config = json.loads((tmp_path / "other" / "config.json").read_text())
         config["recipe"]["data"]["split_seed"] = 7
         del config["images"]  # as if it had been trained so

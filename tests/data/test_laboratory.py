@@ -23,6 +23,7 @@ from capsella.data import (
 )
 from capsella.data.images import join
 from capsella.data.laboratory import common_classes
+from capsella.data.split.make import ReadSource
 from capsella.errors import CapsellaError
 from capsella.papers.own_images import images_efficient
 from capsella.training.balance import order_of, settle_balance
@@ -139,6 +140,24 @@ class TestSeveralInOneTraining:
         for images in splits.named().values():
             cells = 2 * images.metadata["laboratory"] + images.labels
             assert cells.unique().tolist() == [0, 1, 2, 3]
+
+    def test_groups_stay_and_no_two_laboratories_share_one(self, together, monkeypatch):
+        read = ReadSource.of
+
+        def with_patients(options: DataOptions) -> ReadSource:
+            found = read(options)
+            if options.name != "folder":
+                return found
+            train = found.source.train
+            patients = replace(train, metadata={"group": torch.arange(len(train)) // 2})
+            return found._replace(source=replace(found.source, train=patients))
+
+        monkeypatch.setattr(ReadSource, "of", with_patients)
+        every = join(list(load_data(together).named().values()))
+        one_has, other_has = (every.metadata["group"][every.metadata["laboratory"] == k] for k in range(2))
+        assert len(one_has.unique()) < len(one_has)
+        assert len(other_has.unique()) == len(other_has)
+        assert not set(one_has.tolist()) & set(other_has.tolist())
 
     def test_images_that_both_have_are_told(self, places, tmp_path):
         for name in ("blast", "mono"):

@@ -20,7 +20,17 @@ from rich.console import Console
 from capsella.data import DataOptions
 from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.grid import finish_run
-from capsella.training import Machine, calibrate_run, load_run, new_run_folder, own_splits, resume, run_names, train
+from capsella.training import (
+    Machine,
+    calibrate_run,
+    images_of,
+    load_run,
+    new_run_folder,
+    own_splits,
+    resume,
+    run_names,
+    train,
+)
 from capsella.training.run import RunFolder
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -268,6 +278,24 @@ class TestImagesThatChange:
         with pytest.warns(CapsellaWarning, match="left out 1 file that came to .*images since this training began"):
             done = resume(folder, console=Console(quiet=True))
         assert own_splits(done).digests() == RunFolder(folder).images()
+
+    def test_a_limit_is_not_kept_in_the_split(self, recipe, images, tmp_path):
+        few = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, test_per_class=2, per_class=9))
+        done = train(few, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        all_of_them = dataclasses.replace(few.data, test_per_class=None)
+        before = [images_of(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
+        assert [len(files) for files in before] == [4, 8]
+        Image.new("L", (12, 12), 77).save(images / "a" / "00b.png")
+        with pytest.warns(CapsellaWarning, match="left out 1 file"):
+            after = [images_of(RunFolder(done.folder), data).test.files for data in (few.data, all_of_them)]
+        assert after == before
+
+    def test_a_test_image_that_breaks_is_left_out(self, recipe, images, tmp_path):
+        done = train(recipe, tmp_path / "done", machine=Machine(accelerator="cpu"), console=Console(quiet=True))
+        test = own_splits(done).test.files
+        (images / test[0]).write_bytes(b"")
+        with pytest.warns(CapsellaWarning, match="left out 1 broken image"):
+            assert own_splits(done, skip_broken=True).test.files == test[1:]
 
     def test_a_file_that_was_in_no_split_may_go(self, recipe, images, tmp_path):
         broken = images / "a" / "broken.png"
