@@ -9,8 +9,9 @@ import tyro
 
 from capsella.cli.runs import open_run
 from capsella.data import PairSet
+from capsella.data.depth import check_range
 from capsella.errors import CapsellaError
-from capsella.evaluation import Broken
+from capsella.evaluation import Broken, set_scale
 from capsella.explain import explain_images, explain_pairs
 from capsella.training import own_splits
 
@@ -30,6 +31,11 @@ class Explain:
     """Image files, or folders to look for images in."""
     out: Path | None = None
     """Folder for the pictures; default: explain/ in the run's folder."""
+    cell_radius: float | None = None
+    """Of stained cells that a network cuts out: the radius of a usual nucleus in pixels of the files; default: the
+    median of 100 of them, as for `capsella predict`."""
+    range: tuple[float, float] | None = None
+    """The values that are black and white in files of more than 8 bits a channel; default: as the model was trained."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them at the end, instead of stopping at the first."""
 
@@ -37,11 +43,15 @@ class Explain:
 def run(arguments: list[str]) -> None:
     """Draw and say where."""
     options = tyro.cli(Explain, args=arguments, prog="capsella explain")
+    check_range(options.range)
     trained = open_run(options.run)
+    trained.model.value_range = options.range or trained.model.value_range
     out = options.out or options.run / "explain"
     paired = trained.recipe.data.is_paired
     broken: list[Broken] = []
     if options.images:
+        if note := set_scale(trained.model, options.images, options.cell_radius):
+            print(f"note: {note}", file=sys.stderr)
         kept = broken if options.skip_broken else None
         pictures = explain_images(trained.model, options.images, out, classes=2 if paired else 1, broken=kept)
     elif paired:

@@ -1,6 +1,7 @@
 """`capsella explore`."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,11 @@ import tyro
 from capsella.cli import train
 from capsella.cli.runs import load_runs
 from capsella.cli.screen import console
+from capsella.errors import require
+from capsella.evaluation import set_scale
 from capsella.explorer import open_run
 from capsella.explorer.server import check_host, check_port, check_starlette, serve
+from capsella.models import ImageClassifier
 from capsella.share.shared import parted
 
 DEMO = Path("runs/demo")
@@ -34,6 +38,9 @@ class Explore:
     """Folders of runs; of two, one may be a CNN's: its features stand beside the capsules."""
     images: int = 500
     """Test images that are looked at first, spread evenly: to be found by class, by right and wrong."""
+    cell_radius: float | None = None
+    """Of stained cells that a network cuts out of uploads: the radius of a usual nucleus in pixels of these files;
+    default: that of the training images."""
     port: int = 7860
     """Port of the page."""
     host: str = "127.0.0.1"
@@ -54,7 +61,10 @@ def run(arguments: list[str]) -> None:
     if not options.runs and not (DEMO / "model.safetensors").exists():
         print(f"no run given, and none in {DEMO}: training the demo first, about 3 minutes on two cores", flush=True)
         train.run(["demo", "--out", str(DEMO)])
-    runs, cnns = parted(load_runs(options.runs or (DEMO,)))
+    runs = load_runs(options.runs or (DEMO,))
+    if options.cell_radius is not None:
+        _set_radius(options.cell_radius, [run.model for run in runs.values()])
+    runs, cnns = parted(runs)
     subjects = [open_run(run, name, options.images, cnns) for name, run in runs.items()]
     serve(
         subjects,
@@ -65,3 +75,11 @@ def run(arguments: list[str]) -> None:
         browser=options.browser,
         console=console(),
     )
+
+
+def _set_radius(radius: float, models: Sequence[ImageClassifier]) -> None:
+    """Of the cells that are cut out of uploads. Test images stay as they were made."""
+    cutting = [model for model in models if model.cut is not None]
+    require(bool(cutting), "be None: no run cuts cells out", cell_radius=radius)
+    for model in cutting:
+        set_scale(model, (), radius)

@@ -22,7 +22,7 @@ from capsella.evaluation import (
     predict_shards,
     predict_table,
     print_table,
-    scaled,
+    set_scale,
 )
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE
@@ -98,7 +98,10 @@ def run(arguments: list[str]) -> None:
     check_range(options.range)
     trained = open_run(options.run)
     trained.model.value_range = options.range or trained.model.value_range
-    notes = _scale(options, trained.model)
+    if trained.model.cut is not None and options.place.on is not None and options.cell_radius is None:
+        raise ValueError("cell_radius: must be given with --on, for a network that cuts cells out")
+    note = set_scale(trained.model, map(Path, options.paths), options.cell_radius)
+    notes = [] if note is None else [note]
     if trained.adapted is not None and (options.coverage is not None or options.unsure_below is not None):
         notes = [*notes, ADAPTED]
     paired = trained.recipe.data.is_paired
@@ -123,18 +126,6 @@ def _check_place(options: Predict) -> None:
     require(not options.place.gpus, "be left out: predict computes on cores", gpus=options.place.gpus)
     if options.workers is not None or options.skip_broken:
         raise ValueError("workers, skip_broken: must not come with --on: Ray has the workers, and every image a row")
-
-
-def _scale(options: Predict, model: ImageClassifier) -> list[str]:
-    """Set the scale at which cells are cut out of these images; a note where it is not known."""
-    if model.cut is None:
-        radius = options.cell_radius
-        require(radius is None, "be None for a network that cuts no cells out", cell_radius=radius)
-        return []
-    if options.place.on is not None and options.cell_radius is None:
-        raise ValueError("cell_radius: must be given with --on, for a network that cuts cells out")
-    model.cut, note = scaled(model.cut, map(Path, options.paths), options.cell_radius)
-    return [] if note is None else [note]
 
 
 def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, certainty: Certainty) -> None:

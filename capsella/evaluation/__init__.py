@@ -32,7 +32,7 @@ from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import Written, predict_table
 from capsella.evaluation.prediction.listing import find_images, image_files
 from capsella.evaluation.prediction.predict import Broken, Prediction, predict_files
-from capsella.evaluation.prediction.scale import scaled
+from capsella.evaluation.prediction.scale import scaled, set_scale
 from capsella.evaluation.prediction.tables import print_table, write_broken, write_table
 from capsella.evaluation.rejection.measure import Kept, Rejection, SetSize, measure_rejection
 from capsella.evaluation.rejection.table import rejection_table

@@ -88,7 +88,11 @@ def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, mod
     wanted = model.image_size
     if model.cut is not None:
         stain = ", its stain was matched" if model.cut.matched else ""
-        said.append(f"the stained cell of {name} was cut out{stain} and resized to {wanted[1]}×{wanted[0]}")
+        scale = "its own" if model.cut.radius is None else f"{model.cut.radius:.0f} pixels"
+        said.append(
+            f"the stained cell of {name} was cut out{stain} and resized to {wanted[1]}×{wanted[0]}; "
+            f"a usual nucleus's radius is {scale} (--cell-radius)"
+        )
     elif size != wanted:
         cut = "" if size[0] * wanted[1] == size[1] * wanted[0] else "the middle was cut out and "
         said.append(f"{name} has {size[1]}×{size[0]} pixels: {cut}resized to the network's {wanted[1]}×{wanted[0]}")

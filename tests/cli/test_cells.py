@@ -79,6 +79,17 @@ def test_a_run_on_stained_cells(cli, cells, tmp_path):
     for k in range(24):
         save_cell(many / f"{k}.png", 120 + k, 1)
     assert "scale" not in cli("predict", tmp_path / "run", many).err
+    drawn = {
+        radius: cli("explain", tmp_path / "run", tmp_path / "new.png", "--out", tmp_path / radius, *flag)
+        for radius, flag in (("own", ()), ("forty", ("--cell-radius", "40")), ("twenty", ("--cell-radius", "20")))
+    }
+    assert {name: "too few for a scale" in answer.err for name, answer in drawn.items()} == {
+        "own": True,
+        "forty": False,
+        "twenty": False,
+    }
+    pictures = [(tmp_path / name / "new_explained.png").read_bytes() for name in ("forty", "twenty")]
+    assert pictures[0] != pictures[1]
 
 
 def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeypatch):

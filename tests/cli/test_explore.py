@@ -1,9 +1,12 @@
 """`capsella explore`: what it refuses, and the demo that it opens where no run is named."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from capsella.cli import explore
 from capsella.cli.runs import load_runs
+from capsella.types import CellCut
 
 
 @pytest.fixture
@@ -64,3 +67,15 @@ def test_a_run_that_is_named_is_opened_and_nothing_trained(cli, opened):
     folders, trained = opened
     assert cli("explore", "runs/a", "runs/b").out == ""
     assert (folders, trained) == (["runs/a", "runs/b"], [])
+
+
+def test_the_scale_of_uploaded_cells_is_set_in_every_run_that_cuts_them_out(cli, opened, monkeypatch):
+    models = {"a": SimpleNamespace(cut=CellCut(True, 20.0)), "b": SimpleNamespace(cut=None)}
+    monkeypatch.setattr(
+        explore, "load_runs", lambda folders: {str(f): SimpleNamespace(model=models[str(f)]) for f in folders}
+    )
+    assert cli("explore", "a", "b", "--cell-radius", "33").code == 0
+    assert models["a"].cut == CellCut(True, 33.0)
+    assert models["b"].cut is None
+    answer = cli("explore", "b", "--cell-radius", "33")
+    assert "cell_radius: must be None: no run cuts cells out, got 33" in answer.err

@@ -8,12 +8,26 @@ from statistics import median
 from capsella.data.listing import spread
 from capsella.data.reading import rgb_images
 from capsella.data.stained import SAMPLED, nuclear_radii
-from capsella.errors import counted
+from capsella.errors import counted, require
 from capsella.evaluation.prediction.listing import image_files
+from capsella.models import ImageClassifier
 from capsella.types import CellCut
 
 FEWEST = 20
 """Cells whose median radius is a laboratory's scale; of fewer, the mix of classes says too much."""
+
+
+def set_scale(model: ImageClassifier, paths: Iterable[Path], radius: float | None = None) -> str | None:
+    """Let a model cut cells out of new images at their own scale; a note where that is not known, as `scaled`.
+
+    Raises:
+        ValueError: a radius for a model that cuts no cells out.
+    """
+    if model.cut is None:
+        require(radius is None, "be None for a network that cuts no cells out", cell_radius=radius)
+        return None
+    model.cut, note = scaled(model.cut, paths, radius)
+    return note
 
 
 def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> tuple[CellCut, str | None]:
