@@ -150,6 +150,17 @@ class DenseCapsules(CapsuleConv2d):
             norm=norm,
         )
 
+    def conv_of(self, children: Capsules) -> CapsuleConv:
+        """As in `CapsuleConv2d`.
+
+        Raises:
+            ValueError: children of another grid; a larger one would have several windows, and several parents a type.
+        """
+        grid, came = self.geometry.kernel, tuple(children.poses.shape[1:3])
+        if came != grid:
+            raise ValueError(f"children: must have the layer's grid of {grid[0]}×{grid[1]}, got {came[0]}×{came[1]}")
+        return super().conv_of(children)
+
 
 def _check_norm(norm: str | None, routing: Routing) -> None:
     if norm is None:

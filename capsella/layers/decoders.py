@@ -16,8 +16,14 @@ FIRST_MAP = 30
 
 
 def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b 1 1 classes d"]:
-    """The class poses [b 1 1 classes d] with every class but each image's `target` set to zero ([S] §4.1)."""
+    """The class poses [b 1 1 classes d] with every class but each image's `target` set to zero ([S] §4.1).
+
+    Raises:
+        ValueError: not one target an image.
+    """
     poses = capsules.poses
+    if target.shape != poses.shape[:1]:
+        raise ValueError(f"target: must be one class an image [b] = ({len(poses)},), got shape {tuple(target.shape)}")
     keep = torch.nn.functional.one_hot(target, poses.shape[3]).to(poses)
     return poses * keep[:, None, None, :, None]
 

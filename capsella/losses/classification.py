@@ -24,7 +24,7 @@ def margin_loss(
         image_weights: [b], what each image's loss is multiplied by before the mean.
 
     Raises:
-        ValueError: labels of another batch size or number of classes.
+        ValueError: labels of another batch size or number of classes, weights of another batch size.
 
     >>> margin_loss(torch.tensor([[0.9, 0.1, 0.3]]), torch.tensor([0]))  # 0.5 · 0.2²
     tensor(0.0200)
@@ -50,7 +50,7 @@ def spread_loss(
         image_weights: [b], what each image's loss is multiplied by before the mean.
 
     Raises:
-        ValueError: labels that are not class numbers [b].
+        ValueError: labels that are not class numbers [b], weights of another batch size.
 
     >>> spread_loss(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([0]), margin=0.7)  # 0 + 0.3²
     tensor(0.0900)
@@ -68,7 +68,11 @@ def spread_loss(
 def cross_entropy(
     output: Output, labels: Int[Tensor, " b"], image_weights: Float[Tensor, " b"] | None = None
 ) -> Float[Tensor, ""]:
-    """Softmax cross-entropy of a CNN's logits, or of capsule activations taken as logits ([H], Table 1)."""
+    """Softmax cross-entropy of a CNN's logits, or of capsule activations taken as logits ([H], Table 1).
+
+    Raises:
+        ValueError: weights of another batch size.
+    """
     logits = (output.activations if output.logits is None else output.logits).float()
     if image_weights is None:
         return torch.nn.functional.cross_entropy(logits, labels)
@@ -88,7 +92,8 @@ def sigmoid_cross_entropy(
         image_weights: [b], what each image's loss is multiplied by before the mean.
 
     Raises:
-        ValueError: an output without logits, labels of another batch size or number of classes.
+        ValueError: an output without logits, labels of another batch size or number of classes, weights of another
+            batch size.
     """
     if output.logits is None:
         raise ValueError("output: must have logits for sigmoid_cross_entropy; capsules take the margin loss")
@@ -109,7 +114,13 @@ def multi_hot(labels: Int[Tensor, "b k"], classes: int) -> Int[Tensor, "b classe
 
 
 def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> Float[Tensor, ""]:
-    return losses.mean() if weights is None else (weights * losses).mean()
+    if weights is None:
+        return losses.mean()
+    if weights.shape != losses.shape:
+        raise ValueError(
+            f"image_weights: must be one number an image [b] = ({len(losses)},), got shape {tuple(weights.shape)}"
+        )
+    return (weights * losses).mean()
 
 
 def _present(activations: Tensor, labels: Tensor) -> Tensor:

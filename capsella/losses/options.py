@@ -9,6 +9,7 @@ Classification = Literal["margin", "spread", "cross_entropy", "sigmoid_cross_ent
 FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy")
 """The losses for images that show two classes."""
 Reduction = Literal["sum", "mean"]
+Schedule = Literal["linear", "stairs"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class LossOptions:
     """m⁻: no loss for an absent class that is shorter."""
     absent_weight: float = 0.5
     """λ: weight of the classes that are absent."""
-    spread_schedule: Literal["linear", "stairs"] = "linear"
+    spread_schedule: Schedule = "linear"
     """How the margin of the spread loss rises: evenly (Hinton et al. 2018), or by 0.1 at a time (Forslöv's thesis)."""
     spread_first: float = 0.2
     """The spread loss's margin at the first step."""
@@ -38,9 +39,13 @@ class LossOptions:
     """Weight of the reconstruction: 0.0005 with sum, as published; 0.392 with mean is the same for 784 pixels."""
 
     def __post_init__(self) -> None:
-        for field, allowed in (("name", get_args(Classification)), ("reconstruction", get_args(Reduction))):
-            if getattr(self, field) not in allowed:
-                raise unknown_name(f"loss {field}", getattr(self, field), allowed)
+        choices = {"name": Classification, "reconstruction": Reduction, "spread_schedule": Schedule}
+        for field, allowed in choices.items():
+            if getattr(self, field) not in get_args(allowed):
+                raise unknown_name(f"loss {field}", getattr(self, field), get_args(allowed))
+        for field in ("positive_margin", "negative_margin", "absent_weight", "reconstruction_weight"):
+            number = getattr(self, field)
+            require(0 <= number < float("inf"), "be at least 0 and finite", **{field: number})
         first, last, steps = self.spread_first, self.spread_last, self.spread_steps
         require(0 < first <= last <= 1, "rise within (0, 1]", spread_first=first, spread_last=last)
         require(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)

@@ -88,7 +88,11 @@ class CapsuleClassifier(ImageClassifier):
         return images
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
-        """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest."""
+        """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest.
+
+        Raises:
+            ValueError: images that do not fit the model, labels that are not one or two classes an image.
+        """
         capsules, logits = self._encode(images)
         activations = capsules.activations[:, 0, 0, :]
         if self.decoder is None:

@@ -166,3 +166,9 @@ def test_first_weights(
 def test_the_spread_of_first_weights_is_checked() -> None:
     with pytest.raises(ValueError, match=r"weight_sd: must be above 0, got 0"):
         CapsuleConv2d(2, 4, 2, 4, 1, weight_sd=0.0)
+
+
+def test_a_dense_layer_refuses_a_larger_grid() -> None:
+    layer = DenseCapsules((3, 2), 4, 5, types_out=6, pose_out=7)
+    with pytest.raises(ValueError, match="children: must have the layer's grid of 3×2, got 4×2"):
+        layer(children(2, 4, 2, 4, 5))

@@ -101,3 +101,9 @@ def test_errors_of_the_convolutional_decoder() -> None:
         ConvolutionalDecoder(5, (3, 29, 40))
     with pytest.raises(ValueError, match=r"hidden: must be three numbers of channels, got \(64, 128\)"):
         ConvolutionalDecoder(5, (3, 64, 64), hidden=(64, 128))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_one_target_would_be_broadcast_to_all_images() -> None:
+    with pytest.raises(ValueError, match=r"target: must be one class an image \[b\] = \(3,\), got shape \(1,\)"):
+        mask_all_but(class_capsules(), torch.tensor([2]))

@@ -1,10 +1,20 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from capsella.losses import LossOptions, cross_entropy, margin_loss, reconstruction_loss, total_loss
+from capsella.losses import (
+    LossOptions,
+    cross_entropy,
+    margin_loss,
+    reconstruction_loss,
+    sigmoid_cross_entropy,
+    spread_loss,
+    total_loss,
+)
 from capsella.types import Output
 
 
@@ -118,3 +128,27 @@ def test_gradients() -> None:
     activations = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 3, 1])
     assert torch.autograd.gradcheck(lambda a: margin_loss(a, labels), activations)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("loss", [margin_loss, spread_loss, cross_entropy, sigmoid_cross_entropy])
+def test_weights_that_would_broadcast(loss: Callable[..., Tensor]) -> None:
+    activations = torch.rand(2, 3)
+    answer = activations if loss in (margin_loss, spread_loss) else Output(activations, logits=activations)
+    for shape in ((2, 1), (1,)):
+        with pytest.raises(ValueError, match=r"image_weights: must be one number an image \[b\] = \(2,\), got shape"):
+            loss(answer, torch.tensor([0, 2]), image_weights=torch.ones(shape))
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"spread_schedule": "stair"}, "loss spread_schedule: must be a registered name, got 'stair'; .*stairs"),
+        ({"positive_margin": math.nan}, "positive_margin: must be at least 0 and finite, got nan"),
+        ({"reconstruction_weight": -1.0}, "reconstruction_weight: must be at least 0 and finite, got -1.0"),
+    ],
+)
+def test_options_that_could_not_be_meant(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        LossOptions(**options)
