@@ -14,7 +14,9 @@ from capsella.cli import screen
 from capsella.cli.chosen import chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
+from capsella.data import DataOptions
 from capsella.errors import at_least, counted, require
+from capsella.papers.own_images import UNNAMED
 from capsella.ray_cluster import Place, joined
 from capsella.training import Machine, Recipe, RunFolder, is_launched_first, new_run_folder, resume, train
 from capsella.training.checkpoint import read_progress
@@ -95,6 +97,7 @@ def run(arguments: list[str]) -> None:
         name, recipe, images, words = chosen_recipe(arguments, console)
         recipe, words = prepare(recipe, words, Train, Machine, Place)
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
+        _check_images(name, options.recipe.data)
         if images is not None:
             _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)
         folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
@@ -124,6 +127,12 @@ def _told_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
                 markup=False,
             )
         raise
+
+
+def _check_images(name: str, data: DataOptions) -> None:
+    """A recipe for a folder of images was given one."""
+    if data.name == "folder" and data.path == UNNAMED and not UNNAMED.exists():
+        raise ValueError(f"IMAGES: must be named for this recipe, as in `capsella train {name} IMAGES`")
 
 
 def _warn_of_few_epochs(asked: int, chosen: int, console: Console) -> None:

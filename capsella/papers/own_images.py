@@ -15,7 +15,9 @@ from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import get_recipe, register_recipe
 
-FOLDER = DataOptions(name="folder", path=Path("images"), size=32)
+UNNAMED = Path("images")
+"""The folder of these recipes where none is named."""
+FOLDER = DataOptions(name="folder", path=UNNAMED, size=32)
 """The images; the path is the least that one gives."""
 RECIPE_OF = {
     "sabour2017_capsnet": "images-capsnet",

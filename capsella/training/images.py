@@ -1,11 +1,13 @@
 """The images that a run learned from, validates and tests on, also where files came to their folder since."""
 
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from capsella.data import DataOptions, Splits, SplitTable, folder_files, load_data, read_split_file, save_split
+from capsella.data.listing import no_folder
 from capsella.data.split.table import UNUSED, Row
 from capsella.errors import CapsellaError, counted, warn_once
 from capsella.training.run import Run, RunFolder
@@ -44,6 +46,11 @@ def images_of(
     files: RunFolder, data: DataOptions, splits: Splits | None = None, *, skip_broken: bool = False
 ) -> Splits:
     """As `own_splits`, of a run that may not be trained yet. splits: where they are loaded already."""
+    if data.name == "folder" and data.path is not None and not data.path.is_dir():
+        raise CapsellaError(
+            f"{no_folder(data.path)}; the images of {files.path} were there: put them back, or make a link to where "
+            f"they are now, as with ln -s IMAGES {shlex.quote(str(data.path))}"
+        )
     if splits is None:
         asked = replace(data, skip_broken=True) if skip_broken else data
         new = _new_files(files, data)

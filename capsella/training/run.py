@@ -17,6 +17,7 @@ from capsella.files import alone_in, write_json
 from capsella.models import ImageClassifier
 from capsella.training.devices import starts_training
 from capsella.training.logs import read_metrics
+from capsella.training.near_runs import no_run
 from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.settle import as_begun
@@ -190,7 +191,7 @@ class RunFolder:
             recipe = _found(Recipe.from_dict(config["recipe"]), Path(config.get("begun_in", "")))
             return config["name"], recipe, config["environment"]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CapsellaError(f"{self.path} is not a run folder: it has no config.json") from error
+            raise CapsellaError(no_run(self.path)) from error
         except CapsellaError as error:
             raise CapsellaError(f"{path}: {error}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -136,6 +136,7 @@ def test_version(cli):
         (["train", "demo", "--size", "16"], "image_size: must be at least 17×17 for these kernels, got 16×16"),
         (["train", "demo", "--name", "x"], "must name one field, but could be --model.name or --data.name"),
         (["train", "images-capsnet", "--path", "missing"], "missing: no such folder"),
+        (["train", "images-cnn"], "IMAGES: must be named for this recipe, as in `capsella train images-cnn IMAGES`"),
         (["train", "demo", "--data.name", "folder"], "path: must be given for the source 'folder'"),
         (["train", "--resume"], "--resume: must stand alone, as in `capsella train --resume RUN`"),
         (["train", "demo", "--resume", "x"], "got `capsella train demo --resume x`"),

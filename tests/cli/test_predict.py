@@ -72,7 +72,9 @@ def test_what_a_first_answer_need_not_wait_for(trained, images):
 
 
 def test_a_path_that_is_not_there(cli, trained, tmp_path):
-    assert f"{tmp_path / 'x.png'}: there is no such file or folder" in cli("predict", trained, tmp_path / "x.png").err
+    answer = cli("predict", trained, tmp_path / "x.png")
+    assert f"{tmp_path / 'x.png'}: there is no such file or folder" in answer.err
+    assert answer.out == ""
 
 
 def test_a_broken_image_is_an_error_on_standard_output_and_listed_apart_from_a_table(

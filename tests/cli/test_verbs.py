@@ -61,7 +61,8 @@ class TestEvaluate:
         answer = cli("evaluate", trained)
         hidden.rename(images)
         assert answer.code == 1
-        assert f"{images}: no such folder" in answer.err
+        assert f"{images}: no such folder; the images of {trained} were there: put them back" in answer.err
+        assert f"ln -s IMAGES {images}" in answer.err
 
     def test_several_cuts(self, cli, trained, tmp_path):
         folder = tmp_path / "cuts"

@@ -263,6 +263,9 @@ def test_a_class_of_one_image_says_what_to_do(cells: Path):
     save(cells / "lymphocyte/1.png", 255)
     with pytest.raises(CapsellaError, match=r"cells: the class 'lymphocyte' has 1 image to part.*add images, leave"):
         load_data(options(cells))
+    save(cells / "lymphocyte/2.png", 254)
+    with pytest.raises(CapsellaError, match=r"'lymphocyte' has 2 images to part; .* needs at least 3 images of each"):
+        load_data(options(cells))
 
 
 def test_mixed_channels_and_sizes_name_examples(cells: Path):

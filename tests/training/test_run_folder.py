@@ -61,6 +61,16 @@ def test_no_run_at_all(tmp_path):
     assert "is not a run folder" in message_of(load_run, file)
 
 
+def test_runs_near_a_folder_that_is_none(tmp_path):
+    for name in ("cells/fold0", "cells/fold1", "cells/fold2", "cells/fold3", "digits"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    first = ", ".join(str(tmp_path / "cells" / f"fold{k}") for k in range(3))
+    assert message_of(load_run, tmp_path / "cells").endswith(f"; it holds 4 runs: {first}, …")
+    assert message_of(load_run, tmp_path / "digit").endswith("; did you mean digits?")
+    assert message_of(load_run, tmp_path / "xyz").endswith(f"; {tmp_path} holds 1 run")
+
+
 def test_only_the_config_is_there(run):
     for path in run.iterdir():
         if path.name != "config.json":

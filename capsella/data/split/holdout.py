@@ -18,7 +18,7 @@ TOGETHER = "on one side"
 _TIE = 1e-9  # rounding errors must not decide between two equally good parts
 
 
-def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, ImageSet]:
+def hold_out(images: ImageSet, share: float, seed: int, keep: int = 1) -> tuple[ImageSet, ImageSet]:
     """Part a set in two, so that each class is on both sides, with about `share` of its images in the second.
 
     Images with the same number in `metadata["group"]` stay together, or in `metadata[TOGETHER]`, which joins groups by
@@ -28,14 +28,15 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
         images: the set; its order is kept within each side.
         share: of each class's images, between 0 and 1; at least one image of each class is taken.
         seed: the same seed gives the same parts.
+        keep: images, or groups, of each class that must be kept: 2 where they are parted once more.
 
     Returns:
         (what is kept, what is held out).
 
     Raises:
-        CapsellaError: a class has fewer than 2 images, or its groups cannot be parted without tearing one.
+        CapsellaError: a class has no image more than `keep`, or its groups cannot be parted without tearing one.
     """
-    held = _held(images, torch.arange(len(images)), share, seed, keep=1)
+    held = _held(images, torch.arange(len(images)), share, seed, keep)
     return images.subset((~held).nonzero().flatten()), images.subset(held.nonzero().flatten())
 
 
@@ -103,7 +104,8 @@ def _held(images: ImageSet, among: Int64[Tensor, " n"], share: float, seed: int,
         if held[here].all() or not held[here].any():
             raise CapsellaError(
                 f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part{note}; holding some "
-                f"out for validation or test needs at least 2 {what}s of each class that no other class depends on: "
+                f"out for validation or test needs at least {keep + 1} {what}s of each class that no other class "
+                "depends on: "
                 "add images, leave the class out, or say which image goes where"
             )
     return torch.from_numpy(held[units])

@@ -117,7 +117,8 @@ class ReadSource(NamedTuple):
             if options.folds is not None:
                 train, test = _fold(parts, options)
             elif test is None:
-                train, test = hold_out(train, options.test, options.split_seed)
+                keep = 2 if validation is None else 1  # of each class, so that validation can have one
+                train, test = hold_out(train, options.test, options.split_seed, keep)
             if validation is None:
                 train, validation = hold_out(train, options.validation, options.split_seed)
         if options.first_classes is not None and options.first_classes > len(train.classes):

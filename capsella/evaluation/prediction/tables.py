@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -101,9 +101,11 @@ def _csv_line(values: Sequence[str]) -> str:
 def _write_csv_rows(
     predictions: Iterable[Prediction], classes: Sequence[str], file: TextIO, certainty: Certainty
 ) -> int:
+    rest = iter(predictions)
+    first = list(islice(rest, 1))  # what is wrong with it is said before anything is written
     file.write(_csv_line(["file", "class", *classes, *certainty.columns]))
     rows = 0
-    for prediction in predictions:
+    for prediction in chain(first, rest):
         activations = (f"{activation:.6f}" for activation in prediction.activations.tolist())
         more = (_in_words(value, classes) for value in certainty.values(prediction))
         file.write(_csv_line([str(prediction.file), prediction.class_name, *activations, *more]))

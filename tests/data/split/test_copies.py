@@ -103,7 +103,7 @@ def test_they_join_the_groups_that_there_are(cells, said):
         for number in range(15):
             (cells / name / f"{number:02}.png").rename(cells / name / f"p{number // 5}{name}_{number:02}.png")
     picture(0).save(cells / "a" / "p2a_copy.png")
-    with pytest.raises(CapsellaError, match=r"the class 'a' has 1 group to part \(copies of an image are in one\)"):
+    with pytest.raises(CapsellaError, match=r"the class 'a' has 2 groups to part \(copies of an image are in one\)"):
         said(path=cells, group="(p[0-9][ab])")
     picture(55).save(cells / "a" / "p7a_new.png")
     splits, _ = said(path=cells, group="(p[0-9][ab])")
