@@ -2,17 +2,20 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
-from capsella.errors import at_least
+from capsella.errors import at_least, counted
 
 LEAST_TRAIN, LEAST_TEST = 10, 5
 """Images of a class, below which `too_few` names it."""
+LEAST_GROUPS = 5
+"""Groups of test images, as patients, below which `few_groups` names them: intervals have one degree less."""
 UNEVEN = 1.5
 """Classes are uneven where the largest has at least this many times the training images of the smallest."""
 _MOST_NAMED = 8
@@ -36,13 +39,23 @@ def describe(splits: Splits) -> list[ClassCounts]:
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
 
 
+def few_groups(groups: Int[np.ndarray, " images"] | None) -> list[str]:
+    """In a sentence, where images to be tested are of fewer than `LEAST_GROUPS` groups, and these are known."""
+    number = LEAST_GROUPS if groups is None else len(np.unique(groups))
+    if number >= LEAST_GROUPS:
+        return []
+    return [f"the test images are of {counted(number, 'group')}: they say little of others, whatever the interval"]
+
+
 def too_few(splits: Splits) -> list[str]:
-    """In sentences: classes with fewer than `LEAST_TRAIN` or `LEAST_TEST` images, and classes of very different size.
+    """In sentences: classes with fewer than `LEAST_TRAIN` or `LEAST_TEST` images, few groups, and uneven classes.
 
     Nothing of it keeps one from training; the numbers of such classes say little.
     """
     counts = describe(splits)
-    sentences = []
+    groups = splits.test.metadata.get("group") if isinstance(splits.test, ImageSet) else None
+    few = few_groups(None if groups is None else groups.numpy())
+    sentences = [f"{sentence}; with --folds every group is tested" for sentence in few]
     for split, name, least, why in (
         ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
         ("test", "test", LEAST_TEST, "too few to say how well a class is found"),

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from capsella.data import DataOptions, Splits, SplitTable, folder_files, load_data, read_split_file, save_split
+from rich.console import Console
+from rich.text import Text
+
+from capsella.data import (
+    DataOptions,
+    Splits,
+    SplitTable,
+    folder_files,
+    load_data,
+    read_split_file,
+    save_split,
+    too_few,
+)
 from capsella.data.listing import no_folder
 from capsella.data.split.table import UNUSED, Row
 from capsella.errors import CapsellaError, counted, warn_once
@@ -29,6 +41,17 @@ def keep_split(files: RunFolder, data: DataOptions, splits: Splits) -> None:
         save_split(whole, files.split)
         rows |= read_split_file(files.split).rows
     SplitTable(True, rows).write(files.split)
+
+
+def say_of_images(splits: Splits, own: bool, console: Console) -> None:
+    """What must be known of the images before a training: notes, the broken ones, and of one's own, what is too few."""
+    for note in splits.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    for sentence in too_few(splits) if own else ():
+        console.print(Text(f"WARNING: {sentence}", style="bold red"), soft_wrap=True)
+    if splits.broken:
+        heading = f"left out {counted(len(splits.broken), 'broken image')}:"
+        console.print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
 
 
 def own_splits(run: Run, *, skip_broken: bool = False) -> Splits:

@@ -15,7 +15,6 @@ from rich.console import Console
 from torch import Tensor
 
 from capsella.data import LabelledImages, Splits, batches, load_data
-from capsella.errors import counted
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.seeds import mixed_seed
@@ -26,7 +25,7 @@ from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
 from capsella.training.gradients import TrainingDivergedError, gradient_norms
-from capsella.training.images import images_of, keep_split
+from capsella.training.images import images_of, keep_split, say_of_images
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
 from capsella.training.options import Machine
@@ -162,11 +161,7 @@ class Trainer:
             part.unlink()
         if self.progress.step == 0:
             self._save_checkpoint()
-        for note in self.splits.notes:
-            self.console.print(note, markup=False, soft_wrap=True)
-        if broken := self.splits.broken:
-            heading = f"left out {counted(len(broken), 'broken image')}:"
-            self.console.print(heading, *broken, sep="\n  ", markup=False, soft_wrap=True)
+        say_of_images(self.splits, self.recipe.data.name in ("folder", "npz"), self.console)
 
     def _train_epoch(self, bar: StepBar) -> None:
         self.network.train()

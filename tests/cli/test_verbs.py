@@ -1,6 +1,7 @@
 """What one does with a run, and with images: evaluate, explain, data, models, info."""
 
 import json
+import shlex
 import shutil
 
 import pytest
@@ -62,7 +63,7 @@ class TestEvaluate:
         hidden.rename(images)
         assert answer.code == 1
         assert f"{images}: no such folder; the images of {trained} were there: put them back" in answer.err
-        assert f"ln -s IMAGES {images}" in answer.err
+        assert f"ln -s IMAGES {shlex.quote(str(images))}" in answer.err
 
     def test_several_cuts(self, cli, trained, tmp_path):
         folder = tmp_path / "cuts"

@@ -1,5 +1,7 @@
 """What `capsella data show` warns of."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -34,3 +36,12 @@ def test_uneven_classes_are_named(largest, is_named):
     if is_named:
         assert said[0].startswith("uneven classes: b has 1.5 times the training images of [red]; calling every image b")
         assert "right for about 43 %" in said[0]
+
+
+@pytest.mark.parametrize(("patients", "is_named"), [(4, True), (5, False)])
+def test_few_groups_of_test_images_are_named(patients, is_named):
+    enough = splits((14, 10, 12), (5, 5, 5))
+    of = {"group": torch.arange(15) % patients}
+    said = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
+    expected = "the test images are of 4 groups: they say little of others, whatever the interval; with --folds every"
+    assert [sentence.startswith(expected) for sentence in said] == [True] * is_named

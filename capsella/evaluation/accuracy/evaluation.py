@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from capsella.data import LabelledImages, batches
+from capsella.data import LabelledImages, batches, few_groups
 from capsella.errors import at_least, counted, require
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
 from capsella.evaluation.groups import Groups, share_interval, worth
@@ -197,14 +197,14 @@ class Evaluation:
         ]
 
     def warnings(self) -> list[str]:
-        """What must stand before any other number: classes that are never found, a model no better than a constant."""
+        """What must stand before any other number: classes never found, no better than a constant, few groups."""
         warnings = []
         if lost := [f"{score.name} (0 of {score.support})" for score in self.per_class if score.recall == 0]:
             rest = f" and {len(lost) - MOST_NAMED} more classes" if len(lost) > MOST_NAMED else ""
             warnings.append(f"never found: {', '.join(lost[:MOST_NAMED])}{rest}")
         if self.majority is not None and not self.majority.is_beaten:
             warnings.append(str(self.majority))
-        return warnings
+        return [*warnings, *few_groups(self.groups)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, ready for JSON; a share that would be 0/0 is null and named in `notes`."""
