@@ -23,6 +23,7 @@ from capsella.data import (
     common_classes,
     copies_among,
     load_data,
+    misspelt,
     read_laboratory,
     single_images,
 )
@@ -161,7 +162,9 @@ def _tell(laboratories: dict[str, Laboratory], console: Console) -> None:
     """What each has; a warning where one has copies of another's images, which would make the test too good."""
     for place, laboratory in laboratories.items():
         each = ", ".join(f"{name} {count}" for name, count in laboratory.images.counts().items())
-        console.print(f"{place}: {each}", *laboratory.lines(), sep="\n", markup=False, soft_wrap=True)
+        elsewhere = {name for other, one in laboratories.items() if other != place for name in one.left_out}
+        alike = misspelt(place, laboratory.left_out, elsewhere - set(laboratory.left_out))
+        console.print(f"{place}: {each}", *laboratory.lines(), *alike, sep="\n", markup=False, soft_wrap=True)
     places = list(laboratories)
     for k, place in enumerate(places):
         for other in places[:k]:

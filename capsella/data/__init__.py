@@ -11,6 +11,7 @@ from capsella.data.laboratory import (
     common_classes,
     copies_among,
     draw_labelled,
+    misspelt,
     on_laboratory,
     pixel_digests,
     read_laboratory,

@@ -4,8 +4,9 @@ All of its images are taken, whatever splits it brings: a network of another lab
 """
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -71,7 +72,8 @@ class Laboratory(NamedTuple):
             each = ", ".join(f"{name} ({number})" for name, number in self.left_out.items())
             total = counted(sum(self.left_out.values()), "image")
             lines.append(f"{self.name}: left out {total} of classes that the network does not know: {each}")
-        return lines
+        lacking = [name for name, number in self.images.counts().items() if not number]
+        return [*lines, *misspelt(self.name, self.left_out, lacking)]
 
 
 def on_laboratory(data: DataOptions, place: str) -> DataOptions:
@@ -131,6 +133,17 @@ def by_class_name(images: ImageSet, classes: Sequence[str]) -> tuple[ImageSet, d
     left_out = {one: counts[one] for one, name in zip(images.classes, names, strict=True) if name is None}
     mapped = replace(kept, labels=number[kept.labels], classes=tuple(classes))
     return mapped, {name: count for name, count in left_out.items() if count}
+
+
+def misspelt(place: str, left_out: Iterable[str], lacking: Iterable[str]) -> list[str]:
+    """A warning for each class that is left out of a laboratory, where its name is like one that is lacking there."""
+    known = {name.casefold(): name for name in lacking}
+    near = {name: get_close_matches(name.casefold(), list(known), n=1, cutoff=0.8) for name in left_out}
+    return [
+        f"WARNING: {place}: is the class {name!r}, which is left out, {known[found[0]]!r}? Then rename it"
+        for name, found in near.items()
+        if found
+    ]
 
 
 def common_classes(sets: Sequence[ImageSet], places: Sequence[str]) -> tuple[str, ...]:

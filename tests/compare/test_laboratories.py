@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,21 @@ def test_each_is_left_out_once(found, options, places):
     assert "left out 16 images of classes that the network does not know: rings (16)" in said
     run = load_run(options.out / "images-resnet-lab0+lab1-seed1")
     assert (run.model.classes, run.recipe.balance, run.recipe.epoch_images) == (CLASSES, "sampling", 64)
+
+
+def test_a_class_that_one_laboratory_writes_otherwise_is_named(options, places, tmp_path, monkeypatch):
+    def stop(*_):
+        raise CapsellaError("to be trained now")
+
+    monkeypatch.setattr("capsella.compare.laboratories.Grid", stop)
+    labs = tuple(str(tmp_path / f"lab{number}") for number in range(2))
+    for lab, place, name in zip(labs, places, ("diagonals", "Diagonal"), strict=False):
+        shutil.copytree(place, lab)
+        shutil.copytree(Path(place) / "rows", Path(lab) / name)
+    said = io.StringIO()
+    with pytest.raises(CapsellaError, match="to be trained now"):
+        transfer(replace(options, laboratories=labs, out=tmp_path / "out"), Console(file=said, width=200))
+    assert f"WARNING: {labs[0]}: is the class 'diagonals', which is left out, 'Diagonal'? Then" in said.getvalue()
 
 
 def test_the_numbers_are_those_of_the_networks(found, options):
