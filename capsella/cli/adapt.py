@@ -11,7 +11,7 @@ from rich.text import Text
 from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
-from capsella.data import ImageSet, Splits, draw_labelled, single_images
+from capsella.data import ImageSet, LabelledImages, Splits, draw_labelled, single_images
 from capsella.errors import CapsellaError, at_least, counted
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate
 from capsella.models import ImageClassifier
@@ -47,6 +47,10 @@ class Adapt:
     """Folder of the adapted run."""
     per_class: int = 10
     """Labelled images of each class, drawn by --seed; at most half of those that there are. All others are tested."""
+    group: str | None = None
+    """A regular expression whose one capture group, found in the path, names the patient or slide, as
+    'patient([0-9]+)'; of an .npz file: an array of integers. No patient is then both learned from and tested, and at
+    most one image of each is labelled."""
     replay: bool = False
     """Half of the images of each step are the run's own training images, so that it does not forget them."""
     adapt: Annotated[AdaptOptions, tyro.conf.arg(name="")] = AdaptOptions()
@@ -62,7 +66,7 @@ def run(arguments: list[str]) -> None:
     RunFolder(options.out).check_unused()
     if trained.adapted is not None:
         raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
-    found = laboratory_of(trained, options.images)
+    found = laboratory_of(trained, options.images, options.group)
     labelled, rest, not_to_test = draw_labelled(found.images, options.per_class, options.adapt.seed)
     own, notes = own_images(trained)
     if own is not None:
@@ -74,14 +78,16 @@ def run(arguments: list[str]) -> None:
     network, judged = _adapted(trained, labelled, options, own)
     network.cut = None if network.cut is None else replace(network.cut, radius=found.cell_radius)
     network.value_range = found.value_range or network.value_range
-    pairs = {found.name: (evaluate(trained.model, rest), evaluate(network, rest))}
+    places: dict[str, LabelledImages] = {found.name: rest}
     if own is not None:
-        pairs["own laboratory"] = evaluate(trained.model, own.test), evaluate(network, own.test)
+        places["own laboratory"] = own.test
+    pairs = {name: (evaluate(trained.model, one), evaluate(network, one)) for name, one in places.items()}
     groups = pairs[found.name][0].groups
     before, after = (one.correct.numpy()[None] for one in pairs[found.name])
     gain = difference_interval(after, before, groups)
     about = {
         "laboratory": options.images,
+        "group": options.group,
         "run": str(options.run.resolve()),
         "options": asdict(options.adapt) | {"per_class": options.per_class, "replay": options.replay},
         "labelled": labelled.counts(),

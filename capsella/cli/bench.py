@@ -1,6 +1,7 @@
 """`capsella bench`: one image in every backend, or with --training, batches forward and backward."""
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import json
@@ -19,7 +20,7 @@ from capsella.cli.screen import console, show
 from capsella.data import ImageSet, load_data, single_images
 from capsella.errors import at_least, near_names, require
 from capsella.files import write_json
-from capsella.models import ImageClassifier, create_model, list_models, model_function
+from capsella.models import CapsuleClassifier, ImageClassifier, create_model, list_models, model_function
 from capsella.training import load_run
 
 DECODER = " + decoder"
@@ -57,7 +58,7 @@ class Bench:
 class BenchTraining:
     """With --training: time batches forward, and forward with backward, in turn.
 
-    Images are random. A run has its own size, channels, classes and decoder.
+    Images are random. A run has its own size, channels and classes, and its decoder, if it has one.
     """
 
     networks: Networks
@@ -193,8 +194,19 @@ def _variants(name: str, given: dict[str, Any], decoder: str) -> dict[str, Image
     if Path(name).is_dir():
         if given:
             raise ValueError(f"size, channels, classes: only for registered networks, got them with the run {name}")
-        return {name: load_run(name).model}
+        return _of_run(name, decoder)
     if "reconstruction" not in inspect.signature(model_function(name)).parameters:
         return {} if decoder == "with" else {name: create_model(name, **given)}
     asked = {"without": {name: False}, "with": {name + DECODER: True}, "both": {name: False, name + DECODER: True}}
     return {key: create_model(name, **given, reconstruction=has) for key, has in asked[decoder].items()}
+
+
+def _of_run(folder: str, decoder: str) -> dict[str, ImageClassifier]:
+    """The same of a run."""
+    model = load_run(folder).model
+    if not isinstance(model, CapsuleClassifier) or not model.has_decoder:
+        return {} if decoder == "with" else {folder: model}
+    bare = copy.deepcopy(model)
+    bare.decoder = None
+    both: dict[str, ImageClassifier] = {folder: bare, folder + DECODER: model}
+    return {name: one for name, one in both.items() if decoder in ("both", "with" if one is model else "without")}

@@ -47,6 +47,9 @@ class Evaluate:
     """Another laboratory: a folder with one sub-folder a class, an .npz file, or a named source, as affnist for a run
     on mnist40. All of its images are tested, also of a folder that is split, for the run has learned from none. Classes
     are matched by name; images of classes that the run does not know are left out."""
+    group: str | None = None
+    """With --data of a folder: a regular expression whose one capture group, found in the path, names the patient or
+    slide, as 'patient([0-9]+)'; of an .npz file: an array of integers. Intervals are then over patients."""
     test_pairs: int | None = None
     """For a run on pairs: test on this many pairs. Fewer are the first of more."""
     test_per_class: int | Literal["all"] | None = None
@@ -82,6 +85,8 @@ class Evaluate:
             )
         if self.elsewhere and (self.split not in (None, "test") or self.crops or self.data is not None):
             raise ValueError("elsewhere: only for the run's own test images, without crops")
+        if self.group is not None and (self.data is None or self.split is not None):
+            raise ValueError("group: only for the images of --data; a run's own have the groups of its training")
         check_refuse(self.refuse)
 
     @property
@@ -132,7 +137,7 @@ def run(arguments: list[str]) -> None:
     if options.data is None or options.split is not None:
         images: LabelledImages = _own(options, trained)
     else:
-        images, about, lines = laboratory_images(trained, options.data, options.test_per_class)
+        images, about, lines = laboratory_images(trained, options.data, options.test_per_class, options.group)
         console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
     if (found := _form(images)) != (wanted := _form(trained.model)):
         raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")

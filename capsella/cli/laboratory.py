@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from capsella.data import ImageSet, Laboratory, Splits, copies_among, read_laboratory, single_images, without
 from capsella.data.depth import ValueRange
@@ -15,11 +16,15 @@ _EXAMPLES = 3
 
 
 def laboratory_of(
-    run: Run, place: str, value_range: ValueRange | None = None, cell_radius: float | None = None
+    run: Run,
+    place: str,
+    group: str | None = None,
+    value_range: ValueRange | None = None,
+    cell_radius: float | None = None,
 ) -> Laboratory:
     """All images of a laboratory of classes that the run knows, as its network takes them.
 
-    value_range, cell_radius: as for `read_laboratory`.
+    group, value_range, cell_radius: as for `read_laboratory`.
 
     Raises:
         CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_laboratory` raises.
@@ -29,18 +34,19 @@ def laboratory_of(
         form = f"{height}×{width}×{channels}"
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
     options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3)
-    return read_laboratory(place, options, value_range, cell_radius).of_classes(run.model.classes)
+    return read_laboratory(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
 
 
 def laboratory_images(
-    run: Run, place: str, per_class: int | Literal["all"] | None
+    run: Run, place: str, per_class: int | Literal["all"] | None, group: str | None
 ) -> tuple[ImageSet, dict[str, Any], list[str]]:
     """The images to test on, what the JSON says of them, and lines for the user.
 
     Raises:
         CapsellaError: no images but those that the run was adapted with; and what `laboratory_of` raises.
     """
-    found = laboratory_of(run, place) if run.adapted is None else _as_adapted(run, run.adapted, place)
+    group = _group_of(run, place) if group is None else group
+    found = laboratory_of(run, place, group) if run.adapted is None else _as_adapted(run, run.adapted, place, group)
     images, lines = found.images, found.lines()
     if run.adapted is not None:
         images = without(images, run.adapted["not_to_test"])
@@ -52,14 +58,21 @@ def laboratory_images(
         images = first_per_class(images, per_class, run.recipe.data.split_seed)
     own, note = own_images(run)
     seen, warning = (None, note) if own is None else copies_seen(own, images)
-    about = {"data": place, "left_out": found.left_out, "copies_of_training_images": seen}
+    about = {"data": place, "group": group, "left_out": found.left_out, "copies_of_training_images": seen}
     if found.value_range is not None and found.value_range != run.model.value_range:
         low, high = found.value_range
         lines.append(f"{found.name}: capsella predict reads these files alike with --range {low:.6g} {high:.6g}")
     return images, {"laboratory": about}, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
 
 
-def _as_adapted(run: Run, adapted: Mapping[str, Any], place: str) -> Laboratory:
+def _group_of(run: Run, place: str) -> str | None:
+    """That of the adaptation, for the laboratory that a run was adapted to."""
+    if run.adapted is None or Path(run.adapted["laboratory"]).resolve() != Path(place).resolve():
+        return None
+    return cast(str | None, run.adapted.get("group"))
+
+
+def _as_adapted(run: Run, adapted: Mapping[str, Any], place: str, group: str | None) -> Laboratory:
     """A laboratory with the range of values and the scale of cells of the one that the run was adapted to, where its
     images are among these; else with its own.
 
@@ -67,10 +80,10 @@ def _as_adapted(run: Run, adapted: Mapping[str, Any], place: str) -> Laboratory:
     """
     value_range, cell_radius = adapted.get("value_range"), adapted.get("cell_radius")
     if value_range is None and cell_radius is None:
-        return laboratory_of(run, place)
-    found = laboratory_of(run, place, value_range and (value_range[0], value_range[1]), cell_radius)
+        return laboratory_of(run, place, group)
+    found = laboratory_of(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius)
     is_there = len(without(found.images, adapted["not_to_test"])) < len(found.images)
-    return found if is_there else laboratory_of(run, place)
+    return found if is_there else laboratory_of(run, place, group)
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:

@@ -99,7 +99,11 @@ def on_laboratory(data: DataOptions, place: str) -> DataOptions:
 
 
 def read_laboratory(
-    place: str, data: DataOptions, value_range: ValueRange | None = None, cell_radius: float | None = None
+    place: str,
+    data: DataOptions,
+    value_range: ValueRange | None = None,
+    cell_radius: float | None = None,
+    group: str | None = None,
 ) -> Laboratory:
     """All images of a laboratory.
 
@@ -107,12 +111,14 @@ def read_laboratory(
         place: as in `on_laboratory`.
         data: how images are read.
         value_range, cell_radius: as they were found when its images were read before; None finds them now.
+        group: which of its images are of one patient, as in `DataOptions`; that of `data` does not hold there.
 
     Raises:
+        ValueError: a group where it cannot be.
         CapsellaError: the images are not there, or cannot be read.
     """
     options = on_laboratory(data, place)
-    options = replace(options, range=value_range or options.range, cell_radius=cell_radius)
+    options = replace(options, range=value_range or options.range, cell_radius=cell_radius, group=group)
     read = ReadSource.of(options, whole=True)
     source = read.source
     everything = Parts(source.name, join(list(source.named().values())))
@@ -210,9 +216,11 @@ def pixel_digests(images: ImageSet) -> list[str]:
 
 
 def without(images: ImageSet, digests: Sequence[str]) -> ImageSet:
-    """The images whose pixels have none of these digests."""
+    """The images whose pixels have none of these digests, nor an image of their group, as a patient."""
     unwanted = set(digests)
-    return images.subset([row for row, digest in enumerate(pixel_digests(images)) if digest not in unwanted])
+    has = torch.tensor([digest in unwanted for digest in pixel_digests(images)], dtype=torch.bool)
+    units = images.metadata.get("group", torch.arange(len(images)))
+    return images.subset((~torch.isin(units, units[has])).nonzero().flatten())
 
 
 def copies_among(images: ImageSet, trained: ImageSet) -> Int64[np.ndarray, " k"]:

@@ -1,5 +1,6 @@
 """From trained runs to one page: chosen, packed, compared with PyTorch, and written only if it passes and fits."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,6 +219,7 @@ def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
     parts = ", ".join(f"{_PARTS.get(name, name)} {count / 1e6:.1f}" for name, count in largest if count >= 5e4)
     raise CapsellaError(
         f"the page would have {size:.1f} MB, more than the {megabytes:g} of --megabytes. "
-        f"The largest parts, in MB: {parts}. Allow more with --megabytes, or take fewer images with --images; "
-        "weights stay as they are, and --network adds the network's and ONNX Runtime"
+        f"The largest parts, in MB: {parts}. Allow it with --megabytes {math.ceil(size):d}, or take fewer images with "
+        "--images; weights stay as they are: a network with a smaller decoder, or without one, has less of them. "
+        "--network adds the network's and ONNX Runtime"
     )

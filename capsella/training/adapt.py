@@ -34,6 +34,7 @@ from capsella.models.confidence.files import weights_digest
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.inference import inference, without_decoder
+from capsella.progress import tracked
 from capsella.training.augment import Augment
 from capsella.training.options import OptimizerOptions
 from capsella.training.recipe import SEED_BITS, Recipe
@@ -74,7 +75,12 @@ class AdaptOptions:
 
 
 def adapt_model(
-    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None = None
+    model: ImageClassifier,
+    recipe: Recipe,
+    images: ImageSet,
+    options: AdaptOptions,
+    replay: ImageSet | None = None,
+    said: str = "adapting",
 ) -> ImageClassifier:
     """A copy of `model`, adapted to labelled images.
 
@@ -84,6 +90,7 @@ def adapt_model(
         images: labelled, with the model's classes; not every class needs to have some.
         options: how.
         replay: the model's own training images: half of those that statistics are taken on, and of each step.
+        said: before the bar of the steps, on a terminal.
 
     Raises:
         CapsellaError: `statistics`, but the model has no batch normalisation.
@@ -100,7 +107,7 @@ def adapt_model(
     if norms:
         take_statistics(adapted, images if replay is None else join([images, _as_many(replay, images, options)]))
     if options.how != "statistics":
-        _learn(adapted, recipe, images, options, replay)
+        _learn(adapted, recipe, images, options, replay, said)
     return adapted.eval()
 
 
@@ -135,7 +142,12 @@ def take_statistics(model: ImageClassifier, images: ImageSet) -> None:
 
 
 def _learn(
-    model: ImageClassifier, recipe: Recipe, images: ImageSet, options: AdaptOptions, replay: ImageSet | None
+    model: ImageClassifier,
+    recipe: Recipe,
+    images: ImageSet,
+    options: AdaptOptions,
+    replay: ImageSet | None,
+    said: str,
 ) -> None:
     """Steps of the training's optimizer on changed images."""
     learned = model if options.how == "all" else model.last_layer()
@@ -150,7 +162,7 @@ def _learn(
     sets = [images] if replay is None else [images, replay]
     orders = [_order(one, options, options.batch_size // len(sets)) for one in sets]
     model.train(options.how == "all")
-    for step in range(options.steps):
+    for step in tracked(range(options.steps), said):
         taken = [one.take(order[step]) for one, order in zip(sets, orders, strict=True)]
         shown = augment(torch.cat([part.images for part in taken]).float() / 255)
         labels = torch.cat([part.labels for part in taken])
@@ -203,7 +215,8 @@ def cross_fitted(
     activations, labels = [], []
     for fold in range(folds):
         others, held = hold_out_fold(images, folds, fold, options.seed)
-        network = adapt_model(model, recipe, others, options, replay)
+        said = f"judging the labelled images, part {fold + 1} of {folds}"
+        network = adapt_model(model, recipe, others, options, replay, said)
         with inference(network):
             parts = list(batches(held, 128))
             activations += [without_decoder(network)(part.images).activations.float() for part in parts]

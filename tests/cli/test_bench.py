@@ -131,6 +131,12 @@ class TestTraining:
         rows = json.loads(out.read_text())["rows"]
         assert [row["network"] for row in rows[:2]] == [str(trained), "mazzia2021_efficient_capsnet"]
         assert rows[0]["image_size"] == [17, 17]
+        assert cli("bench", trained, *quick, "--out", out).code == 0
+        rows = json.loads(out.read_text())["rows"]
+        assert [(row["network"], row["decoder"]) for row in rows if row["backward"]] == [
+            (str(trained), False),
+            (f"{trained} + decoder", True),
+        ]
         answer = cli("bench", trained, *quick, "--size", 20)
         assert "size, channels, classes: only for registered networks, got them with the run" in answer.err
 

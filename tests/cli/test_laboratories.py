@@ -5,8 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from capsella.data import ImageSet, pixel_digests, read_image
 from tests.cli.conftest import PER_CLASS, draw
 
 
@@ -48,6 +50,7 @@ class TestEvaluate:
         ]
         assert values["laboratory"] == {
             "data": str(elsewhere),
+            "group": None,
             "left_out": {"spots": 4},
             "copies_of_training_images": 0,
         }
@@ -115,6 +118,34 @@ class TestAdapt:
         tested = cli("evaluate", out, "--data", folder).out
         assert "left out 6 images that the run was adapted with" in tested
         assert "deep: 11 images tested" in tested
+
+    def test_no_patient_is_both_learned_from_and_tested(self, cli, trained, tmp_path):
+        folder, random = tmp_path / "patients", np.random.default_rng(3)
+        for kind in ("rows", "columns"):
+            (folder / kind).mkdir(parents=True)
+            for image in range(12):
+                draw(kind, random).save(folder / kind / f"{kind[0]}{image // 2}-{image}.png")
+        out, group = tmp_path / "adapted", ("--group", "([rc][0-9])-")
+        short = ("--per-class", 2, "--how", "last", "--steps", 1, "--out", out)
+        answer = cli("adapt", trained, folder, *short, *group)
+        assert answer.code == 0, answer.err
+        assert "patients: 4 labelled images (columns 2, rows 2), 16 others tested" in answer.out
+        about = json.loads((out / "adapted.json").read_text())
+        assert len(about["not_to_test"]) == 8
+        files = sorted(folder.rglob("*.png"))
+        digests = pixel_digests(
+            ImageSet(torch.stack([read_image(file) for file in files]), torch.zeros(24).long(), "a")
+        )
+        known = dict(zip(digests, files, strict=True))
+        patients = {known[digest].name.split("-")[0] for digest in about["not_to_test"]}
+        assert len(patients) == 4
+        draw("rows", random).save(folder / "rows" / f"{next(p for p in patients if p[0] == 'r')}-new.png")
+        tested = cli("evaluate", out, "--data", folder).out
+        assert "patients: 16 images tested" in tested
+        assert "intervals are over these" in tested
+        other = cli("evaluate", trained, "--data", folder, *group, "--json").out
+        assert json.loads(other)["laboratory"]["group"] == group[1]
+        assert "group: only for the images of --data" in cli("evaluate", trained, *group).err
 
     def test_no_batch_normalisation(self, cli, run, elsewhere, tmp_path):
         answer = cli("adapt", run, elsewhere, "--how", "statistics", "--out", tmp_path / "adapted")

@@ -105,7 +105,7 @@ def test_each_labelled_image_is_judged_without_it(tiny, labelled, quiet_train, m
     model = quiet_train(tiny(epochs=1)).model
     seen: list[ImageSet] = []
 
-    def remember(model, recipe, images, options, replay):
+    def remember(model, recipe, images, options, replay, said):
         seen.append(images)
         return model
 
