@@ -82,9 +82,7 @@ def run(arguments: list[str]) -> None:
     if own is not None:
         places["own laboratory"] = own.test
     pairs = {name: (evaluate(trained.model, one), evaluate(network, one)) for name, one in places.items()}
-    groups = pairs[found.name][0].groups
-    before, after = (one.correct.numpy()[None] for one in pairs[found.name])
-    gain = difference_interval(after, before, groups)
+    gain = _gain(pairs[found.name])
     about = {
         "laboratory": options.images,
         "group": options.group,
@@ -115,6 +113,12 @@ def _adapted(
     if judged is not None:
         calibrate_adapted(network, judged)
     return network, judged
+
+
+def _gain(pair: Pair) -> Interval:
+    """Of the accuracy, over the images of one laboratory."""
+    before, after = (one.correct.numpy()[None] for one in pair)
+    return difference_interval(after, before, pair[0].groups)
 
 
 def _table(pairs: dict[str, Pair]) -> Table:
