@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.routing.backends import asks_second_derivative
+from capsella.routing.backends import asks_second_derivative, is_transformed
 
 TILES = range(4, 17)
 """Rows of the tiles that are tried; larger ones need more memory than they save products."""
@@ -52,6 +52,7 @@ def convolve_large(
     """`torch.nn.functional.conv2d`; where a gradient is asked for and tiles pay, by tiles: see `LargeConv2d`."""
     floats = images.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     here = images.device.type == "cpu" and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    here = here and not is_transformed()
     tile = _tile_for(images, weight, stride, padding) if floats and here else None
     if tile is None:
         return torch.nn.functional.conv2d(images, weight, bias, stride, padding)

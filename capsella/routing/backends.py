@@ -90,7 +90,7 @@ def asks_second_derivative() -> bool:
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether `torch.func` is at work, or derivatives are taken forward: PyTorch would take a kernel's for 0."""
     if torch.compiler.is_compiling():
         return False
@@ -123,7 +123,7 @@ def tensor_obstacle(name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = (
     """Why native kernels cannot take a tensor, for its device or for a type beside `dtypes`; None where they can."""
     if _native.UNAVAILABLE is not None:
         return _native.UNAVAILABLE
-    if _is_transformed():
+    if is_transformed():
         return "it knows backward passes alone, and torch.func or a forward derivative asks for others"
     if tensor.device.type != "cpu":
         return f"it runs on the CPU, and the {name} are on {tensor.device}"

@@ -1,7 +1,8 @@
 """The two passes over all votes that routings by Gaussians make in every iteration; gradients keep the votes alone.
 
 Left to autograd, each iteration would keep two more tensors of the votes' size: V − μ and its square. Here both are
-computed again in the backward pass, block by block, so that on a CPU they stay in its cache.
+computed again in the backward pass, block by block, so that on a CPU they stay in its cache. For `torch.func` and
+forward derivatives, which take no backward pass of one's own, PyTorch has the plain sums.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from capsella.routing.backends import asks_second_derivative
+from capsella.routing.backends import asks_second_derivative, is_transformed
 
 BLOCK = 1 << 17
 """Vote elements handled at a time on a CPU: 512 KiB in float32, within one core's L2 cache."""
@@ -66,12 +67,17 @@ def moments(V: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
 
     σ² is no difference Σ s V² − μ², which would lose all digits for a tight cluster far from zero.
     """
+    if is_transformed():
+        centre = shares.unsqueeze(2) @ V  # [n j 1 d]
+        return centre.squeeze(2), (shares.unsqueeze(2) @ (V - centre).square()).squeeze(2)
     mu, variance = _Moments.apply(V, shares)
     return mu, variance
 
 
 def scaled_distance(V: Tensor, mu: Tensor, precision: Tensor) -> Tensor:
     """Σ_d (V − μ)²_d · precision_d [n j i], for votes V [n j i d], means and precisions [n j d]."""
+    if is_transformed():
+        return ((V - mu.unsqueeze(2)).square() @ precision.unsqueeze(3)).squeeze(3)
     distance: Tensor = _ScaledDistance.apply(V, mu, precision)
     return distance
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from capsella.routing.backends import is_traced, is_transformed
 from capsella.routing.recording import is_recording
 from capsella.types import Capsules
 
@@ -18,7 +19,7 @@ def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements
     """`route(children)`, for parts of the images one after another; the backward pass makes each part's votes again.
 
     Outputs have the bits of one part. Gradients of weights are sums over parts, so they differ by rounding. A graph
-    that is traced, and a routing that is recorded, stay whole.
+    that is traced, a routing that is recorded, and what `torch.func` or a forward derivative works on, stay whole.
 
     Args:
         route: makes the votes and routes them, each image by itself and without chance.
@@ -26,7 +27,7 @@ def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements
         elements: of the votes of one image, windows · children · parents · pose elements.
     """
     # The number of images is asked for last: a traced graph that compares it would take this number alone.
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_recording():
+    if is_traced() or is_transformed() or is_recording():
         return route(children)
     images = max(1, VOTES.get(children.poses.device.type, MANY_VOTES) // max(1, elements))
     if len(children.poses) <= images:
