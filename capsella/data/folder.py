@@ -23,7 +23,7 @@ from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import PassedOver, is_image, spread, sub_folders, walk
 from capsella.data.options import DataOptions
-from capsella.data.reading import ENDINGS, Look, decode, read_all, rgb_images, stack
+from capsella.data.reading import ENDINGS, Look, decode, read_all, rgb_images
 from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
 from capsella.data.split.table import SplitTable
@@ -69,13 +69,13 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     if read is None:
         options = _with_radius(options, [root / file.path for file in listed])
         read = partial(_read, options=options)
-    readers = [partial(read, root / file.path, seen.of(row)) for row, file in enumerate(listed)]
+    readers = {file.path: partial(read, root / file.path, seen.of(row)) for row, file in enumerate(listed)}
     images, positions, errors = read_all(readers, options.skip_broken)
     files = [listed[position] for position in positions]
     paths, broken = tuple(file.path for file in files), tuple(str(error) for error in errors)
     classes = _class_names(root, listed, files, broken)
     everything = ImageSet(
-        images=stack(images, paths),
+        images=images,
         labels=torch.tensor([classes.index(file.label) for file in files]),
         classes=classes,
         files=paths,

@@ -28,7 +28,7 @@ from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import spread
 from capsella.data.options import DataOptions
-from capsella.data.reading import decode, read_all, resize_array, rgb_images, stack
+from capsella.data.reading import decode, read_all, resize_array, rgb_images
 from capsella.data.source import Parts
 from capsella.data.stained import SAMPLED, usual_radius
 from capsella.data.unpack import check_archive
@@ -233,9 +233,9 @@ def _decode_joined(
         name = f"{path}, image {row}"
         return decode(content, name, options.height_width, options.channels, options.range, options.cut, seen.of(row))
 
-    images, positions, errors = read_all([partial(reader, row) for row in rows.tolist()], options.skip_broken)
-    read = rows[positions]
-    return stack(images, [f"{path}, image {row}" for row in read]), read, tuple(str(error) for error in errors)
+    readers = {f"{path}, image {row}": partial(reader, row) for row in rows.tolist()}
+    images, positions, errors = read_all(readers, options.skip_broken)
+    return images, rows[positions], tuple(str(error) for error in errors)
 
 
 def _first(path: Path, arrays: Arrays, names: tuple[str, ...]) -> np.ndarray:

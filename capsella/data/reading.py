@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
@@ -198,36 +198,47 @@ def rgb_images(files: Iterable[Path | BytesIO]) -> Iterator[Image.Image]:
 
 
 def read_all(
-    readers: Sequence[Callable[[], Tensor]], skip_broken: bool
-) -> tuple[list[Tensor], list[int], list[CapsellaError]]:
+    readers: Mapping[str, Callable[[], Tensor]], skip_broken: bool
+) -> tuple[UInt8[Tensor, "n c h w"], list[int], list[CapsellaError]]:
     """Call every reader, several at a time (Pillow decodes outside Python's lock), in order.
+
+    Args:
+        readers: by what errors call their images.
+        skip_broken: leave out what cannot be read.
 
     Returns:
         The images that could be read, their positions among `readers`, and the errors of the others.
 
     Raises:
-        CapsellaError: some cannot be read, unless `skip_broken`; or all together will not fit in memory.
+        CapsellaError: some cannot be read, unless `skip_broken`; none can; they differ in channels or size; or all
+            together will not fit in memory.
     """
-    images: list[Tensor] = []
+    images = torch.empty(0)
+    shapes: list[torch.Size] = []
     positions: list[int] = []
     errors: list[CapsellaError] = []
     pool = ThreadPoolExecutor()
     try:
-        results = pool.map(_attempt, readers)
+        results = pool.map(_attempt, readers.values())
         shown = tracked(results, "reading images", len(readers), is_shown=len(readers) >= _SHOW_PROGRESS_FROM)
         for position, result in enumerate(shown):
             if isinstance(result, CapsellaError):
                 errors.append(result)
                 continue
-            if not images:
+            if not shapes:
                 check_memory(len(readers), (result.shape[1], result.shape[2]), result.shape[0])
-            images.append(result)
+                images = result.new_empty(len(readers), *result.shape)  # each is written to its place, and let go
+            if result.shape == images.shape[1:]:
+                images[len(shapes)] = result
+            shapes.append(result.shape)
             positions.append(position)
     finally:
         pool.shutdown(cancel_futures=True)
     if errors and not skip_broken:
         raise _all_together(errors)
-    return images, positions, errors
+    names = list(readers)
+    _check_shapes(shapes, [names[position] for position in positions])
+    return images[: len(shapes)], positions, errors
 
 
 def _attempt(reader: Callable[[], Tensor]) -> Tensor | CapsellaError:
@@ -251,7 +262,7 @@ def _all_together(errors: Sequence[CapsellaError]) -> CapsellaError:
 def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
     """Raise `CapsellaError` where so many images of (height, width) do not fit into the memory that is free."""
     height, width = size
-    needed = 2 * number * height * width * channels  # the images one by one, and once more as they are put together
+    needed = 2 * number * height * width * channels  # the images as they are read, and once more as they are parted
     free = psutil.virtual_memory().available
     if needed > free:
         raise CapsellaError(
@@ -260,29 +271,15 @@ def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
         )
 
 
-def stack(images: Sequence[UInt8[Tensor, "c h w"]], names: Sequence[str]) -> UInt8[Tensor, "n c h w"]:
-    """Images of one size and one number of channels as one tensor; `names` are what errors call them.
-
-    Raises:
-        CapsellaError: there is none, or they differ; names the first of each kind.
-    """
-    if not images:
+def _check_shapes(shapes: Sequence[torch.Size], names: Sequence[str]) -> None:
+    """All images [c h w] have one size and one number of channels; names the first of each kind."""
+    if not shapes:
         raise CapsellaError("there is no image that can be read")
-    _check_alike(
-        "numbers of channels",
-        "all to grey or to colour, with --channels 1 or 3",
-        [str(len(image)) for image in images],
-        names,
-    )
-    sizes = [f"{image.shape[1]}×{image.shape[2]}" for image in images]
-    _check_alike("sizes (height×width)", _resize(images), sizes, names)
-    return torch.stack(list(images))
-
-
-def _resize(images: Sequence[UInt8[Tensor, "c h w"]]) -> str:
-    """What to do about images from the smallest to the largest side, as text."""
-    sides = [side for image in images for side in image.shape[1:]]
-    return f"one for all, as with --size 64 (their sides have from {min(sides)} to {max(sides)} pixels)"
+    channels = [str(shape[0]) for shape in shapes]
+    _check_alike("numbers of channels", "all to grey or to colour, with --channels 1 or 3", channels, names)
+    sides = [side for shape in shapes for side in shape[1:]]
+    remedy = f"one for all, as with --size 64 (their sides have from {min(sides)} to {max(sides)} pixels)"
+    _check_alike("sizes (height×width)", remedy, [f"{shape[1]}×{shape[2]}" for shape in shapes], names)
 
 
 def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[str]) -> None:

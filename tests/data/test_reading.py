@@ -197,5 +197,5 @@ def test_images_that_do_not_fit_in_memory_are_refused_at_the_first(monkeypatch: 
     with pytest.raises(
         CapsellaError, match=r"300 images of 1000×1000×3 need 1.7 GiB .* 0.0 GiB are free; make them .* --size 64"
     ):
-        reading.read_all([reader] * 300, skip_broken=False)
+        reading.read_all({str(number): reader for number in range(300)}, skip_broken=False)
     assert len(read) < 200

@@ -111,7 +111,15 @@ class ReadSource(NamedTuple):
 
     def split(self, options: DataOptions) -> Splits:
         """What `options` hold out and keep of the images."""
-        parts = keep_together(self.parts, options.duplicates)
+        parts, numbered = self._parted(options)
+        train, validation, test = (_with_pixels(numbered[split], self.source) for split in SPLIT_NAMES)
+        cell_radius = self.source.cell_radius
+        return Splits(parts.name, train, validation, test, parts.broken, parts.notes, self.value_range, cell_radius)
+
+    def _parted(self, options: DataOptions) -> tuple[Parts, dict[str, ImageSet]]:
+        """The splits, as numbers of images alone: the pixels are copied once, when each image has its place."""
+        numbered = self._replace(source=_numbered(self.source))
+        parts = keep_together(numbered.parts, options.duplicates)
         train, validation, test = parts.train, parts.validation, parts.test
         with errors_of(parts.name):
             if options.folds is not None:
@@ -126,23 +134,16 @@ class ReadSource(NamedTuple):
                 f"first_classes: must be at most {len(train.classes)}, the classes of {parts.name}, "
                 f"got {options.first_classes}"
             )
-        return Splits(
-            parts.name,
-            _limited(train, options.per_class, options),
-            _limited(validation, options.validation_per_class, options),
-            _limited(test, options.test_per_class, options),
-            parts.broken,
-            parts.notes,
-            self.value_range,
-            self.source.cell_radius,
-        )
+        return parts, {
+            "train": _limited(train, options.per_class, options),
+            "validation": _limited(validation, options.validation_per_class, options),
+            "test": _limited(test, options.test_per_class, options),
+        }
 
     def table(self, options: DataOptions) -> tuple[SplitTable, list[ClassCounts]]:
         """Where `split` puts each image, and how many of each class that makes."""
-        splits = self._replace(source=_numbered(self.source)).split(options)
-        split_of = {
-            number: split for split, images in splits.named().items() for number in images.metadata[_NUMBER].tolist()
-        }
+        parted, sets = self._parted(options)
+        split_of = {number: split for split, images in sets.items() for number in images.metadata[_NUMBER].tolist()}
         by_file = _has_file_names(self.source)
         named, keys = self.source.named(), _image_keys(self.source, by_file)
         images = [(key, label) for part in named for key, label in zip(keys[part], _names(named[part]), strict=True)]
@@ -150,7 +151,7 @@ class ReadSource(NamedTuple):
         if by_file and self.given is not None and self.given.by_file:  # files that were left unused are so still
             listed += [(file, UNUSED, None) for file in sorted(self.given.unused - {key for key, _ in images})]
         rows = {key: Row(line, split, name) for line, (key, split, name) in enumerate(listed, 2)}
-        return SplitTable(by_file, rows), describe(splits)
+        return SplitTable(by_file, rows), describe(Splits(parted.name, **sets))  # type: ignore[arg-type]
 
 
 def _fold(parts: Parts, options: DataOptions) -> tuple[ImageSet, ImageSet]:
@@ -175,6 +176,22 @@ def _numbered(parts: Parts) -> Parts:
         numbered[split] = replace(images, images=pixels, metadata={**images.metadata, _NUMBER: number})
         start += len(images)
     return replace(parts, **numbered)  # type: ignore[arg-type]
+
+
+def _with_pixels(images: ImageSet, parts: Parts) -> ImageSet:
+    """What `_numbered` left out, and without its numbers."""
+    numbers = images.metadata[_NUMBER]
+    metadata = {name: values for name, values in images.metadata.items() if name != _NUMBER}
+    pixels, start = parts.train.images.new_empty(len(images), *parts.train.images.shape[1:]), 0
+    for part in parts.named().values():
+        rows = numbers - start
+        here = (rows >= 0) & (rows < len(part))
+        if here.all():
+            whole = torch.equal(rows, torch.arange(len(part)))
+            return replace(images, images=part.images if whole else part.images[rows], metadata=metadata)
+        pixels[here] = part.images[rows[here]]
+        start += len(part)
+    return replace(images, images=pixels, metadata=metadata)
 
 
 def _has_file_names(parts: Parts) -> bool:
