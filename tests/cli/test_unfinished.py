@@ -34,7 +34,7 @@ def interrupted(cli, images, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_finish_epoch", stop)
-        answer = cli("train", "images-cnn", "--path", images, *SHORT, "--epochs", 3, "--out", folder)
+        answer = cli("train", "images-resnet", "--path", images, *SHORT, "--epochs", 3, "--out", folder)
     return answer, folder
 
 
@@ -59,7 +59,7 @@ class TestChangedImages:
     @pytest.fixture
     def run(self, cli, images, tmp_path):
         folder = tmp_path / "run"
-        assert cli("train", "images-cnn", "--path", images, *SHORT, "--epochs", 1, "--out", folder).code == 0
+        assert cli("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, "--out", folder).code == 0
         (images / "a" / "3.png").unlink()
         return folder
 
@@ -90,7 +90,7 @@ class TestChangedImages:
 
 def test_a_run_finds_its_images_from_another_folder(cli, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ("train", "images-cnn", "--path", "own", *SHORT, "--epochs", 1, "--out", "run")
+    words = ("train", "images-resnet", "--path", "own", *SHORT, "--epochs", 1, "--out", "run")
     assert cli(*words).code == 0
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -111,7 +111,7 @@ class TestBrokenSince:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 (images / kind / f"{k}.png").rename(path)
         folder = tmp_path / "run"
-        words = ("train", "images-cnn", "--path", tmp_path / "parted", *SHORT, "--epochs", 1, "--out", folder)
+        words = ("train", "images-resnet", "--path", tmp_path / "parted", *SHORT, "--epochs", 1, "--out", folder)
         assert cli(*words).code == 0
         return folder
 
@@ -135,7 +135,7 @@ class TestFilesThatCame:
     @pytest.fixture
     def run(self, cli, images, tmp_path):
         folder = tmp_path / "run"
-        assert cli("train", "images-cnn", "--path", images, *SHORT, "--epochs", 1, "--out", folder).code == 0
+        assert cli("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, "--out", folder).code == 0
         return folder
 
     def test_they_are_left_out_and_every_number_is_as_before(self, cli, run, images):
@@ -158,7 +158,7 @@ class TestFilesThatCame:
 
     def test_those_that_were_never_used_are_not_new(self, cli, images, tmp_path):
         (images / "a" / "0b.png").write_bytes(b"no image")
-        words = ("train", "images-cnn", "--path", images, *SHORT, "--epochs", 1, "--out", tmp_path / "few")
+        words = ("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, "--out", tmp_path / "few")
         assert cli(*words, "--data.per-class", 4, "--data.skip-broken").code == 0
         answer = cli("evaluate", tmp_path / "few")
         assert answer.code == 0, answer.err
