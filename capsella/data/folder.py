@@ -64,7 +64,6 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     """
     root, passed_over = Path(options.path or ""), PassedOver()
     listed = _used(list_files(root, passed_over), root, table)
-    groups = None if options.group is None else _groups(options.group, [file.path for file in listed])
     seen = Fingerprints(wanted=options.duplicates != "ignore")
     if read is None:
         options = _with_radius(options, [root / file.path for file in listed])
@@ -74,12 +73,13 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     files = [listed[position] for position in positions]
     paths, broken = tuple(file.path for file in files), tuple(str(error) for error in errors)
     classes = _class_names(root, listed, files, broken)
+    groups = {} if options.group is None else {"group": _groups(options.group, paths)}
     everything = ImageSet(
         images=images,
         labels=torch.tensor([classes.index(file.label) for file in files]),
         classes=classes,
         files=paths,
-        metadata=seen.metadata(positions) | ({} if groups is None else {"group": groups[positions]}),
+        metadata=seen.metadata(positions) | groups,
     )
     name, notes = root.resolve().name, (*passed_over.notes(), *_about_groups(everything))
     parts = Parts(name, everything, broken=broken, notes=notes)

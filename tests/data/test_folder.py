@@ -113,6 +113,13 @@ def test_patients_stay_on_one_side(cells: Path):
     assert sum(map(len, patients)) == len(set.union(*patients)) == 10
 
 
+def test_a_broken_file_needs_no_group(cells: Path):
+    (cells / "monocyte" / "thumbs.png").write_bytes(b"no image")
+    splits = load_data(options(cells, group="(patient[0-9]+)_", skip_broken=True))
+    assert len(splits.broken) == 1
+    assert splits.notes == ("10 groups (--group), the largest of 4 images",)
+
+
 def test_one_group_cannot_be_parted(cells: Path):
     with pytest.raises(CapsellaError, match="the class 'basophil' has 1 group to part; holding some out"):
         load_data(options(cells, group="(patient)"))
