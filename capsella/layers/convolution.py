@@ -65,6 +65,7 @@ class CapsuleConv2d(nn.Module):
         norm: ParentNorm | None = None,
     ) -> None:
         super().__init__()
+        require(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
         _check_norm(norm, routing)
         at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
         require(weight_sd > 0, "be above 0", weight_sd=weight_sd)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError, unknown_name
+from capsella.errors import CapsellaError, require, unknown_name
 from capsella.models.confidence.files import read_confidence, write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.novelty.files import read_novelty, write_novelty
@@ -166,6 +166,9 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
     chosen["classes"] = _class_names(chosen["classes"])
     if isinstance(chosen.get("routing"), dict):
         chosen["routing"] = routing_from_dict(chosen["routing"])
+    if "routing" in chosen:
+        routing = chosen["routing"]
+        require(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
     model = function(**chosen)
     model.name = name
     options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -43,6 +44,13 @@ class Scored(NamedTuple):
     poses: Float[Tensor, "b j d"]
     log_odds: Float[Tensor, "b j"]
     couplings: Float[Tensor, "b i j"]
+
+    @classmethod
+    def of_images(cls, images: Sequence[tuple[Tensor, Tensor, Tensor]], votes: Float[Tensor, "b i j d"]) -> "Scored":
+        """Of the same for each image, [j d], [j] and [i j], of which there may be none."""
+        if images:
+            return cls(*(torch.stack(parts) for parts in zip(*images, strict=True)))
+        return cls(votes[:, 0], votes[:, 0, :, 0], votes[..., 0])
 
     def routed(self) -> Routed:
         """With the activations."""

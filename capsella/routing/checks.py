@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
+from numbers import Integral
 from typing import ParamSpec, TypeVar
 
 from torch import Tensor
 
-from capsella.errors import unknown_name
+from capsella.errors import require, unknown_name
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
@@ -23,6 +24,12 @@ def check_votes(votes: Tensor) -> None:
         raise ValueError(
             f"votes: must have at least one child, parent and pose element, got shape {tuple(votes.shape)}"
         )
+
+
+def check_iterations(iterations: int) -> None:
+    """A whole number, and at least 1."""
+    whole = isinstance(iterations, Integral) and not isinstance(iterations, bool)
+    require(whole and iterations >= 1, "be a whole number of at least 1", iterations=iterations)
 
 
 def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str) -> None:

@@ -6,10 +6,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import at_least
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_iterations, check_names, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.dynamic.eager import dynamic_routing_eager
 from capsella.routing.dynamic.reference import dynamic_routing_reference
@@ -53,7 +52,7 @@ def dynamic_routing(
     (torch.Size([2, 3, 8]), True)
     """
     check_votes(votes)
-    at_least(1, iterations=iterations)
+    check_iterations(iterations)
     if bias is not None:
         check_shape("bias", bias, tuple(votes.shape[2:]), "[j d]")
     return BACKENDS[choose_backend(backend, BACKENDS, auto="eager")](votes, iterations, bias, leaky)
@@ -77,7 +76,7 @@ class DynamicRouting(Routing):
     """Which implementation runs."""
 
     def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations)
+        check_iterations(self.iterations)
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """A bias [j d] where asked for."""

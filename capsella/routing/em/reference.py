@@ -32,7 +32,7 @@ def em_routing_reference(
         mu, log_odds, R = em_routing_of_links(V, start, list(a), list(beta_u), list(beta_a), [0] * parents, settings)
         couplings = torch.stack([torch.stack([R[i, j] for j in range(parents)]) for i in range(children)])
         results.append((torch.stack(mu), torch.stack(log_odds), couplings))
-    return Scored(*(torch.stack(parts) for parts in zip(*results, strict=True)))
+    return Scored.of_images(results, votes)
 
 
 def em_capsule_conv_reference(
@@ -56,6 +56,9 @@ def em_capsule_conv_reference(
         )
         u.append(torch.stack(mu))
         scores.append(torch.stack(log_odds))
+    if not u:
+        empty = conv.poses.new_empty(0, len(parents), sizes.d)
+        return conv.scored_parents(empty, empty[..., 0])
     return conv.scored_parents(torch.stack(u), torch.stack(scores))
 
 

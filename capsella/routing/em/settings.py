@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import at_least, not_negative, require
+from capsella.errors import not_negative, require
+from capsella.routing.checks import check_iterations
 from capsella.routing.random import random_couplings
 
 STANDARDISED_COST_EPSILON = 1e-8
@@ -51,7 +52,7 @@ class EMSettings:
     """Seed of random couplings."""
 
     def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations)
+        check_iterations(self.iterations)
         decay, scale = self.inverse_temperature_decay, self.cost_scale
         require(self.inverse_temperature > 0, "be above 0", inverse_temperature=self.inverse_temperature)
         require(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)

@@ -13,7 +13,7 @@ def heinsen_routing_reference(
 ) -> Scored:
     """For votes [b i j d], activations [b i], both β [i j]. Nothing is guarded but by ε."""
     results = [_route_one(V, f, beta_use, beta_ignore, settings) for V, f in zip(votes, activations, strict=True)]
-    return Scored(*(torch.stack(parts) for parts in zip(*results, strict=True)))
+    return Scored.of_images(results, votes)
 
 
 def _route_one(

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from capsella.errors import at_least, require
+from capsella.errors import require
+from capsella.routing.checks import check_iterations
 
 
 @dataclass(frozen=True)
@@ -19,5 +20,5 @@ class HeinsenSettings:
     """ε, added to the data that a parent's mean and variance are divided by, and to the variance (authors' code)."""
 
     def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations)
+        check_iterations(self.iterations)
         require(self.epsilon > 0, "be above 0", epsilon=self.epsilon)

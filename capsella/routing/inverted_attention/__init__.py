@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import at_least
 from capsella.routing.backends import Backend, choose_backend
 from capsella.routing.base import ActivationKind, Routed, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_iterations, check_names, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.inverted_attention.eager import attend_by_products, attend_eager
 from capsella.routing.inverted_attention.reference import attend_reference
@@ -81,7 +80,7 @@ def inverted_attention_routing(
     >>> routed.poses.shape, routed.couplings.sum(2).allclose(torch.ones(2, 5))
     (torch.Size([2, 3, 8]), True)
     """
-    at_least(1, iterations=iterations)
+    check_iterations(iterations)
     return _rounds(lambda poses: attend(votes, poses, scale, shift, backend=backend), iterations)
 
 
@@ -117,7 +116,7 @@ class InvertedAttentionRouting(ProductRouting):
     """Which implementation runs: reference, eager or native."""
 
     def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations)
+        check_iterations(self.iterations)
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """Scale and shift [d] of the layer normalisation."""

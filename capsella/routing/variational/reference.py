@@ -25,7 +25,7 @@ def variational_routing_reference(
 ) -> Scored:
     """For votes [b i j d], activations [b i] and bias [j]. Nothing is guarded."""
     results = [_route_one(V, a, bias, settings) for V, a in zip(votes, activations, strict=True)]
-    return Scored(*(torch.stack(parts) for parts in zip(*results, strict=True)))
+    return Scored.of_images(results, votes)
 
 
 def _route_one(V: Tensor, a: Tensor, bias: Tensor, settings: VariationalSettings) -> tuple[Tensor, Tensor, Tensor]:

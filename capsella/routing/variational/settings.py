@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from capsella.errors import at_least, require
+from capsella.errors import require
+from capsella.routing.checks import check_iterations
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,6 @@ class VariationalSettings:
     """ν₀ − (D − 1), with the degrees of freedom ν₀ of that prior and D pose elements; ν₀ = D + 1 in the paper."""
 
     def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations)
+        check_iterations(self.iterations)
         for name in ("concentration", "mean_weight", "precision", "degrees"):
             require(getattr(self, name) > 0, "be above 0", **{name: getattr(self, name)})

@@ -26,7 +26,7 @@ def test_integer_votes() -> None:
 
 @pytest.mark.parametrize("iterations", [0, -1])
 def test_iterations(iterations: int) -> None:
-    message = rf"iterations: must be at least 1, got {iterations}"
+    message = rf"iterations: must be a whole number of at least 1, got {iterations}"
     with pytest.raises(ValueError, match=message):
         dynamic_routing(torch.randn(2, 5, 3, 4), iterations)
     with pytest.raises(ValueError, match=message):

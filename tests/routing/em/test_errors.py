@@ -30,7 +30,7 @@ GOOD: dict[str, Any] = {
         ({"activations": torch.rand(2, 3)}, "activations: must have shape [b i] = (2, 5), got (2, 3)"),
         ({"beta_u": torch.zeros(5)}, "beta_u: must have shape [j] = (3,), got (5,)"),
         ({"beta_a": torch.zeros(1)}, "beta_a: must have shape [j] = (3,), got (1,)"),
-        ({"iterations": 0}, "iterations: must be at least 1, got 0"),
+        ({"iterations": 0}, "iterations: must be a whole number of at least 1, got 0"),
         ({"inverse_temperature": 0.0}, "inverse_temperature: must be above 0, got 0.0"),
         ({"early_sharpness": 0.0}, "early_sharpness: must be above 0 and at most 1, got 0.0"),
         ({"early_sharpness": 2.0}, "early_sharpness: must be above 0 and at most 1, got 2.0"),

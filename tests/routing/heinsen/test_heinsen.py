@@ -187,7 +187,7 @@ def test_scores_are_log_odds() -> None:
         ({"beta_use": torch.zeros(3, 3)}, "beta_use: must have shape [i j] = (5, 3), got (3, 3)"),
         ({"beta_ignore": torch.zeros(1, 4)}, "beta_ignore: must have shape [i j] = (1, 3), got (1, 4)"),
         ({"bias": torch.zeros(5, 3, 3)}, "bias: must have shape [i j d] = (5, 3, 4), got (5, 3, 3)"),
-        ({"iterations": 0}, "iterations: must be at least 1, got 0"),
+        ({"iterations": 0}, "iterations: must be a whole number of at least 1, got 0"),
         ({"epsilon": 0.0}, "epsilon: must be above 0, got 0.0"),
         ({"backend": "native"}, "backend: must be 'auto' or one of ['eager', 'reference'] for this routing"),
     ],

@@ -152,7 +152,7 @@ def test_a_layer_learns_scale_and_shift() -> None:
         (((2, 3, 4), (4,), (4,)), {}, r"votes: must have the four axes \[b i j d\], got 3 axes"),
         (((2, 3, 4, 5), (4,), (5,)), {}, r"scale: must have shape \[d\] = \(5,\), got \(4,\)"),
         (((2, 3, 4, 5), (5,), (1,)), {}, r"shift: must have shape \[d\] = \(5,\), got \(1,\)"),
-        (((2, 3, 4, 5), (5,), (5,)), {"iterations": 0}, r"iterations: must be at least 1, got 0"),
+        (((2, 3, 4, 5), (5,), (5,)), {"iterations": 0}, r"iterations: must be a whole number of at least 1, got 0"),
         (((2, 3, 4, 5), (5,), (5,)), {"backend": "native"}, r"backend: must be 'auto' or one of \['eager', "),
     ],
 )
@@ -165,5 +165,5 @@ def test_errors(shapes: tuple[tuple[int, ...], ...], options: dict[str, object],
 def test_poses_of_another_shape() -> None:
     with pytest.raises(ValueError, match=r"poses: must have shape \[b j d\] = \(2, 4, 5\), got \(2, 3, 5\)"):
         attend(torch.rand(2, 3, 4, 5), torch.rand(2, 3, 5), torch.ones(5), torch.zeros(5))
-    with pytest.raises(ValueError, match=r"iterations: must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"iterations: must be a whole number of at least 1, got 0"):
         InvertedAttentionRouting(iterations=0)

@@ -239,7 +239,7 @@ def test_options_survive_json() -> None:
         ({"votes": torch.randn(5, 3, 4)}, "votes: must have the four axes [b i j d], got 3 axes"),
         ({"activations": torch.rand(2, 3)}, "activations: must have shape [b i] = (2, 5), got (2, 3)"),
         ({"bias": torch.zeros(5)}, "bias: must have shape [j] = (3,), got (5,)"),
-        ({"iterations": 0}, "iterations: must be at least 1, got 0"),
+        ({"iterations": 0}, "iterations: must be a whole number of at least 1, got 0"),
         ({"concentration": 0.0}, "concentration: must be above 0, got 0.0"),
         ({"mean_weight": -1.0}, "mean_weight: must be above 0, got -1.0"),
         ({"precision": 0.0}, "precision: must be above 0, got 0.0"),
