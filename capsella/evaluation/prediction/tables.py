@@ -163,6 +163,7 @@ def write_parquet(
     import pyarrow
     import pyarrow.parquet
 
+    classes = [_readable(name) for name in classes]
     text, number = pyarrow.string(), pyarrow.float64()
     kinds = {
         "probability": number,
@@ -186,12 +187,16 @@ def _record(
     name: str, outcome: Prediction | Broken, classes: Sequence[str], certainty: Certainty, columns: int
 ) -> list[Any]:
     """A row of Parquet, as many columns as there are; what it does not say is None."""
-    readable = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
     if isinstance(outcome, Broken):
-        return [readable, *[None] * (columns - 2), outcome.reason]
+        return [_readable(name), *[None] * (columns - 2), outcome.reason]
     certain = _named(outcome, classes, certainty).values()
-    record = [readable, outcome.class_name, *_rounded(outcome), *certain]
+    record = [_readable(name), _readable(outcome.class_name), *_rounded(outcome), *certain]
     return record + [None] * (columns - len(record))
+
+
+def _readable(name: str) -> str:
+    """Bytes that are not UTF-8 as a backslash, x and two digits."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _named(prediction: Prediction, classes: Sequence[str], certainty: Certainty) -> dict[str, Any]:

@@ -80,6 +80,17 @@ def test_parquet_round_trips(tmp_path):
     assert pyarrow.parquet.ParquetFile(tmp_path / "t.parquet").num_row_groups == 2  # written as they come
 
 
+@pytest.mark.skipif(not has_pyarrow, reason="pyarrow is not installed")
+def test_parquet_takes_classes_that_are_not_utf8(tmp_path):
+    import pyarrow.parquet
+
+    classes = ("h\udce9mo", "b")
+    found = Prediction(Path("a.png"), classes[0], torch.tensor([0.75, 0.25]))
+    write_table([found], classes, tmp_path / "t.parquet")
+    (row,) = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
+    assert (row["class"], row["h\\xe9mo"]) == ("h\\xe9mo", 0.75)
+
+
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CapsellaError, match=r"Parquet needs pyarrow: pip install 'capsella\[parquet\]', or choose"):
