@@ -70,6 +70,11 @@ class ThesisRuns:
         """The same of `with_decoder`."""
         return {"small": DRAWN, "night": NIGHT_DRAWN, "full": None}[self.budget]
 
+    @property
+    def mark(self) -> str:
+        """What stands behind every number of ours: a night's trainings see 16,000 images, the thesis's 500,000."""
+        return "few images" if self.budget == "night" else ""
+
     def describe(self) -> str:
         """How the runs train, beside the thesis's, for the note of a table."""
         if self.limit is None:

@@ -35,6 +35,7 @@ class AccuracyTable(TableFromRuns):
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
+            mark=self.runs.mark,
             columns=[f"{name} {whose}" for name in supply.sets for whose in ("paper", "ours")],
             rows=[self._row(network, init, supply, results) for network, init in self.rows],
         )

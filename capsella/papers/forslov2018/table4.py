@@ -57,6 +57,7 @@ class RobustnessTable(TableFromRuns):
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
             labels=self.columns,
+            mark=self.runs.mark,
             columns=[
                 *("unchanged paper", "ours"),
                 *(head for change in SHOWN for head in (f"{change} paper", f"{SHOWN[change]:g} ours")),

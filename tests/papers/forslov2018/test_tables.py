@@ -24,6 +24,7 @@ from capsella.papers.forslov2018.table2 import table_2
 from capsella.papers.forslov2018.table3 import table_3
 from capsella.papers.forslov2018.table4 import table_4
 from capsella.papers.forslov2018.table5 import table_5
+from capsella.papers.kinds.published import marked_cells
 from capsella.papers.published import TABLES
 from capsella.training import Recipe
 
@@ -223,6 +224,8 @@ def test_tables_and_figures_of_the_first_runs_alone(tiny, tmp_path):
     assert ours[1:] == ["not run", "not run"]
     assert values["rows"][0]["slugs"] == ["mini-emnet1-init1", "basic-emnet1-init1"]
     assert "one seed" in values["measured"]
+    a_night = table_3("night").on(tiny).made_of(results, tmp_path, "c", QUIET)
+    assert marked_cells(a_night)[0][3] == f"{ours[0]} (few images)"
     sizes = figure_31("small").on(tiny).made_of(results, tmp_path, "c", QUIET)
     lines = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
     assert [len(line["x"]) for line in lines] == [1, 0]
