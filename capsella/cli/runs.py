@@ -4,10 +4,9 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
-from capsella.data import ImageSet, single_images
+from capsella.data import ImageSet, pixel_digests, single_images
 from capsella.errors import CapsellaError
 from capsella.training import Run, RunFolder, load_run, own_splits, run_names
 from capsella.training.checkpoint import read_progress
@@ -73,7 +72,6 @@ def _difference(first: ImageSet, other: ImageSet) -> str:
     return f"but of {len(first)} there and {len(other)} here {shared} are the same"
 
 
-def _digests(images: ImageSet) -> Counter[tuple[bytes, int]]:
+def _digests(images: ImageSet) -> Counter[tuple[str, int]]:
     """Pixels and label of each image, counted."""
-    pixels = (blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in images.images)
-    return Counter(zip(pixels, images.labels.tolist(), strict=True))
+    return Counter(zip(pixel_digests(images), images.labels.tolist(), strict=True))
