@@ -70,6 +70,10 @@ class TransferOptions:
     """3 converts to RGB, 1 to grey."""
     classes: tuple[str, ...] = ()
     """Only these classes; default: those that all laboratories have."""
+    group: str | None = None
+    """A regular expression whose one capture group, found in the path, names the patient or slide, as
+    'patient([0-9]+)': of every folder; of an .npz file, an array of integers. No patient is then both learned from and
+    tested, and intervals are over patients."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
@@ -90,6 +94,7 @@ class TransferOptions:
             laboratories=self.laboratories,
             size=self.size,
             channels=self.channels,
+            group=self.group,
             skip_broken=self.skip_broken,
         )
 

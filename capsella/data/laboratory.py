@@ -90,7 +90,8 @@ def on_laboratory(data: DataOptions, place: str) -> DataOptions:
     fresh = {name: getattr(DataOptions, name) for name in _OF_ONE_SOURCE}
     if path.is_dir() or path.suffix == ".npz":
         kind = "folder" if path.is_dir() else "npz"
-        return replace(data, **{**fresh, "name": kind, "path": path, "duplicates": "keep"})
+        group = data.group if data.name == LABORATORIES else None
+        return replace(data, **{**fresh, "name": kind, "path": path, "duplicates": "keep", "group": group})
     known = [name for name in source_names() if name not in (*PAIRED, LABORATORIES, "folder", "npz")]
     if place not in known:
         hint = near_names(place, known, "`capsella data list` shows the sources")
@@ -111,14 +112,16 @@ def read_laboratory(
         place: as in `on_laboratory`.
         data: how images are read.
         value_range, cell_radius: as they were found when its images were read before; None finds them now.
-        group: which of its images are of one patient, as in `DataOptions`; that of `data` does not hold there.
+        group: which of its images are of one patient, as in `DataOptions`; that of `data` holds for laboratories alone.
 
     Raises:
         ValueError: a group where it cannot be.
         CapsellaError: the images are not there, or cannot be read.
     """
     options = on_laboratory(data, place)
-    options = replace(options, range=value_range or options.range, cell_radius=cell_radius, group=group)
+    options = replace(
+        options, range=value_range or options.range, cell_radius=cell_radius, group=group or options.group
+    )
     read = ReadSource.of(options, whole=True)
     source = read.source
     everything = Parts(source.name, join(list(source.named().values())))

@@ -79,7 +79,7 @@ class DataOptions:
     group: str | None = None
     """Images of one group stay on one side of every split. For `folder`: a regular expression whose one capture group,
     found in the relative path, names the patient or slide; for `npz`: the name of an array of integers; for toys and
-    smallNORB: `instance`."""
+    smallNORB: `instance`; for `laboratories`: that of each folder or .npz file among them."""
 
     camera: Literal["left", "right", "both"] = "left"
     """Which images of smallNORB's stereo pairs; both become two channels."""
@@ -164,7 +164,7 @@ class DataOptions:
         self._check_belongs("path", ("folder", "npz"), self.path)
         self._check_belongs("cells", STAINED, repr(self.cells))
         self._check_belongs("range", ("folder", "npz"), self.range)
-        self._check_belongs("group", ("folder", "npz", *VIEWED), self.group)
+        self._check_belongs("group", ("folder", "npz", LABORATORIES, *VIEWED), self.group)
         self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))
         self._check_belongs("camera", STEREO, repr(self.camera))
         self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))

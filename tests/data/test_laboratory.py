@@ -161,6 +161,21 @@ class TestSeveralInOneTraining:
         assert len(other_has.unique()) == len(other_has)
         assert not set(one_has.tolist()) & set(other_has.tolist())
 
+    def test_patients_of_file_names_stay_on_one_side(self, places, tmp_path):
+        for lab in ("one", "two"):
+            for name in ("blast", "mono"):
+                (tmp_path / lab / name).mkdir(parents=True)
+                for k in range(8):
+                    image = picture(np.random.default_rng([k, len(name), len(lab) + (lab == "two")]))
+                    Image.fromarray(image).save(tmp_path / lab / name / f"{name[0]}{k // 2}_{k}.png")
+        two = tuple(str(tmp_path / lab) for lab in ("one", "two"))
+        asked = DataOptions(name="laboratories", laboratories=two, size=SIZE, channels=1, group="([bm][0-9])_")
+        patients = [
+            {(int(lab), Path(file).name[:2]) for lab, file in zip(one.metadata["laboratory"], one.files, strict=True)}
+            for one in load_data(asked).named().values()
+        ]
+        assert sum(map(len, patients)) == len(set.union(*patients)) == 16
+
     def test_images_that_both_have_are_told(self, places, tmp_path):
         for name in ("blast", "mono"):
             (tmp_path / "b" / name).mkdir(parents=True)
