@@ -181,3 +181,15 @@ class TestFilesThatCame:
         answer = cli("evaluate", run, "--data", elsewhere, "--skip-broken")
         assert answer.code == 0, answer.err
         assert "y.png" in answer.out + answer.err
+
+    @pytest.mark.parametrize("command", ["robustness", "attack"])
+    def test_runs_from_before_and_after_are_not_compared(self, cli, run, images, tmp_path, command):
+        """Their options are the same, and their test images are not."""
+        for k in range(12, 24):
+            for number, kind in enumerate(("a", "b")):
+                Image.new("L", (17, 17), 100 * number + 5 * k - 57).save(images / kind / f"{k}.png")
+        later = tmp_path / "later"
+        assert cli("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, "--out", later).code == 0
+        answer = cli(command, run, later)
+        assert answer.code == 1
+        assert "its test images must be those of run, but of" in answer.err
