@@ -58,7 +58,7 @@ class Bench:
 class BenchTraining:
     """With --training: time batches forward, and forward with backward, in turn.
 
-    Images are random. A run has its own size, channels and classes, and its decoder, if it has one.
+    Images are random. A run has its own size, channels and classes.
     """
 
     networks: Networks

@@ -9,7 +9,7 @@ from capsella.compare import ComparisonOptions, Plan, compare, make_plan
 from capsella.compare.folds import compare_folds, first_plan
 from capsella.compare.folds_report import write_folds
 from capsella.compare.report import as_text
-from capsella.data import too_few
+from capsella.data import warn_of_few
 from capsella.errors import counted
 from capsella.grid import duration
 from capsella.ray_cluster import Place, joined
@@ -52,8 +52,7 @@ def _print_plan(plan: Plan) -> None:
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
-    for sentence in too_few(splits):
-        show(Text(f"WARNING: {sentence}", style="bold red"))
+    warn_of_few(splits)
     table = Table("network", "kind")
     for head in ("parameters", "learning rates", "one run"):
         table.add_column(head, justify="right")

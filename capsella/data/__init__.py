@@ -21,7 +21,7 @@ from capsella.data.load import load_data
 from capsella.data.options import DataOptions
 from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap
 from capsella.data.reading import read_image
-from capsella.data.show import ClassCounts, contact_sheet, describe, few_groups, too_few
+from capsella.data.show import ClassCounts, contact_sheet, describe, few_groups, too_few, warn_of_few
 from capsella.data.split.make import load_split, save_split
 from capsella.data.split.sets import LabelledImages, Splits, single_images
 from capsella.data.split.table import SplitTable, read_split_file

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
-from capsella.errors import at_least, counted
+from capsella.errors import at_least, counted, warn_once
 
 LEAST_TRAIN, LEAST_TEST = 10, 5
 """Images of a class, below which `too_few` names it."""
@@ -55,7 +55,7 @@ def too_few(splits: Splits) -> list[str]:
     counts = describe(splits)
     groups = splits.test.metadata.get("group") if isinstance(splits.test, ImageSet) else None
     few = few_groups(None if groups is None else groups.numpy())
-    sentences = [f"{sentence}; with --folds every group is tested" for sentence in few]
+    sentences = [f"{sentence} (--folds tests every group)" for sentence in few]
     for split, name, least, why in (
         ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
         ("test", "test", LEAST_TEST, "too few to say how well a class is found"),
@@ -74,6 +74,12 @@ def too_few(splits: Splits) -> list[str]:
             "balanced accuracy; the recipes images-… balance such classes (--balance auto)"
         )
     return sentences
+
+
+def warn_of_few(splits: Splits) -> None:
+    """What `too_few` finds, as warnings, each once in a process: many runs are trained on the same images."""
+    for sentence in too_few(splits):
+        warn_once(f"{splits.name}: {sentence}", f"{splits.name}: {sentence}")
 
 
 def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from capsella.data import (
     DataOptions,
@@ -17,7 +16,7 @@ from capsella.data import (
     load_data,
     read_split_file,
     save_split,
-    too_few,
+    warn_of_few,
 )
 from capsella.data.listing import no_folder
 from capsella.data.split.table import UNUSED, Row
@@ -47,8 +46,8 @@ def say_of_images(splits: Splits, own: bool, console: Console) -> None:
     """What must be known of the images before a training: notes, the broken ones, and of one's own, what is too few."""
     for note in splits.notes:
         console.print(note, markup=False, soft_wrap=True)
-    for sentence in too_few(splits) if own else ():
-        console.print(Text(f"WARNING: {sentence}", style="bold red"), soft_wrap=True)
+    if own:
+        warn_of_few(splits)
     if splits.broken:
         heading = f"left out {counted(len(splits.broken), 'broken image')}:"
         console.print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
