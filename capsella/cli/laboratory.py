@@ -51,7 +51,8 @@ def laboratory_images(
     if run.adapted is not None:
         images = without(images, run.adapted["not_to_test"])
         if used := len(found.images) - len(images):
-            lines.append(f"left out {counted(used, 'image')} that the run was adapted with, copies of them, or of their groups")
+            what = counted(used, "image")
+            lines.append(f"left out {what} that the run was adapted with, or copies of them, or of their groups")
         if not len(images):
             raise CapsellaError(f"{place}: the run was adapted with all of these images")
     if isinstance(per_class, int):
