@@ -11,7 +11,7 @@ from capsella.errors import counted
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
 from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
-from capsella.grid import Clock, Task, finish_run, finished_first, trained_run
+from capsella.grid import Clock, Task, check_finished, finish_run, finished_first, trained_run
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
 
 
@@ -54,8 +54,15 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
 
 
 def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> list[tuple[Evaluation, Splits]]:
-    """Train and test each, those first that are trained already; nothing where another process tests."""
+    """Train and test each, those first that are trained already; nothing where another process tests.
+
+    Raises:
+        CapsellaError: some are to be trained, and files came to the images of those that are, or went.
+    """
     RunFolder(folder).check_unused()
+    trained = [task for task in tasks if RunFolder(task.folder).is_trained]
+    if len(trained) < len(tasks):
+        check_finished(trained)
     runs = finished_first(tasks, lambda files: files.is_trained, console, Clock())
     finished = {task.what: finish(load_run(task.folder), console) for task, _ in runs}
     return [one for task in tasks if (one := finished[task.what]) is not None]

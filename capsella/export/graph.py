@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from capsella.errors import warn_once
 from capsella.models import ImageClassifier
+from capsella.models.confidence.files import is_of
 from capsella.models.confidence.fitted import LEAST, MOST
 from capsella.models.inference import without_decoder
 from capsella.routing import Routing
@@ -101,7 +103,11 @@ def _deep_values(model: ImageClassifier) -> str:
 
 def _calibration(model: ImageClassifier) -> dict[str, Any]:
     """How to make probabilities of activations a, where the network is calibrated."""
-    if (confidence := model.confidence) is None:
+    confidence = model.confidence
+    if confidence is None:
+        return {}
+    if not is_of(model, confidence):
+        warn_once("export", "the weights have changed since probabilities were calibrated: exported without them")
         return {}
     logits = {"log": "ln max(a, LEAST)", "logit": "ln max(a, LEAST) - ln(1 - min(a, MOST))"}[confidence.logits]
     return {

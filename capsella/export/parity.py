@@ -137,18 +137,20 @@ def _answers(
             if drawn is not None and output.reconstruction is not None:
                 alike = ours[-1].argmax(1) == theirs[-1].argmax(1)  # else another capsule is drawn
                 if alike.any():
-                    most = float((drawn(part) - output.reconstruction.float().cpu())[alike].abs().max())
+                    pictures, expected = drawn(part), output.reconstruction.float().cpu()
+                    _check_answer(pictures, expected, "pictures")
+                    most = float((pictures - expected)[alike].abs().max())
                     apart = most if apart is None else max(apart, most)
     return (torch.cat(ours), torch.cat(theirs)), apart
 
 
-def _check_answer(answer: Tensor, expected: Tensor) -> None:
+def _check_answer(answer: Tensor, expected: Tensor, what: str = "activations") -> None:
     if answer.shape != expected.shape:
         raise CapsellaError(
-            f"the exported network answers activations of shape {tuple(answer.shape)}, not {tuple(expected.shape)}"
+            f"the exported network answers {what} of shape {tuple(answer.shape)}, not {tuple(expected.shape)}"
         )
     if not answer.isfinite().all():
-        raise CapsellaError("the exported network answers NaN or infinity")
+        raise CapsellaError(f"the exported network answers NaN or infinity ({what})")
 
 
 def check_parity(parity: Parity) -> None:

@@ -9,6 +9,7 @@ from capsella.grid.grid import (
     Searched,
     Validated,
     at_rate,
+    check_finished,
     check_seeds,
     check_sources,
     finished_first,

@@ -107,7 +107,12 @@ def train_to(recipe: Recipe, folder: Path, epochs: int, images: Images, machine:
 
 
 def _go_on(recipe: Recipe, files: RunFolder, epochs: int, splits: Splits, machine: Machine, name: str) -> int:
-    """Train up to an epoch; returns that of the checkpoint it went on from."""
+    """Train up to an epoch; returns that of the checkpoint it went on from.
+
+    Raises:
+        CapsellaError: the folder holds a run of another recipe, as of another study.
+    """
+    files.check_recipe(recipe)
     quiet = Console(quiet=True)
     if files.checkpoint.exists():
         before = read_progress(files.checkpoint).epoch

@@ -46,7 +46,7 @@ def say_of_images(splits: Splits, own: bool, console: Console) -> None:
     """What must be known of the images before a training: notes, the broken ones, and of one's own, what is too few."""
     for note in splits.notes:
         console.print(note, markup=False, soft_wrap=True)
-    if own:
+    if own and not console.quiet:  # a search, which may not so much as count the test images, is quiet
         warn_of_few(splits)
     if splits.broken:
         heading = f"left out {counted(len(splits.broken), 'broken image')}:"

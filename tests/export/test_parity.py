@@ -87,6 +87,21 @@ def test_single_images_and_batches_are_both_tried(batch_size, expected):
     assert compare(MODEL, shifted(0), IMAGES.subset([0]), Tolerance(0.0, 0.0)).holds
 
 
+def test_broken_pictures_of_a_later_batch_are_errors():
+    class Drawing(Darkness):
+        def forward(self, images, labels=None):
+            return super().forward(images)._replace(reconstruction=images)
+
+    with pytest.raises(CapsellaError, match=r"answers NaN or infinity \(pictures\)"):
+        compare(
+            Drawing(),
+            shifted(0.0),
+            IMAGES,
+            Tolerance(1.0, 100.0),
+            drawn=lambda part: part if len(part) == 1 else part * float("nan"),
+        )
+
+
 def test_broken_answers_are_errors():
     with pytest.raises(CapsellaError, match="answers NaN or infinity"):
         compare(MODEL, shifted(float("nan")), IMAGES, Tolerance(1.0, 100.0))

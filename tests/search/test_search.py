@@ -242,6 +242,28 @@ def test_too_little_memory_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
     assert [record.state for record in records if record.job.candidate != BASE] == ["lost"] * ATTEMPTS
 
 
+def test_a_candidate_of_another_study_is_not_gone_on_with(tmp_path, monkeypatch):
+    """Its folder is there, but the study that trained it is not, as where study.db was deleted."""
+    first, trained = opened(tmp_path), []
+    train_to = worker.train_to
+
+    def two(*arguments):
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        trained.append(train_to(*arguments))
+        return trained[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "train_to", two)
+        with pytest.raises(KeyboardInterrupt):
+            work(first)
+    (tmp_path / "study.db").unlink()
+    other = dataclasses.replace(RECIPE, seed=7, batch_size=10)
+    again = open_search(other, "tiny", dataclasses.replace(OPTIONS, out=tmp_path), SPACE, images=Images(read))
+    with pytest.raises(CapsellaError, match="holds a run of another recipe; choose another folder, or move that one"):
+        work(again)
+
+
 def test_other_images_are_not_mixed_in(tmp_path):
     opened(tmp_path)
     few = dataclasses.replace(OPTIONS, out=tmp_path)

@@ -30,12 +30,16 @@ def weights_of(model: nn.Module, fitted: Confidence | Novelty | None, path: Path
     Warns where the weights have changed since.
     """
     if fitted is not None:
-        weights = weights_digest(model)
-        if fitted.weights in (None, weights):
-            return weights
+        if is_of(model, fitted):
+            return weights_digest(model)
         warn_once(str(path), f"the weights have changed since it was fitted: saved without {path.name}")
     path.unlink(missing_ok=True)
     return None
+
+
+def is_of(model: nn.Module, fitted: Confidence | Novelty) -> bool:
+    """Whether a model has the weights that something was fitted for; true where that is not known."""
+    return fitted.weights in (None, weights_digest(model))
 
 
 def read_confidence(model: nn.Module, folder: Path) -> Confidence | None:
