@@ -10,7 +10,8 @@ from jaxtyping import Bool
 
 from capsella.bench import Latency, network_latencies
 from capsella.compare.trained import Trained
-from capsella.data import ImageSet, evenly
+from capsella.data import ImageSet, Splits, evenly, read_split_file
+from capsella.errors import CapsellaError, counted
 from capsella.evaluation import (
     Changed,
     Evaluation,
@@ -22,7 +23,7 @@ from capsella.evaluation import (
 )
 from capsella.files import write_csv
 from capsella.models import ImageClassifier
-from capsella.training import load_run
+from capsella.training import RunFolder, load_run
 
 MOST_CHANGED = 300
 """Test images that are changed for the robustness, evenly spread: every run classifies each some 18 times."""
@@ -122,6 +123,32 @@ class Measured:
 def hits(evaluations: dict[int, Evaluation]) -> Bool[np.ndarray, "seeds images"]:
     """A row a seed, a column an image: whether it is right."""
     return np.stack([one.correct.numpy() for one in evaluations.values()])
+
+
+def check_unseen(networks: Sequence[Trained], splits: Splits) -> None:
+    """No network learned from an image that it is to be tested on, as after a comparison with another split.
+
+    Raises:
+        CapsellaError: one did; names its run.
+    """
+    for one in networks:
+        for run in one.by_seed.values():
+            RunFolder(run.folder).check_images(splits)
+        for run in (run for runs in one.by_share.values() for run in runs.values()):
+            _check_share(RunFolder(run.folder), splits)
+
+
+def _check_share(files: RunFolder, splits: Splits) -> None:
+    """The same of a run that was trained on a share of the images."""
+    if not files.split.exists() or not isinstance(splits.test, ImageSet) or splits.test.files is None:
+        return
+    rows = read_split_file(files.split).rows
+    learned = [file for file in splits.test.files if file in rows and rows[file].split in ("train", "validation")]
+    if learned:
+        raise CapsellaError(
+            f"{files.path} learned from {counted(len(learned), 'image')} of the test, as {learned[0]}; compare in "
+            "another folder"
+        )
 
 
 def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: ImageSet) -> list[Measured]:

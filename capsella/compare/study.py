@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.compare.measure import Measured, hits, measure, shipped_robustness, write_predictions
+from capsella.compare.measure import Measured, check_unseen, hits, measure, shipped_robustness, write_predictions
 from capsella.compare.plan import Plan, begin
 from capsella.compare.report import Findings, protocol, write_comparison
 from capsella.compare.sides import Side, Yardstick
@@ -37,6 +37,7 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     networks, champions = train_all(plan, console)
     console.print("testing: accuracy, changed images, latency", markup=False)
     images = single_images(plan.splits.test, "comparisons")
+    check_unseen(networks, plan.splits)
     best = [champions["capsules"], champions["CNN"]]
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])

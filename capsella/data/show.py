@@ -1,5 +1,6 @@
 """What a set holds, as numbers and as a picture."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,12 +40,22 @@ def describe(splits: Splits) -> list[ClassCounts]:
     return [ClassCounts(name, *(count[name] for count in counts)) for name in splits.classes]
 
 
-def few_groups(groups: Int[np.ndarray, " images"] | None) -> list[str]:
-    """In a sentence, where images to be tested are of fewer than `LEAST_GROUPS` groups, and these are known."""
-    number = LEAST_GROUPS if groups is None else len(np.unique(groups))
-    if number >= LEAST_GROUPS:
+def few_groups(
+    groups: Int[np.ndarray, " images"] | None, labels: Int[np.ndarray, " images"], classes: Sequence[str]
+) -> list[str]:
+    """In a sentence, where images to be tested, or those of a class, are of fewer than `LEAST_GROUPS` known groups."""
+    if groups is None:
         return []
-    return [f"the test images are of {counted(number, 'group')}: they say little of others, whatever the interval"]
+    number = len(np.unique(groups))
+    if number < LEAST_GROUPS:
+        return [f"the test images are of {counted(number, 'group')}: they say little of others, whatever the interval"]
+    each = {name: len(np.unique(groups[labels == label])) for label, name in enumerate(classes)}
+    few = [f"{name} ({count})" for name, count in each.items() if 0 < count < LEAST_GROUPS]
+    if not few:
+        return []
+    rest = f" and {len(few) - _MOST_NAMED} more classes" if len(few) > _MOST_NAMED else ""
+    named = f"{', '.join(few[:_MOST_NAMED])}{rest}"
+    return [f"test images of fewer than {LEAST_GROUPS} groups, too few to speak for others: {named}"]
 
 
 def too_few(splits: Splits) -> list[str]:
@@ -53,9 +64,10 @@ def too_few(splits: Splits) -> list[str]:
     Nothing of it keeps one from training; the numbers of such classes say little.
     """
     counts = describe(splits)
-    groups = splits.test.metadata.get("group") if isinstance(splits.test, ImageSet) else None
-    few = few_groups(None if groups is None else groups.numpy())
-    sentences = [f"{sentence} (--folds tests every group)" for sentence in few]
+    sentences = []
+    if isinstance(splits.test, ImageSet) and "group" in splits.test.metadata:
+        few = few_groups(splits.test.metadata["group"].numpy(), splits.test.labels.numpy(), splits.test.classes)
+        sentences = [f"{sentence} (--folds tests every group)" for sentence in few]
     for split, name, least, why in (
         ("train", "training", LEAST_TRAIN, "too few to learn a class from"),
         ("test", "test", LEAST_TEST, "too few to say how well a class is found"),

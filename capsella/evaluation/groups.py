@@ -29,13 +29,22 @@ def deviations(
     return added
 
 
-def over_groups(added: Float[np.ndarray, " images"], groups: Groups | None, images: Part) -> Part:
+def over_groups(
+    added: Float[np.ndarray, " images"],
+    groups: Groups | None,
+    images: Part,
+    labels: Int[np.ndarray, " images"] | None = None,
+) -> Part:
     """What the choice of groups adds to the variance of a mean, or of single images where that is more.
+
+    A mean over classes rests on the groups that each class has: where a patient has one diagnosis, on few patients of
+    the rare one. Its variance is the larger, and its degrees the smaller, of all groups together and of each class's.
 
     Args:
         added: by each image, as `deviations` has it.
         groups: None where every image stands for itself. A single group says nothing of others, so it is as none.
         images: what the choice of images would add if all were independent.
+        labels: of a mean over classes, as for `deviations`.
 
     Raises:
         ValueError: not a group for each image.
@@ -48,8 +57,37 @@ def over_groups(added: Float[np.ndarray, " images"], groups: Groups | None, imag
     count = len(sums)
     if count < 2:
         return images
-    variance = count / (count - 1) * float((sums**2).sum())
-    return (variance, count) if variance > images[0] else images
+    together: Part = (count / (count - 1) * float((sums**2).sum()), count)
+    parts = [together] if labels is None else [together, _by_class(added, groups, labels)]
+    variance, number = max(part[0] for part in parts), min(part[1] for part in parts)
+    return (variance, number) if variance > images[0] else images
+
+
+def _by_class(added: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"]) -> Part:
+    """What groups add to the variance of a mean over classes, where each class has its own number of them.
+
+    A group's sum is smaller by what it moved its class's mean itself: by √(1 − n_gc / n_c). Degrees by Satterthwaite.
+    In a class of one group, each image stands for itself.
+    """
+    group = np.unique(groups, return_inverse=True)[1]
+    sums, alone = np.zeros(group.max() + 1), 0.0
+    variances, degrees = [], []
+    for label in np.unique(labels):
+        own, number = added[labels == label], int((labels == label).sum())
+        shares = np.bincount(group[labels == label], minlength=len(sums)) / number
+        several = int((shares > 0).sum())
+        if several > 1:
+            moved = np.bincount(group[labels == label], weights=own, minlength=len(sums)) / np.sqrt(1 - shares)
+            sums += moved
+            variances.append(float((moved**2).sum()))
+            degrees.append(several - 1)
+        else:
+            variances.append(number / max(number - 1, 1) * float((own**2).sum()))
+            degrees.append(max(number - 1, 1))
+            alone += variances[-1]
+    weighed = sum(one**2 / number for one, number in zip(variances, degrees, strict=True))
+    count = sum(variances) ** 2 / weighed + 1 if weighed else float("inf")
+    return float((sums**2).sum()) + alone, min(count, len(sums))
 
 
 def worth(
@@ -71,7 +109,7 @@ def worth(
         return 1.0
     added = deviations(values.astype(float), labels)
     alone = float((added**2).sum())
-    variance, count = over_groups(added, groups, (alone, len(added)))
+    variance, count = over_groups(added, groups, (alone, len(added)), labels)
     if variance <= alone:
         return 1.0
     quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) / scipy.stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)

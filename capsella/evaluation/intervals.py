@@ -103,7 +103,7 @@ def balanced_interval(
     # The pseudo images widen the interval, but must not move it: a rare class would be half right by them alone.
     values = hits.mean(0)
     alone = _over_classes(values, labels, added=4, total=2, squares=2)
-    images = over_groups(deviations(values, labels), groups, alone)
+    images = over_groups(deviations(values, labels), groups, alone, labels)
     by_seed = _of_classes(hits, labels)
     return _interval(float(by_seed.mean()), float(by_seed.mean()), images, [_over_seeds(by_seed)])
 
@@ -125,7 +125,7 @@ def balanced_difference_interval(
     _check_labels(labels, first)
     values = first.mean(0) - second.mean(0)
     alone = _over_classes(values, labels, added=2, total=0, squares=1)
-    images = over_groups(deviations(values, labels), groups, alone)
+    images = over_groups(deviations(values, labels), groups, alone, labels)
     by_seed = [_of_classes(one, labels) for one in (first, second)]
     apart = float(by_seed[0].mean() - by_seed[1].mean())
     return _interval(apart, apart, images, [_over_seeds(one) for one in by_seed], least=-1.0)

@@ -15,6 +15,10 @@ from capsella.search.schedule import BASE, Record, Rules, finalists
 from capsella.search.space import Label
 
 
+FIRST_SEED = 0
+"""The seed that candidates are chosen by."""
+
+
 @dataclass(frozen=True)
 class Finalist:
     """A candidate that was trained to the end. by_seed: its errors on the validation images; costs: the other
@@ -141,11 +145,15 @@ class Outcome:
         if best is base:
             return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
         best, base = best.with_seeds(base.by_seed), base.with_seeds(best.by_seed)  # a seed may have been given up
-        gain = base.error - best.error
         numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
-        if len(best.errors) < 2 or len(base.errors) < 2:
-            where = "ahead of" if gain >= 0 else "behind"
-            return f"{best.name.capitalize()} is {where} the recipe with one seed, which may be luck: {numbers}."
+        # The first seed chose the finalists, so its error is too good: the others judge.
+        judges = set(best.by_seed) - {FIRST_SEED}
+        if len(judges) < 2:
+            where = "ahead of" if base.error >= best.error else "behind"
+            few = "one seed" if len(best.errors) < 2 else "the seed that chose it and one more"
+            return f"{best.name.capitalize()} is {where} the recipe with {few}, which may be luck: {numbers}."
+        best, base = best.with_seeds(judges), base.with_seeds(judges)
+        gain = base.error - best.error
         if abs(gain) <= half_interval(best.errors, base.errors):
             return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
         verb = "beats" if gain > 0 else "is worse than"

@@ -193,3 +193,23 @@ class TestFilesThatCame:
         answer = cli(command, run, later)
         assert answer.code == 1
         assert "its test images must be those of run, but of" in answer.err
+
+    @pytest.mark.parametrize("repeat", [("--folds", 2), ("--seeds", 2)])
+    def test_folds_and_seeds_of_changed_images_are_not_put_together(self, cli, images, tmp_path, monkeypatch, repeat):
+        words = ("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, *repeat, "--out", tmp_path / "many")
+        finish, ended = Trainer.run, []
+
+        def stop(self, *arguments):
+            if ended:
+                raise KeyboardInterrupt
+            ended.append(True)
+            return finish(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "run", stop)
+            assert cli(*words).code == 130
+        for k in range(12, 20):
+            Image.new("L", (17, 17), 5 * k + 3).save(images / "a" / f"{k}.png")
+        answer = cli(*words)
+        assert answer.code == 1
+        assert "own has changed since this training began" in answer.err

@@ -45,3 +45,10 @@ def test_few_groups_of_test_images_are_named(patients, is_named):
     said = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
     expected = "the test images are of 4 groups: they say little of others, whatever the interval (--folds"
     assert [sentence.startswith(expected) for sentence in said] == [True] * is_named
+
+
+def test_a_class_of_few_groups_is_named():
+    enough = splits((14, 10, 12), (5, 5, 5))
+    of = {"group": torch.tensor([0, 0, 1, 1, 2, *range(3, 13)])}
+    (said,) = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
+    assert said.startswith("test images of fewer than 5 groups, too few to speak for others: [red] (3) (--folds")

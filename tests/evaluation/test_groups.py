@@ -146,3 +146,18 @@ def test_a_reader_is_told():
     ]
     assert "Other 30 groups of images would give another number" in about_result(evaluation(hits[0], groups))[0]
     assert "Another set of as many images" in about_result(evaluation(hits[0], None))[0]
+
+
+@pytest.mark.parametrize("patients", [(3, 20), (4, 40), (20, 20)])
+def test_a_mean_over_classes_is_as_sure_as_the_few_patients_of_a_class_make_it(patients):
+    """Each patient has one class. Patients of all classes counted together would make too narrow an interval."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [count * EACH for count in patients])
+    groups = np.repeat(np.arange(sum(patients)), EACH)
+    truth = np.clip(generator.normal(0.7, 0.2, 1_000_000), 0, 1).mean()
+    held = 0
+    for _ in range(400):
+        hits = generator.random((1, len(labels))) < np.clip(generator.normal(0.7, 0.2, sum(patients)), 0, 1)[groups]
+        interval = balanced_interval(hits, labels, groups)
+        held += interval.low <= truth <= interval.high
+    assert held / 400 > 0.89

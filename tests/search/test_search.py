@@ -350,7 +350,9 @@ def test_whether_the_front_beats_the_recipe_is_said(other, text):
     ("errors", "text"),
     [
         ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe on these validation images: "),
-        ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 2.27 is half the interval
+        ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 3.04 is half the interval
+        ([(9.0, 6.0, 5.0), (1.0, 6.1, 5.1)], "Candidate 1 is not told apart"),  # the first seed chose it
+        ([(6.0, 6.1), (4.0, 4.1)], "Candidate 1 is ahead of the recipe with the seed that chose it and one more"),
         ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 is not told apart"),  # seeds that agree show no spread
     ],
 )

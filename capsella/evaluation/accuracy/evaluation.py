@@ -204,7 +204,8 @@ class Evaluation:
             warnings.append(f"never found: {', '.join(lost[:MOST_NAMED])}{rest}")
         if self.majority is not None and not self.majority.is_beaten:
             warnings.append(str(self.majority))
-        return [*warnings, *few_groups(self.groups)]
+        groups = self.groups if self.labels.ndim == 1 else None
+        return [*warnings, *few_groups(groups, self.labels.numpy(), self.classes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, ready for JSON; a share that would be 0/0 is null and named in `notes`."""
