@@ -14,7 +14,6 @@ from capsella.search.front import front, is_better
 from capsella.search.schedule import BASE, Record, Rules, finalists
 from capsella.search.space import Label
 
-
 FIRST_SEED = 0
 """The seed that candidates are chosen by."""
 

@@ -136,6 +136,15 @@ class TestDone:
         assert len(runs) == 8  # two networks, two seeds, all and half of the images
         assert not list((done / "runs").glob("*/test.json"))
 
+    def test_no_run_is_tested_on_what_it_learned_from(self, done, images, tmp_path, wrong):
+        """Without its plan a comparison may be asked for with another split, and its runs are there."""
+        shutil.copytree(done, tmp_path / "kept")
+        (done / "plan.json").unlink()
+        said = wrong(images, *FLAGS, "--test", "0.4", "--sizes", "1", "--out", done)
+        shutil.rmtree(done)
+        shutil.copytree(tmp_path / "kept", done)
+        assert "colours has changed since this training began" in said
+
     def test_half_of_the_images_is_half_of_each_class(self, done, images):
         whole, half = (read_split_file(done / name).rows for name in ("split.csv", "split-0.5.csv"))
         for split in ("validation", "test"):
