@@ -16,6 +16,7 @@ class Side:
     hits: which test images each seed has right. shipped: the row of the seed that would be shipped. latency: the 50th
     and 95th percentile of the milliseconds an image takes. changed: what it makes of changed test images, where that
     was measured. smaller: the largest share of the training images below 1, and the hits of training on it.
+    smaller_seeds: the rows of `hits` whose seeds did not diverge on it.
     """
 
     network: str
@@ -24,7 +25,8 @@ class Side:
     latency: tuple[float, float]
     parameters: int
     changed: Changed | None = None
-    smaller: tuple[float, Bool[np.ndarray, "seeds images"]] | None = None
+    smaller: tuple[float, Bool[np.ndarray, "some_seeds images"]] | None = None
+    smaller_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,6 +99,7 @@ def _measured(measured: list[Measured], trained: Trained) -> Measured:
 
 def _side(one: Measured) -> Side:
     share = max((share for share, runs in one.by_share.items() if runs), default=None)
+    on_share = {} if share is None else one.by_share[share]
     return Side(
         network=one.name,
         hits=one.hits,
@@ -106,5 +107,6 @@ def _side(one: Measured) -> Side:
         latency=(one.latency.p50, one.latency.p95),
         parameters=one.trained.candidate.parameters,
         changed=one.changed,
-        smaller=None if share is None else (share, hits(one.by_share[share])),
+        smaller=None if share is None else (share, hits(on_share)),
+        smaller_seeds=tuple(row for row, seed in enumerate(one.evaluations) if seed in on_share),
     )

@@ -274,9 +274,11 @@ def _next(
 
 def _slope(one: Side, share: float, hits: Bool[np.ndarray, "seeds images"], by: Yardstick) -> str:
     """What the last step of the data-size curve brought."""
-    gain = difference_interval(one.hits, hits, by.groups)
+    rows = list(one.smaller_seeds) or range(len(one.hits))
+    gain = difference_interval(one.hits[rows], hits, by.groups)
     low, high = points(gain.low), points(gain.high)
     step = f"{one.network}: from {100 * share:g} % of the training images to all, {points(gain.estimate)} points"
+    step += "" if len(rows) == len(one.hits) else f" over {len(rows)} of {len(one.hits)} seeds (the others diverged)"
     if gain.low > 0:
         return f"{step} ({low} to {high}): it still learns from more images; collect more."
     if gain.high < 0:

@@ -2,15 +2,18 @@
 
 import fnmatch
 import inspect
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError, require, unknown_name
+from capsella.errors import CapsellaError, at_least, require, unknown_name
 from capsella.models.confidence.files import read_confidence, write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.novelty.files import read_novelty, write_novelty
@@ -161,9 +164,11 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
     defaults = {key: parameter.default for key, parameter in inspect.signature(function).parameters.items()}
     if unknown := sorted(set(options) - set(defaults)):
         raise unknown_name(f"option of model {name!r}", unknown[0], defaults)
-    chosen = {**defaults, **options}
+    plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
+    chosen = {**defaults, **plain}
     chosen["image_size"] = _image_size(chosen["image_size"])
     chosen["classes"] = _class_names(chosen["classes"])
+    at_least(1, channels=chosen.get("channels"))
     if isinstance(chosen.get("routing"), dict):
         chosen["routing"] = routing_from_dict(chosen["routing"])
     if "routing" in chosen:
@@ -199,21 +204,40 @@ def model_function(name: str) -> ModelFunction:
 
 
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    if int(height) * int(width) > MOST_PIXELS:
+    sides = (size, size) if isinstance(size, str) or not isinstance(size, Sequence) else tuple(size)
+    whole = [number for side in sides if (number := _whole(side)) is not None and number >= 1]
+    rule = "be a whole number of pixels above 0, or two: (height, width)"
+    require(len(sides) == len(whole) == 2, rule, image_size=size)
+    height, width = whole
+    if height * width > MOST_PIXELS:
         raise ValueError(f"image_size: must be at most {MOST_PIXELS:,} pixels, got {height}×{width}")
-    return int(height), int(width)
+    return height, width
 
 
 def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
-    if isinstance(classes, int) and classes > MOST_CLASSES:
-        raise ValueError(f"classes: must be at most {MOST_CLASSES:,}, got {classes:,}")
-    names = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else tuple(classes)
+    number = _whole(classes)
+    named = isinstance(classes, Iterable) and not isinstance(classes, str)
+    require(number is not None or named, "be a number or names", classes=classes)
+    if number is not None and number > MOST_CLASSES:
+        raise ValueError(f"classes: must be at most {MOST_CLASSES:,}, got {number:,}")
+    names = tuple(str(k) for k in range(number)) if number is not None else tuple(cast(Sequence[str], classes))
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise ValueError(f"classes: must be a number or names, got {wrong[0]!r} among them")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"classes: must have each name once, got {twice[0]!r} twice")
     if len(names) < 2:
         raise ValueError(f"classes: must be at least 2, got {len(names)}")
     return names
+
+
+def _whole(number: object) -> int | None:
+    """A whole number, also of NumPy or as a tensor; None of anything else."""
+    if isinstance(number, bool | str):
+        return None
+    try:
+        return operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -26,6 +26,8 @@ MOST_POSE_ELEMENTS = 256
 def choose_backend(backend: str, available: Collection[str], *, auto: str) -> str:
     """The backend to run: `auto`'s documented choice, or exactly the one asked for.
 
+    While `record()` is open the eager backend stands in for the reference, whose loops keep no traces.
+
     Raises:
         ValueError: `backend` is not one of `available`.
     """
@@ -33,7 +35,7 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
         return auto
     if backend not in available:
         raise ValueError(f"backend: must be 'auto' or one of {sorted(available)} for this routing, got {backend!r}")
-    return backend
+    return "eager" if backend == "reference" and is_recording() else backend
 
 
 def choose_conv_backend(
@@ -41,7 +43,7 @@ def choose_conv_backend(
 ) -> Backend:
     """As `choose_backend`, for a capsule convolution, whose fused backends hold no votes.
 
-    While `record()` is open the eager backend stands in for fused ones: couplings exist in it alone. Where "auto" has
+    While `record()` is open the eager backend stands in for all others: couplings exist in it alone. Where "auto" has
     to take eager on a CPU, it says so, once for each reason.
 
     Args:

@@ -297,6 +297,15 @@ def test_the_slope_of_the_data_size_curve(before, says):
     assert "net: from" not in text
 
 
+def test_the_slope_is_over_the_seeds_that_both_have():
+    """The second seed diverged on half of the images: the first is compared with itself, and is the same."""
+    capsules = side("caps", right(150, 190, 150), smaller=(0.5, right(150, 150)), smaller_seeds=(0, 2))
+    text = judge(capsules, side("net", right(150, 150, 150)), 50).sentences["what to do next"]
+    assert text.startswith(
+        "caps: from 50 % of the training images to all, +0.0 points over 2 of 3 seeds (the others diverged)"
+    )
+
+
 def test_errors():
     one = side("caps", right(150))
     with pytest.raises(ValueError, match=r"^limit: must be above 0 milliseconds, got 0$"):

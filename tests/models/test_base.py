@@ -1,4 +1,9 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 
 from capsella.models import create_model, list_models
 from capsella.models.shapes import grid_after
@@ -36,6 +41,32 @@ def test_class_names() -> None:
     assert create_model("sabour2017_cnn", image_size=4, classes=["cat", "dog"]).classes == ("cat", "dog")
     with pytest.raises(ValueError, match="classes: must be at least 2, got 1"):
         create_model("sabour2017_cnn", classes=("only",))
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"image_size": "32"}, r"image_size: must be a whole number of pixels above 0, or two: .* got '32'"),
+        ({"image_size": (28.9, 28)}, r"image_size: must be a whole number .* got \(28\.9, 28\)"),
+        ({"image_size": True}, "image_size: must be a whole number .* got True"),
+        ({"image_size": 0}, "image_size: must be a whole number of pixels above 0, .* got 0"),
+        ({"classes": "cat"}, "classes: must be a number or names, got 'cat'"),
+        ({"classes": ("a", "b", "a")}, "classes: must have each name once, got 'a' twice"),
+        ({"channels": 0}, "channels: must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_meant(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        create_model("sabour2017_cnn", **options)
+
+
+def test_whole_numbers_of_numpy_and_pytorch(tmp_path: Path) -> None:
+    model = create_model(
+        "hahn2019_convnet", image_size=np.int64(32), classes=torch.tensor([0, 3]).max() + 1, width=np.int64(8)
+    )
+    assert (model.image_size, model.classes, model.options["width"]) == ((32, 32), ("0", "1", "2", "3"), 8)
+    model.save_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(

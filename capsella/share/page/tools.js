@@ -28,6 +28,7 @@ export function makeTools(run, dials, change, { drawn, settled }) {
   const tell = (text) => (said.textContent = text);
   const button = (text, act) => h("button", { type: "button", onclick: act }, text);
   let playing = null;
+  let back = null; // puts the dial that plays where it was
   let view = null;
   let lastTurned = null; // a dial, by its number
   const play = button("Play the strongest dial", () => (playing === null ? start() : stop()));
@@ -39,12 +40,19 @@ export function makeTools(run, dials, change, { drawn, settled }) {
 
   function start() {
     const dial = dials.strongest();
+    const before = view.offsets[dial] ?? 0;
     const began = performance.now();
+    back = () => change({ offsets: { [dial]: before } });
     const frame = (now) => {
       const part = Math.min(1, Math.max(0, now - began) / (1000 * PLAY_SECONDS));
-      change({ offsets: { [dial]: part < 1 ? sweepAt(part) * run.dials.most : 0 } });
-      playing = part < 1 ? requestAnimationFrame(frame) : null;
-      play.textContent = playing === null ? "Play the strongest dial" : "Stop";
+      if (part === 1) {
+        stop();
+        back();
+        return;
+      }
+      playing = requestAnimationFrame(frame);
+      play.textContent = "Stop";
+      change({ offsets: { [dial]: sweepAt(part) * run.dials.most } });
     };
     playing = requestAnimationFrame(frame);
   }
@@ -58,7 +66,7 @@ export function makeTools(run, dials, change, { drawn, settled }) {
   function interrupt(target) {
     if (playing === null || play.contains(target)) return;
     stop();
-    change({ offsets: { [dials.strongest()]: 0 } });
+    back();
   }
   /** The dial that was turned last, or the strongest, through its whole range; then it is as before. */
   function sweep() {
@@ -77,8 +85,10 @@ export function makeTools(run, dials, change, { drawn, settled }) {
   }
   function show(next) {
     const changed = Object.keys(next.offsets).find((k) => next.offsets[k] !== (view?.offsets[k] ?? 0));
-    if (view?.target !== next.target || view?.image !== next.image) lastTurned = null;
-    else if (changed !== undefined) lastTurned = Number(changed);
+    if (view?.target !== next.target || view?.image !== next.image) {
+      lastTurned = null;
+      stop(); // the dials of another image are the reader's
+    } else if (changed !== undefined) lastTurned = Number(changed);
     view = next;
     reset.disabled = next.turnedDials === 0;
   }
