@@ -239,6 +239,30 @@ def test_the_strongest_dial_plays_once(tab):
     assert page.evaluate("seen.at(-1)") == 0
 
 
+def test_a_dial_that_was_turned_stands_there_again_after_it_was_played(tab):
+    page = tab(motion="reduce")
+    dial = page.locator(DIAL).first
+    dial.focus()
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+    turned = dial.get_attribute("aria-valuenow")
+    assert float(turned) > 0
+    page.get_by_role("button", name="Play the strongest dial").click()
+    until(page, f"Number(document.querySelector('{DIAL}').getAttribute('aria-valuenow')) < 0")
+    page.get_by_role("button", name="Play the strongest dial").wait_for()
+    assert dial.get_attribute("aria-valuenow") == turned
+
+
+def test_a_dial_that_plays_stops_where_another_image_is_chosen(tab):
+    page = tab(motion="reduce")
+    page.get_by_role("button", name="Play the strongest dial").click()
+    until(page, f"Number(document.querySelector('{DIAL}').getAttribute('aria-valuenow')) > 0.05")
+    page.locator(".strip button").nth(2).click()
+    page.wait_for_timeout(300)
+    assert {slider.get_attribute("aria-valuenow") for slider in page.locator(DIAL).all()} == {"0"}
+    assert page.get_by_role("button", name="Stop").count() == 0
+
+
 def test_no_dial_plays_where_no_motion_is_wished(tab):
     page = tab(motion="reduce")
     page.wait_for_timeout(1500)
