@@ -61,6 +61,8 @@ def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> lis
     """
     RunFolder(folder).check_unused()
     trained = [task for task in tasks if RunFolder(task.folder).is_trained]
+    for task in trained:
+        RunFolder(task.folder).check_recipe(task.recipe)
     if len(trained) < len(tasks):
         check_finished(trained)
     runs = finished_first(tasks, lambda files: files.is_trained, console, Clock())

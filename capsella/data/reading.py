@@ -214,8 +214,7 @@ def read_all(
             together will not fit in memory.
     """
     images = torch.empty(0)
-    shapes: list[torch.Size] = []
-    positions: list[int] = []
+    shapes: dict[int, torch.Size] = {}  # by position
     errors: list[CapsellaError] = []
     pool = ThreadPoolExecutor()
     try:
@@ -230,15 +229,14 @@ def read_all(
                 images = result.new_empty(len(readers), *result.shape)  # each is written to its place, and let go
             if result.shape == images.shape[1:]:
                 images[len(shapes)] = result
-            shapes.append(result.shape)
-            positions.append(position)
+            shapes[position] = result.shape
     finally:
         pool.shutdown(cancel_futures=True)
     if errors and not skip_broken:
         raise _all_together(errors)
     names = list(readers)
-    _check_shapes(shapes, [names[position] for position in positions])
-    return images[: len(shapes)], positions, errors
+    _check_shapes([*shapes.values()], [names[position] for position in shapes])
+    return images[: len(shapes)], [*shapes], errors
 
 
 def _attempt(reader: Callable[[], Tensor]) -> Tensor | CapsellaError:

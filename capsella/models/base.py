@@ -205,9 +205,8 @@ def model_function(name: str) -> ModelFunction:
 
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
     sides = (size, size) if isinstance(size, str) or not isinstance(size, Sequence) else tuple(size)
-    whole = [number for side in sides if (number := _whole(side)) is not None and number >= 1]
-    rule = "be a whole number of pixels above 0, or two: (height, width)"
-    require(len(sides) == len(whole) == 2, rule, image_size=size)
+    whole = [number for side in sides if (number := _whole(side)) is not None]
+    require(len(sides) == len(whole) == 2, "be a whole number of pixels, or two: (height, width)", image_size=size)
     height, width = whole
     if height * width > MOST_PIXELS:
         raise ValueError(f"image_size: must be at most {MOST_PIXELS:,} pixels, got {height}×{width}")
