@@ -1,4 +1,7 @@
-"""The norm of each layer's gradient: where in the network training acts."""
+"""What a step of training may end in, and the norm of each layer's gradient: where in the network training acts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -20,3 +23,21 @@ def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
         if parameter.grad is not None:
             norms.setdefault(name.rpartition(".")[0], []).append(torch.linalg.vector_norm(parameter.grad))
     return {layer: torch.linalg.vector_norm(torch.stack(parts)) for layer, parts in norms.items()}
+
+
+@contextmanager
+def explained_alone(images: int) -> Iterator[None]:
+    """Where a batch normalisation gets one number a channel, of a batch of one image, say what to do.
+
+    Raises:
+        CapsellaError: it does.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if images > 1 or "more than 1 value per channel" not in str(error):
+            raise
+        raise CapsellaError(
+            "batch_size: must not leave a single image over for the last batch, which a batch normalisation of this "
+            "network cannot take; give another --batch-size"
+        ) from error

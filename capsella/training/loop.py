@@ -24,7 +24,7 @@ from capsella.training.average import average_of
 from capsella.training.balance import class_weights, order_of, settle_balance
 from capsella.training.calibrate import calibrate_folder
 from capsella.training.checkpoint import EpochRow, Progress, load_checkpoint, read_progress, save_checkpoint
-from capsella.training.gradients import TrainingDivergedError, gradient_norms
+from capsella.training.gradients import TrainingDivergedError, explained_alone, gradient_norms
 from capsella.training.images import images_of, keep_split, say_of_images
 from capsella.training.logs import StepBar, epoch_line, open_events, progress_bar, write_events, write_metrics
 from capsella.training.mixup import mix
@@ -193,7 +193,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.rate_at(progress.step, self.total_steps)
         images, others = mix(images, labels, mixup) if (mixup := self.recipe.augment.mixup) else (images, None)
-        output = self.network(images, labels)
+        with explained_alone(len(images)):
+            output = self.network(images, labels)
         spread = self.recipe.loss.spread_at(progress.step, self.total_steps)
         weights = self.class_weights
         losses = total_loss(

@@ -117,6 +117,21 @@ def test_a_folder_that_holds_a_run_is_refused(tiny, quiet_train):
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
+def test_a_single_image_that_is_left_over_is_explained(tiny, quiet_train, monkeypatch):
+    """Only where the maps before a batch normalisation have shrunk to one pixel."""
+    norm = torch.nn.BatchNorm2d(1)
+    create = Trainer._train_step
+
+    def through_norm(self, batch):
+        self.network.register_forward_pre_hook(lambda _, given: [norm(given[0].mean((1, 2, 3), keepdim=True)), None][1])
+        return create(self, batch)
+
+    monkeypatch.setattr(Trainer, "_train_step", through_norm)
+    images = len(load_data(tiny().data).train)
+    with pytest.raises(CapsellaError, match="batch_size: must not leave a single image over for the last batch"):
+        quiet_train(dataclasses.replace(tiny(epochs=1), batch_size=images - 1))
+
+
 def test_images_too_small_for_the_network_leave_no_folder(tiny, quiet_train, tmp_path):
     recipe = tiny()
     with pytest.raises(ValueError, match="image_size: must be at least 7×7 for these kernels, got 3×3"):
