@@ -105,8 +105,7 @@ def _held(images: ImageSet, among: Int64[Tensor, " n"], share: float, seed: int,
             raise CapsellaError(
                 f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part{note}; holding some "
                 f"out for validation or test needs at least {keep + 1} {what}s of each class that no other class "
-                "depends on: "
-                "add images, leave the class out, or say which image goes where"
+                "depends on: add images, leave the class out, or say which image goes where"
             )
     return torch.from_numpy(held[units])
 
