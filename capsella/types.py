@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -38,6 +39,15 @@ class CellCut:
         """What `to_dict` gave; raises `ValueError`, `KeyError` or `TypeError` for anything else."""
         radius = values["radius"]
         return cls(bool(values["matched"]), None if radius is None else float(radius))
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """`x` in float32, or in float64 where it is. Routing sums thousands of small votes, and squashing divides by them.
+
+    A model of half precision so computes what its layers make of their capsules in float32, and one of float64 stays
+    exact to the end.
+    """
+    return x if x.dtype == torch.float64 else x.float()
 
 
 class Capsules(NamedTuple):

@@ -44,7 +44,7 @@ class AttentionCapsules(CapsuleConv2d):
     def forward(
         self, children: Capsules, parents: Capsules | None = None, trace: RoutingTrace | None = None
     ) -> Capsules:
-        """One round, from the parents of the round before, or from even couplings; always in float32.
+        """One round, from the parents of the round before, or from even couplings; always at least in float32.
 
         trace: that keeps the round.
         """
@@ -52,7 +52,7 @@ class AttentionCapsules(CapsuleConv2d):
         with torch.autocast(children.poses.device.type, enabled=False):
             conv = self.conv_of(children)
             before = None if parents is None else parents.poses.reshape(conv.sizes.n, conv.sizes.c_out, conv.sizes.d)
-            routed = options.round(conv, before, **self.routing_parameters)
+            routed = options.round(conv, before, **self._parameters_of_routing())
         if trace is not None:
             trace.add(routed.couplings, routed.poses, routed.activations)
         return conv.parents(routed.poses, routed.activations)

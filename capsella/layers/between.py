@@ -1,5 +1,7 @@
 """What stands between capsule layers: capsules around a grid that are not there, and poses that are normalised."""
 
+from typing import cast
+
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -42,5 +44,8 @@ class NormalisePoses(nn.Module):
 
     def forward(self, capsules: Capsules) -> Capsules:
         """Channel t·pose + k is element k of type t."""
-        maps: Tensor = self.norm(capsules.poses.flatten(3).permute(0, 3, 1, 2))
+        poses = capsules.poses.to(
+            cast(Tensor, self.norm.weight).dtype
+        )  # a capsule layer's are not those of its weights
+        maps: Tensor = self.norm(poses.flatten(3).permute(0, 3, 1, 2))
         return Capsules(maps.permute(0, 2, 3, 1).reshape(capsules.poses.shape), capsules.activations)

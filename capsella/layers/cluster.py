@@ -91,15 +91,14 @@ class ClusterCapsules(nn.Module):
         votes = self.cast_votes(children)
         with torch.autocast(votes.device.type, enabled=False):
             poses = cluster_routing(votes.flatten(4)).poses.unflatten(2, votes.shape[4:])
-            poses = cast(Tensor, self.norm(poses))
+            poses = cast(Tensor, self.norm(poses.to(self.norm.weight.dtype)))
         poses = poses.flatten(2)[:, None, None] if self.whole else poses.permute(0, 3, 4, 1, 2)
         return Capsules(poses, torch.ones_like(poses[..., 0]))
 
     def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
         """The votes of each child type's cluster, for every element and site."""
         # Contiguous, so that the many votes are, too: the kernels would copy them.
-        maps: Tensor = self.conv(
-            children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2).contiguous()
-        )  # [b (i g j d) h' w']
+        poses = children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2).contiguous()
+        maps: Tensor = self.conv(poses.to(self.conv.weight.dtype))  # [b (i g j d) h' w']
         votes = maps.unflatten(1, (self.types_in, self.votes, self.types_out, self.pose_out))
         return votes.transpose(1, 2)

@@ -11,7 +11,7 @@ from capsella.errors import at_least, require
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
 from capsella.routing.recording import record_normalised
-from capsella.types import Capsules, ScoredCapsules
+from capsella.types import Capsules, ScoredCapsules, at_least_float32
 
 PoseKind = Literal["vector", "matrix"]
 # The authors' code of [S] draws capsule weights with this standard deviation; near the identity, parents then differ.
@@ -81,7 +81,7 @@ class CapsuleConv2d(nn.Module):
         self.norm = None if norm is None else NormaliseCapsules(types_out)
 
     def forward(self, children: Capsules) -> Capsules:
-        """Route the children of every window; always in float32, since routing sums thousands of small votes."""
+        """Route the children of every window; always at least in float32, since it sums thousands of small votes."""
         if self.norm is not None:
             return self.score(children).capsules()
         with torch.autocast(children.poses.device.type, enabled=False):
@@ -105,14 +105,14 @@ class CapsuleConv2d(nn.Module):
             return normalised
 
     def conv_of(self, children: Capsules) -> CapsuleConv:
-        """The capsule convolution of these children, in float32, with the layer's weight and geometry."""
-        poses, activations = children.poses.float(), children.activations.float()
-        offset = None if self.vote_offset is None else self.vote_offset.float()
-        return CapsuleConv(poses, activations, self.weight.float(), self.geometry, offset)
+        """The capsule convolution of these children, at least in float32, with the layer's weight and geometry."""
+        poses, activations = at_least_float32(children.poses), at_least_float32(children.activations)
+        offset = None if self.vote_offset is None else at_least_float32(self.vote_offset)
+        return CapsuleConv(poses, activations, at_least_float32(self.weight), self.geometry, offset)
 
     def _parameters_of_routing(self) -> dict[str, Tensor]:
-        """In float32, as all that is routed, also where the layer was made another type."""
-        return {name: parameter.float() for name, parameter in self.routing_parameters.items()}
+        """At least in float32, as all that is routed, also where the layer was made another type."""
+        return {name: at_least_float32(parameter) for name, parameter in self.routing_parameters.items()}
 
 
 class DenseCapsules(CapsuleConv2d):

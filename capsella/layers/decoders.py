@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -48,7 +49,7 @@ class DenseDecoder(nn.Module):
 
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
         """Masked class poses to images."""
-        images: Tensor = self.layers(poses)
+        images: Tensor = self.layers(poses.to(cast(nn.Linear, self.layers[1]).weight.dtype))
         return images
 
 
@@ -108,5 +109,5 @@ class ConvolutionalDecoder(nn.Module):
 
     def forward(self, poses: Float[Tensor, "b 1 1 classes d"]) -> Float[Tensor, "b channels height width"]:
         """Masked class poses to images."""
-        images: Tensor = self.layers(poses.sum((1, 2, 3)))
+        images: Tensor = self.layers(poses.sum((1, 2, 3)).to(cast(nn.Linear, self.layers[0]).weight.dtype))
         return images.contiguous()

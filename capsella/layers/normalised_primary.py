@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from capsella.layers.initial_weights import start_for_relus
 from capsella.layers.norms import Norm, norm_layer
-from capsella.types import Capsules
+from capsella.types import Capsules, at_least_float32
 
 
 class NormalisedPrimaryCapsules(nn.Module):
@@ -32,7 +32,7 @@ class NormalisedPrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Feature maps to poses and activations."""
-        maps = self.maps(features).float().permute(0, 2, 3, 1)  # [b h w (types pose | types)]
+        maps = at_least_float32(self.maps(features)).permute(0, 2, 3, 1)  # [b h w (types pose | types)]
         poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
         return Capsules(poses.unflatten(3, (self.types, self.pose)), torch.sigmoid(logits))
 
@@ -53,6 +53,6 @@ class LayerNormPrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Feature maps to normalised poses."""
-        maps = self.conv(features).float().permute(0, 2, 3, 1)  # [b h w (types pose)]
+        maps = self.conv(features).to(self.norm.weight.dtype).permute(0, 2, 3, 1)  # [b h w (types pose)]
         poses = self.norm(maps.unflatten(3, (self.types, self.pose)))
         return Capsules(poses, torch.ones_like(poses[..., 0]))

@@ -1,6 +1,6 @@
 """Normalisation of feature maps by the batch, by groups of channels, or by each image's channels; and of capsules."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -74,6 +74,7 @@ class NormaliseTypes(nn.BatchNorm1d):
     def forward(self, x: Float[Tensor, "b types n"]) -> Float[Tensor, "b types n"]:
         """In training by the batch's own statistics, else by those that run."""
         normalise, running = nn.functional.batch_norm, (self.running_mean, self.running_var)
+        x = x.to(cast(Tensor, self.running_mean).dtype)
         if not self.training or x.numel() == self.num_features:
             return normalise(x, *running, self.weight, self.bias, eps=self.eps)
         self._keep(x.detach())

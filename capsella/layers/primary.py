@@ -11,7 +11,7 @@ from capsella.layers.initial_weights import start_truncated
 from capsella.layers.large_kernels import LargeConv2d, convolve_large
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import length, squash, squash_exponential
-from capsella.types import Capsules, ScoredCapsules
+from capsella.types import Capsules, ScoredCapsules, at_least_float32
 
 
 class PrimaryCapsules(nn.Module):
@@ -57,8 +57,8 @@ class PrimaryCapsules(nn.Module):
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Feature maps to squashed capsules."""
         maps = self.activation(self._maps(features))
-        # [b (types pose) h w] → [b h w types pose]; float32, because the squash divides small numbers
-        u = squash(maps.float().unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
+        # [b (types pose) h w] → [b h w types pose]
+        u = squash(at_least_float32(maps).unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))
 
     def _maps(self, features: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class DepthwisePrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b channels rows columns"]) -> Capsules:
         """Feature maps to squashed capsules."""
-        maps = self.conv(features).float()  # [b (types pose) 1 1]
+        maps = at_least_float32(self.conv(features))  # [b (types pose) 1 1]
         u = squash_exponential(maps.unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))
 
@@ -126,7 +126,7 @@ class MatrixPrimaryCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b in_channels height width"]) -> Capsules:
         """Feature maps to poses and activations."""
-        maps = self.conv(features).float().permute(0, 2, 3, 1)  # [b h w (types pose | types)]
+        maps = at_least_float32(self.conv(features)).permute(0, 2, 3, 1)  # [b h w (types pose | types)]
         poses, logits = maps.split([self.types * self.pose, self.types], dim=3)
         scored = ScoredCapsules(poses.unflatten(3, (self.types, self.pose)), logits)
         return (scored if self.norm is None else self.norm(scored)).capsules()

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.types import Capsules
+from capsella.types import Capsules, at_least_float32
 
 LEAST = 1e-12
 """Activations below it count as this: their logarithm stays finite."""
@@ -20,7 +20,7 @@ class LogActivations(nn.Module):
 
     def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
         """Their logarithms."""
-        return capsules.activations[:, 0, 0].float().clamp(min=LEAST).log()
+        return at_least_float32(capsules.activations[:, 0, 0]).clamp(min=LEAST).log()
 
 
 class PoseScores(nn.Module):
@@ -38,7 +38,7 @@ class PoseScores(nn.Module):
         self.linear = nn.Linear(pose, 1, bias)
 
     def forward(self, capsules: Capsules) -> Float[Tensor, "b classes"]:
-        """A score a class, always in float32."""
-        poses = capsules.poses[:, 0, 0].float()
+        """A score a class, in the type of the weights, also under autocast."""
+        poses = capsules.poses[:, 0, 0].to(self.linear.weight.dtype)
         with torch.autocast(poses.device.type, enabled=False):
             return cast(Tensor, self.linear(poses))[..., 0]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from capsella.types import Output
+from capsella.types import Output, at_least_float32
 
 
 def margin_loss(
@@ -73,7 +73,7 @@ def cross_entropy(
     Raises:
         ValueError: weights of another batch size.
     """
-    logits = (output.activations if output.logits is None else output.logits).float()
+    logits = at_least_float32(output.activations if output.logits is None else output.logits)
     if image_weights is None:
         return torch.nn.functional.cross_entropy(logits, labels)
     return _mean(torch.nn.functional.cross_entropy(logits, labels, reduction="none"), image_weights)
@@ -97,7 +97,7 @@ def sigmoid_cross_entropy(
     """
     if output.logits is None:
         raise ValueError("output: must have logits for sigmoid_cross_entropy; capsules take the margin loss")
-    logits = output.logits.float()
+    logits = at_least_float32(output.logits)
     present, bce = _present(logits, labels), torch.nn.functional.binary_cross_entropy_with_logits
     if image_weights is None:
         return bce(logits, present, reduction="sum") / len(logits)

@@ -9,7 +9,7 @@ from torch import Tensor
 from capsella.errors import require
 from capsella.losses.classification import cross_entropy, margin_loss, multi_hot, sigmoid_cross_entropy, spread_loss
 from capsella.losses.options import FOR_TWO_CLASSES, LossOptions, Reduction
-from capsella.types import Output
+from capsella.types import Output, at_least_float32
 
 
 class Others(NamedTuple):
@@ -41,7 +41,7 @@ def reconstruction_loss(
         raise ValueError(
             f"reconstruction: must have the images' shape {tuple(images.shape)}, got {tuple(reconstruction.shape)}"
         )
-    squared = (reconstruction.float() - images).square().flatten(1)
+    squared = (at_least_float32(reconstruction) - images).square().flatten(1)
     require(reduction in ("sum", "mean"), "be 'sum' or 'mean'", reduction=reduction)
     return squared.sum(1).mean() if reduction == "sum" else squared.mean()
 

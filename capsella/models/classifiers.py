@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from capsella.layers import CapsuleConv2d, PoseScores, mask_all_but, start_for_relus
 from capsella.models.base import ImageClassifier
 from capsella.routing import Routing
-from capsella.types import Capsules, Output
+from capsella.types import Capsules, Output, at_least_float32
 
 
 class CapsuleClassifier(ImageClassifier):
@@ -139,5 +139,6 @@ class ConvolutionalClassifier(ImageClassifier):
         """Activations and the logits they come from; `labels` are for decoders, of which there is none."""
         self.check_images(images)
         logits: Tensor = self.network(images)
-        activations = logits.float().sigmoid() if self.activation == "sigmoid" else logits.float().softmax(1)
+        scores = at_least_float32(logits)
+        activations = scores.sigmoid() if self.activation == "sigmoid" else scores.softmax(1)
         return Output(activations, logits=logits)

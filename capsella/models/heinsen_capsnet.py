@@ -13,7 +13,7 @@ from capsella.models.classifiers import CapsuleClassifier
 from capsella.models.matrix_capsnet import SMALLNORB
 from capsella.models.shapes import grid_after
 from capsella.routing import HeinsenRouting, LogisticRouting, Routing
-from capsella.types import Capsules, ScoredCapsules
+from capsella.types import Capsules, ScoredCapsules, at_least_float32
 
 POSE, WIDTH, PARTS = 16, 64, 64
 STRIDES = (1, 2, 1, 2, 1, 2)
@@ -83,8 +83,8 @@ class PartCapsules(nn.Module):
 
     def forward(self, features: Float[Tensor, "b channels h w"]) -> Capsules:
         """Feature maps to capsules."""
-        scores = self.scores(features).float().flatten(2).transpose(1, 2)  # [b positions types]
-        poses = self.poses(features).float().flatten(2).transpose(1, 2).unflatten(2, (self.types, self.pose))
+        scores = at_least_float32(self.scores(features)).flatten(2).transpose(1, 2)  # [b positions types]
+        poses = at_least_float32(self.poses(features)).flatten(2).transpose(1, 2).unflatten(2, (self.types, self.pose))
         return ScoredCapsules(poses.unsqueeze(3), scores.unsqueeze(3)).capsules()
 
 

@@ -119,6 +119,21 @@ def test_bf16_autocast_stays_close(name: str) -> None:
 
 
 @every_model
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_types(name: str, dtype: torch.dtype) -> None:
+    """A model made another type classifies and learns in it; in float64 it does so exactly."""
+    model = small(name)
+    images, labels = images_for(model), torch.tensor([0, 2])
+    expected = model.eval()(images).activations
+    output = model.to(dtype)(images.to(dtype), labels)
+    close = {torch.float64: 2e-4, torch.bfloat16: 0.1, torch.float16: 0.02}[dtype]
+    torch.testing.assert_close(output.activations.float(), expected, rtol=close, atol=close)
+    assert dtype != torch.float64 or output.activations.dtype == dtype
+    total_loss(output, images.to(dtype), labels, LossOptions()).total.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@every_model
 def test_save_and_load(name: str, tmp_path: Path) -> None:
     model = small(name).eval()
     model.save_pretrained(tmp_path / "new" / "folder")

@@ -4,7 +4,7 @@ import { gifenc } from "./gifenc.js";
 
 const COLOURS = 256;
 
-/** `add(canvas)` for each picture, all as wide as the first; then `file()`. `delay`: milliseconds that each is shown. */
+/** `add(canvas)` for each picture, at the upper left of the largest; then `file()`. `delay`: milliseconds of each. */
 export function makeFilm(delay) {
   const pictures = [];
   return {
@@ -13,11 +13,9 @@ export function makeFilm(delay) {
     },
     file() {
       const encoder = gifenc.GIFEncoder();
-      const { width } = pictures[0];
-      const height = Math.max(...pictures.map((picture) => picture.height)); // captions grow and shrink
+      const [width, height] = ["width", "height"].map((side) => Math.max(...pictures.map((picture) => picture[side])));
       for (const picture of pictures) {
-        const pixels = new Uint32Array(width * height).fill(new Uint32Array(picture.data.buffer, 0, 1)[0]); // the paper
-        pixels.set(new Uint32Array(picture.data.buffer));
+        const pixels = onPaper(picture, width, height);
         const data = new Uint8ClampedArray(pixels.buffer);
         const palette = gifenc.quantize(data, COLOURS);
         encoder.writeFrame(gifenc.applyPalette(data, palette), width, height, { palette, delay });
@@ -26,4 +24,14 @@ export function makeFilm(delay) {
       return new Blob([encoder.bytes()], { type: "image/gif" });
     },
   };
+}
+
+/** The pixels of a picture on as much of its own paper, the colour of its first pixel: captions grow and shrink. */
+function onPaper(picture, width, height) {
+  const own = new Uint32Array(picture.data.buffer);
+  const pixels = new Uint32Array(width * height).fill(own[0]);
+  for (let row = 0; row < picture.height; row++) {
+    pixels.set(own.subarray(row * picture.width, (row + 1) * picture.width), row * width);
+  }
+  return pixels;
 }
