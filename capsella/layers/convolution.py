@@ -105,10 +105,14 @@ class CapsuleConv2d(nn.Module):
             return normalised
 
     def conv_of(self, children: Capsules) -> CapsuleConv:
-        """The capsule convolution of these children, at least in float32, with the layer's weight and geometry."""
-        poses, activations = at_least_float32(children.poses), at_least_float32(children.activations)
-        offset = None if self.vote_offset is None else at_least_float32(self.vote_offset)
-        return CapsuleConv(poses, activations, at_least_float32(self.weight), self.geometry, offset)
+        """The capsule convolution of these children, in the layer's type, with its weight and geometry.
+
+        In float32 where the layer's type is of half precision.
+        """
+        weight = at_least_float32(self.weight)
+        poses, activations = (part.to(weight.dtype) for part in children)
+        offset = None if self.vote_offset is None else self.vote_offset.to(weight.dtype)
+        return CapsuleConv(poses, activations, weight, self.geometry, offset)
 
     def _parameters_of_routing(self) -> dict[str, Tensor]:
         """At least in float32, as all that is routed, also where the layer was made another type."""

@@ -25,7 +25,11 @@ def layer_and_children(routing: Routing) -> tuple[DenseCapsules, Capsules]:
 
 
 def gradients(layer: DenseCapsules) -> dict[str, torch.Tensor]:
-    found = {name: one.grad.float() for name, one in layer.named_parameters() if one.grad is not None}
+    """By name; zeros where the poses do not depend on a parameter, of which the eager backend gives None."""
+    found = {
+        name: (torch.zeros_like(one) if one.grad is None else one.grad).float()
+        for name, one in layer.named_parameters()
+    }
     layer.zero_grad()
     return found
 
