@@ -1,10 +1,8 @@
 """A search in one process: what is trained, refused, found, and never looked at."""
 
 import dataclasses
-import html
 import io
 import json
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,20 +17,11 @@ from capsella.errors import CapsellaError
 from capsella.search import Choice, Range, Space, open_search, work, worker
 from capsella.search.candidate import Images, SealedError, Trained, candidate_folder, sealed
 from capsella.search.cost import Costs
-from capsella.search.final import FinalTest, save_finalists, train_winner, winning_recipe
-from capsella.search.latency import Stopwatch
-from capsella.search.outcome import Outcome
-from capsella.search.report import write_report
-from capsella.search.schedule import ATTEMPTS, BASE, Job, Record, Rules, candidates, done
+from capsella.search.final import save_finalists, train_winner, winning_recipe
+from capsella.search.schedule import ATTEMPTS, BASE, Job, candidates, done
 from capsella.training import Machine, RunFolder, read_recipe, save_recipe, train
 from tests.papers.tiny import QUIET
 from tests.search.made import OPTIONS, RECIPE, SPACE, opened, read
-
-
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory):
-    search = opened(tmp_path_factory.mktemp("study"))
-    return search, work(search)
 
 
 def test_every_candidate_is_trained_once_to_each_rung(searched):
@@ -130,58 +119,6 @@ def test_too_few_minutes_leave_no_study_behind(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=rule):
         opened(tmp_path / "study", minutes=1.0)
     assert not (tmp_path / "study").exists()
-
-
-def test_limits_refuse_before_training(tmp_path, monkeypatch):
-    trained = []
-
-    def fake(recipe, folder, *others):
-        trained.append((recipe.model.options["pose_elements"], folder.name))
-        return Trained(50.0 - 1000 * recipe.optimizer.learning_rate, 1.0, 1, 0.01)
-
-    monkeypatch.setattr(worker, "train_to", fake)
-    outcome = work(opened(tmp_path, limit_parameters=50_000, objectives=("error", "parameters")))
-    sizes = {pose for pose, folder in trained if not folder.startswith("0000")}
-    assert sizes == {9}  # with 16 there are 68,444
-    assert any(record.state == "refused" for record in outcome.records)
-    assert len({record.job.candidate for record in outcome.records if record.state == "done"}) == 6
-    assert len({one.candidate for one in outcome.front}) <= 2
-    assert outcome.winner.candidate != BASE  # which is over the limit, however good it is
-    assert outcome.verdict.endswith("The recipe is over a limit: 68,444 parameters, more than 50,000.")
-
-
-def test_draws_lead_away_from_what_limits_refuse(tmp_path, monkeypatch):
-    """Over its parameters, a candidate's time is not measured; so it has no objectives, but it must count."""
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
-    monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: 1.0)
-    options = {"limit_parameters": 50_000, "objectives": ("error", "ms", "parameters"), "trials": 30}
-    records = work(opened(tmp_path, **options)).records
-    refused = [record.number for record in records if record.state == "refused"]
-    assert 0 < len(refused) < 15
-    assert len([number for number in refused if number > max(records, key=lambda one: one.number).number // 2]) <= 3
-
-
-def test_a_network_is_timed_once(tmp_path, monkeypatch):
-    """Candidates that differ in training alone have the same milliseconds, whatever noise a second look would see."""
-    timed = []
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
-    monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: timed.append(1) or float(len(timed)))
-    search = opened(tmp_path, objectives=("error", "ms"), trials=12)
-    records = work(search).records
-    assert len(timed) == 2  # of two poses
-    sizes = {search.study.points[record.job.candidate]["model.pose_elements"] for record in records}
-    assert sizes == {9, 16}
-    assert len({record.values[1] for record in records}) == 2
-
-
-def test_a_refused_network_is_timed_once_and_refused_again(tmp_path, monkeypatch):
-    timed = []
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
-    monkeypatch.setattr(Stopwatch, "milliseconds", lambda *_: timed.append(1) or [9.0, 1.0][len(timed) - 1])
-    records = work(opened(tmp_path, objectives=("error", "ms"), limit_ms=5.0)).records  # the recipe's own is over it
-    refused = [record for record in records if record.state == "refused"]
-    assert refused
-    assert len(timed) == 2
 
 
 def test_no_point_is_trained_twice(tmp_path, monkeypatch):
@@ -297,110 +234,6 @@ def test_a_worker_that_was_taken_for_dead_in_the_first_job_has_nothing_to_tell(t
     assert said == []
 
 
-def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "train_to", lambda *_: Trained(50.0, 1.0, 1, 0.01))
-    monkeypatch.setattr(worker, "MOST_REFUSED", 3)
-    with pytest.raises(CapsellaError, match="too little of the space keeps within the limits"):
-        work(opened(tmp_path, limit_parameters=10))
-
-
-def test_the_page_holds_what_it_promises(searched):
-    search, outcome = searched
-    page = write_report(search, outcome, FinalTest((4.0, 6.0), 900, 100, "final")).read_text()
-    assert outcome.verdict in html.unescape(page)
-    for name in ("finalists", "rungs", "importance", "protocol", "cost"):
-        assert f'<h2 id="{name}">' in page
-    assert page.count("data:image/png;base64,") == 2
-    assert "trained on 900 images with 2 seeds and tested once: test error 5.00 ± 1.41 % on 100 images" in page
-    assert "fANOVA over 6 candidates at epoch 1" in page
-    assert not re.findall(r'(?:src|href)="(?!data:)', page)
-    assert all(path in page for path in SPACE.of)
-
-
-def test_the_front_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
-    search = opened(tmp_path, objectives=("error", "parameters"))
-    outcome = work(search)
-    page = write_report(search, outcome).read_text()
-    assert '<h2 id="front-parameters">' in page
-    assert "On the front, where none is better in all of error, parameters" in page
-    whole = [(one.error, one.costs["parameters"]) for one in outcome.finalists]
-    on_front = [(one.error, one.costs["parameters"]) for one in outcome.front]
-    assert on_front
-    assert all(any(o[0] <= w[0] and o[1] <= w[1] for o in on_front) for w in whole)
-
-
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        ((4.0, 10.0), "Nowhere worse than the recipe in error, parameters, and somewhere better: candidate 1."),
-        ((4.0, 11.0), "None is better than the recipe without being worse in one of error, parameters."),
-        ((5.0, 10.0), "None is better than the recipe without being worse in one of error, parameters."),
-    ],
-)
-def test_whether_the_front_beats_the_recipe_is_said(other, text):
-    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
-    records = [Record(0, Job(0, 0), "done", (5.0, 10.0)), Record(1, Job(1, 0), "done", other)]
-    assert Outcome.of(("error", "parameters"), rules, records, points).front_verdict == text
-    one = [Record(r.number, r.job, "done", r.values[:1]) for r in records]
-    assert Outcome.of(("error",), rules, one, points).front_verdict == ""
-
-
-@pytest.mark.parametrize(
-    ("errors", "text"),
-    [
-        ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe on these validation images: "),
-        ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 3.04 is half the interval
-        ([(9.0, 6.0, 5.0), (1.0, 6.1, 5.1)], "Candidate 1 is not told apart"),  # the first seed chose it
-        ([(6.0, 6.1), (4.0, 4.1)], "Candidate 1 is ahead of the recipe with the seed that chose it and one more"),
-        ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 is not told apart"),  # seeds that agree show no spread
-    ],
-)
-def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):
-    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
-    records = [
-        Record(3 * candidate + seed, Job(candidate, 0, seed), "done", (error,))
-        for candidate, of in enumerate(errors)
-        for seed, error in enumerate(of)
-    ]
-    assert Outcome.of(("error",), rules, records, points).verdict.startswith(text)
-
-
-def test_finalists_are_compared_over_the_seeds_that_they_share():
-    """One seed of the recipe was given up: of 6, 9, 5 and 5, 4 the first and the last are compared."""
-    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
-    errors = {(0, 0): 6.0, (0, 2): 5.0, (1, 0): 5.0, (1, 1): 9.0, (1, 2): 4.0}
-    records = [Record(n, Job(c, 0, seed), "done", (error,)) for n, ((c, seed), error) in enumerate(errors.items())]
-    found = Outcome.of(("error",), rules, records, points)
-    assert [one.errors for one in found.finalists] == [(5.0, 4.0), (6.0, 5.0)]
-    third = [Record(9 + seed, Job(2, 0, seed), "done", (3.0 + seed,)) for seed in range(3)]
-    of_three = Outcome.of(("error",), Rules((1,), finalists=2, seeds=3), [*records, *third], {**points, 2: {"a": 3}})
-    assert [one.errors for one in of_three.finalists] == [(3.0, 4.0, 5.0), (5.0, 9.0, 4.0), (6.0, 5.0)]
-    assert "validation error 4.00 ± 1.41 %, the recipe's 5.50 ± 0.71 %" in of_three.verdict
-
-
-def test_a_recipe_over_the_limits_does_not_win():
-    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
-    records = [Record(0, Job(0, 0), "done", (2.0, 90.0)), Record(1, Job(1, 0), "done", (4.0, 10.0))]
-    free, within = (Outcome.of(("error", "ms"), rules, records, points, over) for over in ("", "90 ms, more than 50"))
-    assert (free.winner.candidate, within.winner.candidate) == (0, 1)
-    assert [one.candidate for one in within.front] == [1]
-    assert within.verdict == (
-        "Candidate 1 is behind the recipe with one seed, which may be luck: validation error 4.00 %, the recipe's "
-        "2.00 %. The recipe is over a limit: 90 ms, more than 50."
-    )
-    alone = Outcome.of(("error", "ms"), rules, records[:1], points, "90 ms, more than 50")
-    assert alone.winner is None
-    assert Outcome.of(("error", "ms"), rules, records[:1], points).verdict == (
-        "No candidate but the recipe was trained to the end: validation error 2.00 %."
-    )
-    assert Outcome.of(("error", "ms"), rules, records[1:], points).verdict == (
-        "The recipe was not trained to the end, so nothing is compared with it. The best is candidate 1: validation "
-        "error 4.00 %."
-    )
-    assert alone.verdict.startswith("No candidate was trained to the end yet. The recipe is over a limit")
-
-
 def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
     search = opened(tmp_path, trials=2, finalists=1)
@@ -424,13 +257,3 @@ def test_a_file_that_is_no_recipe(tmp_path):
             read_recipe(tmp_path / "bad.json")
     with pytest.raises(CapsellaError, match=r"gone\.json"):
         read_recipe(tmp_path / "gone.json")
-
-
-def test_time_is_measured_and_limits_refuse_by_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
-    monkeypatch.setattr("capsella.search.latency.BACKENDS", ("packed",))
-    outcome = work(opened(tmp_path, trials=2, finalists=1, seeds=1, objectives=("error", "ms")))
-    assert all(0 < one.costs["ms"] < 1000 for one in outcome.finalists)
-    monkeypatch.setattr(worker, "MOST_REFUSED", 1)
-    with pytest.raises(CapsellaError, match="keeps within the limits"):
-        work(opened(tmp_path / "fast", limit_ms=1e-3))

@@ -1,0 +1,111 @@
+"""What a search says at its end: its page, its front, and whether the recipe is beaten."""
+
+import html
+import re
+
+import pytest
+
+from capsella.search import work, worker
+from capsella.search.candidate import Trained
+from capsella.search.final import FinalTest
+from capsella.search.outcome import Outcome
+from capsella.search.report import write_report
+from capsella.search.schedule import Job, Record, Rules
+from tests.search.made import SPACE, opened
+
+
+def test_the_page_holds_what_it_promises(searched):
+    search, outcome = searched
+    page = write_report(search, outcome, FinalTest((4.0, 6.0), 900, 100, "final")).read_text()
+    assert outcome.verdict in html.unescape(page)
+    for name in ("finalists", "rungs", "importance", "protocol", "cost"):
+        assert f'<h2 id="{name}">' in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "trained on 900 images with 2 seeds and tested once: test error 5.00 ± 1.41 % on 100 images" in page
+    assert "fANOVA over 6 candidates at epoch 1" in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert all(path in page for path in SPACE.of)
+
+
+def test_the_front_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    search = opened(tmp_path, objectives=("error", "parameters"))
+    outcome = work(search)
+    page = write_report(search, outcome).read_text()
+    assert '<h2 id="front-parameters">' in page
+    assert "On the front, where none is better in all of error, parameters" in page
+    whole = [(one.error, one.costs["parameters"]) for one in outcome.finalists]
+    on_front = [(one.error, one.costs["parameters"]) for one in outcome.front]
+    assert on_front
+    assert all(any(o[0] <= w[0] and o[1] <= w[1] for o in on_front) for w in whole)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ((4.0, 10.0), "Nowhere worse than the recipe in error, parameters, and somewhere better: candidate 1."),
+        ((4.0, 11.0), "None is better than the recipe without being worse in one of error, parameters."),
+        ((5.0, 10.0), "None is better than the recipe without being worse in one of error, parameters."),
+    ],
+)
+def test_whether_the_front_beats_the_recipe_is_said(other, text):
+    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
+    records = [Record(0, Job(0, 0), "done", (5.0, 10.0)), Record(1, Job(1, 0), "done", other)]
+    assert Outcome.of(("error", "parameters"), rules, records, points).front_verdict == text
+    one = [Record(r.number, r.job, "done", r.values[:1]) for r in records]
+    assert Outcome.of(("error",), rules, one, points).front_verdict == ""
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe on these validation images: "),
+        ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 3.04 is half the interval
+        ([(9.0, 6.0, 5.0), (1.0, 6.1, 5.1)], "Candidate 1 is not told apart"),  # the first seed chose it
+        ([(6.0, 6.1), (4.0, 4.1)], "Candidate 1 is ahead of the recipe with the seed that chose it and one more"),
+        ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 is not told apart"),  # seeds that agree show no spread
+    ],
+)
+def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):
+    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
+    records = [
+        Record(3 * candidate + seed, Job(candidate, 0, seed), "done", (error,))
+        for candidate, of in enumerate(errors)
+        for seed, error in enumerate(of)
+    ]
+    assert Outcome.of(("error",), rules, records, points).verdict.startswith(text)
+
+
+def test_finalists_are_compared_over_the_seeds_that_they_share():
+    """One seed of the recipe was given up: of 6, 9, 5 and 5, 4 the first and the last are compared."""
+    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
+    errors = {(0, 0): 6.0, (0, 2): 5.0, (1, 0): 5.0, (1, 1): 9.0, (1, 2): 4.0}
+    records = [Record(n, Job(c, 0, seed), "done", (error,)) for n, ((c, seed), error) in enumerate(errors.items())]
+    found = Outcome.of(("error",), rules, records, points)
+    assert [one.errors for one in found.finalists] == [(5.0, 4.0), (6.0, 5.0)]
+    third = [Record(9 + seed, Job(2, 0, seed), "done", (3.0 + seed,)) for seed in range(3)]
+    of_three = Outcome.of(("error",), Rules((1,), finalists=2, seeds=3), [*records, *third], {**points, 2: {"a": 3}})
+    assert [one.errors for one in of_three.finalists] == [(3.0, 4.0, 5.0), (5.0, 9.0, 4.0), (6.0, 5.0)]
+    assert "validation error 4.00 ± 1.41 %, the recipe's 5.50 ± 0.71 %" in of_three.verdict
+
+
+def test_a_recipe_over_the_limits_does_not_win():
+    rules, points = Rules((1,), finalists=1, seeds=1), {0: {"a": 1}, 1: {"a": 2}}
+    records = [Record(0, Job(0, 0), "done", (2.0, 90.0)), Record(1, Job(1, 0), "done", (4.0, 10.0))]
+    free, within = (Outcome.of(("error", "ms"), rules, records, points, over) for over in ("", "90 ms, more than 50"))
+    assert (free.winner.candidate, within.winner.candidate) == (0, 1)
+    assert [one.candidate for one in within.front] == [1]
+    assert within.verdict == (
+        "Candidate 1 is behind the recipe with one seed, which may be luck: validation error 4.00 %, the recipe's "
+        "2.00 %. The recipe is over a limit: 90 ms, more than 50."
+    )
+    alone = Outcome.of(("error", "ms"), rules, records[:1], points, "90 ms, more than 50")
+    assert alone.winner is None
+    assert Outcome.of(("error", "ms"), rules, records[:1], points).verdict == (
+        "No candidate but the recipe was trained to the end: validation error 2.00 %."
+    )
+    assert Outcome.of(("error", "ms"), rules, records[1:], points).verdict == (
+        "The recipe was not trained to the end, so nothing is compared with it. The best is candidate 1: validation "
+        "error 4.00 %."
+    )
+    assert alone.verdict.startswith("No candidate was trained to the end yet. The recipe is over a limit")
