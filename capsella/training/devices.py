@@ -14,6 +14,7 @@ import torch
 from capsella.errors import CapsellaError, require
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_whole
+from capsella.training.memory import keep_freed_memory
 from capsella.training.options import Machine
 from capsella.training.precision import kind_of
 from capsella.training.recipe import Recipe
@@ -98,6 +99,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     if recipe.batch_size % world.size:
         raise ValueError(f"batch_size: must be a multiple of all devices = {world.size}, got {recipe.batch_size}")
     set_threads(machine)
+    keep_freed_memory()
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
