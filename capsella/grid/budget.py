@@ -103,6 +103,7 @@ class Budget:
         steps = self.epochs * self.epoch_images // self.batch_size
         if self.cosine:
             return replace(optimizer, schedule="cosine", warmup_steps=steps // WARM_UP)
+        optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, steps // WARM_UP))
         return replace(optimizer, decay_steps=steps) if self.decays_once else optimizer
 
 

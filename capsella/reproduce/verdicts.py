@@ -27,7 +27,8 @@ RULE = (
     f"or has fewer than {FEWEST_SEEDS} seeds or one that diverged, where a network is far from convergence, or where "
     "networks that should be compared at one error did not all reach it. Far from convergence is a short training, or "
     "one whose loss or error on the training images still fell clearly when it ended: over its last third by more than "
-    "a tenth of all that it fell."
+    "a tenth of all that it fell. Where the learning rate falls to nothing along a cosine, the end of a curve cannot "
+    "tell, and is not asked."
 )
 
 

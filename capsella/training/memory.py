@@ -15,7 +15,7 @@ def keep_freed_memory() -> None:
 
     By default it asks the system for each array of more than 32 MiB, and gives it back when it is freed. A step of a
     training frees and allocates the same feature maps again and again, and the system clears every page anew. That
-    takes up to a third of the step (LOG.md, L101). The process holds its largest memory until it ends.
+    takes a quarter of a step of CapsNet (LOG.md, L101). The process holds its largest memory until it ends.
 
     It does nothing where there is another allocator than glibc's, or where its settings were made in the environment.
     """

@@ -74,9 +74,11 @@ class RobustnessTable(TableFromRuns):
         return {change: sorted({strength, *PERTURBATIONS[change].strengths}) for change, strength in SHOWN.items()}
 
     def _note(self, name: str, classes: int) -> str:
+        mirrored = "Training images were mirrored at random; the thesis changes none. " if self.runs.limit else ""
         units = "; ".join(f"{change}: {PERTURBATIONS[change].unit}" for change in SHOWN)
         return (
-            f"Trained on {name}, {classes} classes; the thesis on hard, 15 classes. It names the changes and gives no "
+            f"{self.runs.describe()} {mirrored}Trained on {name}, {classes} classes; the thesis on hard, "
+            "15 classes. It names the changes and gives no "
             f"strengths; ours are in the heads ({units}). Colour is in its text, not in its table."
         )
 

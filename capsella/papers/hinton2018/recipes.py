@@ -132,7 +132,7 @@ def hinton2018_cifar10() -> Recipe:
     return replace(
         hinton2018_mnist().with_model(maps=256, **FROM_PHOTOGRAPHS),
         data=DataOptions(name="cifar10"),
-        augment=AugmentOptions(shift=4),
+        augment=AugmentOptions(shift=4, border="repeat"),
     )
 
 

@@ -36,8 +36,9 @@ LIMITS = {
     "night": "Small network, both cameras, a β_a that can be learned, a rate of 0.003 where no other is named, images "
     "that turn, stretch and are mixed in pairs, all five toys of each category in training, λ = 0.001 and, in E-steps "
     f"before the last, τ = 1/64: every row otherwise as `{NIGHT_BASE}`, {NIGHT}. Few images: the paper's training saw "
-    "20 to 70 times as many, and its column is of the large network. ",
-    "full": "",
+    "27 to 94 times as many, and its column is of the large network. ",
+    "full": "One of the five toys of each category is held out to validate on, and the left camera alone is seen; the "
+    "paper trains on all five. ",
 }
 
 NIGHT_RATES = (0.009,)
@@ -49,8 +50,9 @@ FEW = "few images"
 COLUMNS = ("iterations", "pose", "loss", "coordinate addition", "couplings", "crops")
 NOTE = (
     "One iteration leaves the couplings as they start: even, which makes the paper's first row the ablation 'uniform', "
-    "or drawn once and kept, 'random', which the paper does not have. Several crops: the networks of the row above, "
-    "their activations averaged over cuts around the centre. A spread loss in training is that of its epoch's margin, "
+    "or drawn once and kept, 'random', which the paper does not have; all seeds have the same draw. "
+    "Several crops: the networks of the row above, their activations averaged over cuts around the "
+    "centre. A spread loss in training is that of its epoch's margin, "
     "in validation that of the last one, 0.9."
 )
 

@@ -24,7 +24,9 @@ NIGHT_BASES = {"capsules": "stem-capsnet-smallnorb-best", "CNN": "stem-capsnet-s
 LIMITS: dict[BudgetName, str] = {
     "small": f"Small network, 2 iterations; the paper trains the large one. At most {SMALL}. ",
     "night": "Our networks of 122 K (capsules) and 144 K parameters (CNN), trained alike, as "
-    f"`{NIGHT_BASES['capsules']}` but at an even rate; the paper has 310 K and 4.2 M. At most {NIGHT}. ",
+    f"`{NIGHT_BASES['capsules']}` but at an even rate; the paper has 310 K and 4.2 M. Images turn "
+    "by up to 10° and stretch by up to 15 %, which "
+    f"resembles other elevations; the paper's do not. At most {NIGHT}. ",
     "full": "",
 }
 NO_AZIMUTHS = {

@@ -18,9 +18,9 @@ WIDE = 0.01
 def ribeiro2020_smallnorb() -> Recipe:
     """Variational Bayes routing on smallNORB, as its authors trained it (their code).
 
-    Both cameras at 48×48, random cuts of 32×32 and no other change; cross-entropy of the activations; Adam at 0.001
-    throughout, 300 epochs in batches of 128. As there, one in five training images of each class is for validation, and
-    couplings are those of the code.
+    Both cameras at 48×48, random cuts of 32×32 and no other change. Both are standardised together; there each camera
+    is by itself. Cross-entropy of the activations; Adam at 0.001 throughout, 300 epochs in batches of 128. As there,
+    one in five training images of each class is for validation, and couplings are those of the code.
     """
     options = {"routing": VariationalRouting(proportions=False, bias=False), "crop": 32}
     return Recipe(

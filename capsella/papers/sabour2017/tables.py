@@ -79,8 +79,9 @@ def others(budget: BudgetName) -> ErrorTable:
     )
     note = (
         "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops; its smallNORB is cut to "
-        "32×32 from 48×48. Here whole images of 32×32 are shifted. On CIFAR-10 the routing's softmax has a 'none of "
-        "the above', as there. SVHN (4.3 %) is not among the sources."
+        "32×32 from 48×48. Here whole images of 32×32 are shifted, of the left camera, and one toy of five is held out "
+        "to validate on. On CIFAR-10 the routing's softmax has a 'none of the above', as there. "
+        "SVHN (4.3 %) is not among the sources."
     )
     return ErrorTable("Sabour et al. 2017, section 7", OTHERS.note(budget) + note, ("data", "iterations"), rows)
 
