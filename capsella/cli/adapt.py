@@ -141,7 +141,7 @@ def _sentences(pair: Pair, gain: Interval, judged: Judged | None, out: Path) -> 
     sentences = [f"WARNING: {warning}" for warning in after.warnings()]
     low, high = 100 * gain.low, 100 * gain.high
     sentences.append(
-        f"errors left: {after.errors} of {before.errors} on {len(after.labels)} images; accuracy "
+        f"errors on {len(after.labels)} images: {before.errors} before, {after.errors} after; accuracy "
         f"{100 * gain.estimate:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
     )
     if judged is None:

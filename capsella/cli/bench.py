@@ -129,6 +129,7 @@ def _time_backends(options: Bench, command: str) -> None:
     if options.resume and options.out is None:
         raise ValueError("resume: must come with --out, the file to go on with")
     names = _names(options.networks)
+    at_least(1, threads=options.threads)
     threads = options.threads or torch.get_num_threads()
     asked = {"backends": options.backends, "threads": threads, "calls": options.calls, "most_seconds": options.seconds}
     values = bench_networks(

@@ -52,6 +52,8 @@ def _print_plan(plan: Plan) -> None:
     counts = ", ".join(f"{len(part)} {split}" for split, part in splits.named().items())
     print(f"{splits.name}: {counts} images of {height}×{width}×{splits.channels}, {len(splits.classes)} classes")
     print(*splits.notes, sep="\n", end="\n" if splits.notes else "")
+    for reason in splits.broken:
+        print(f"left out {reason}")
     warn_of_few(splits)
     table = Table("network", "kind")
     for head in ("parameters", "learning rates", "one run"):

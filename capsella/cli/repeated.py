@@ -108,7 +108,7 @@ def finish(trained: Run, console: Console) -> tuple[Evaluation, Splits] | None:
     files = RunFolder(trained.folder)
     summary = files.read("summary")
     about = about_training(trained, splits, summary)
-    facts = run_facts(trained, splits)
+    facts = run_facts(trained, splits, summary["broken_images"])
     report = write_report(
         trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
     )

@@ -10,7 +10,7 @@ from capsella.compare.folds_verdict import FoldsVerdict, judge_folds
 from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan
 from capsella.compare.report import protocol
-from capsella.compare.words import points
+from capsella.compare.words import points, validation_head
 from capsella.errors import counted
 from capsella.explain.page import embedded, render_page
 from capsella.files import write_json, write_text
@@ -35,6 +35,7 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         "folds.html.jinja",
         title=f"Capsules or a CNN for {first.splits.name}? {counted(len(folds), 'fold')}",
         verdict=verdict,
+        validation_head=validation_head(first.balance),
         best=[one.name for one in verdict.best],
         folds=list(zip(folds, verdict.difference_by_fold, strict=True)),
         images=len(labels_of(folds)),

@@ -8,7 +8,7 @@ from capsella.compare.figures import accuracy_figure, learning_figure, size_figu
 from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
-from capsella.compare.words import too_few_to_tell
+from capsella.compare.words import too_few_to_tell, validation_head
 from capsella.data import single_images
 from capsella.environment import machine, versions
 from capsella.errors import counted
@@ -48,6 +48,7 @@ def write_comparison(found: Findings) -> Path:
         verdict=found.verdict,
         champions=[one.name for one in found.champions],
         measured=found.measured,
+        validation_head=validation_head(found.plan.balance),
         limit=found.plan.options.latency_limit,
         images=len(test),
         protocol=protocol(found.plan),
@@ -100,7 +101,7 @@ def _facts(found: Findings) -> dict[str, str]:
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
     if splits.broken:
-        facts["left out"] = f"{len(splits.broken)} images that cannot be read: {'; '.join(splits.broken)}"
+        facts["left out"] = f"{counted(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
     return facts
 
 
@@ -162,7 +163,7 @@ def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
         for one in found.champions
     }
     if not found.plan.options.shares:
-        return Section(name, title, "There is none: --sizes 1, or a class is too rare for a share of it.")
+        return Section(name, title, "No curve: --sizes 1 was asked for, or a class is too rare for a share of it.")
     text = (
         "The best network of each kind, trained on shares of the training images with as many steps. A curve that "
         "still rises says that more images would help."

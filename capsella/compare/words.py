@@ -4,11 +4,17 @@ from collections.abc import Sequence
 from typing import Literal
 
 from capsella.evaluation import FoldInterval, Interval
+from capsella.training.options import Balance
 
 Winner = Literal["capsules", "CNN"]
 Either = Interval | FoldInterval
 ENOUGH_EPOCHS = 12
 """The slope of the last third of fewer epochs is of three points or less: it seldom shows what still falls."""
+
+
+def validation_head(balance: Balance) -> str:
+    """The head of the column of validation errors, by which networks are chosen."""
+    return "validation error %" if balance == "none" else "balanced validation error %"
 
 
 def winner_of(difference: Either) -> Winner | None:

@@ -56,7 +56,7 @@ def evenly(number: int, most: int) -> Int64[Tensor, " k"]:
     >>> evenly(5, 3).tolist(), evenly(2, 3).tolist()
     ([0, 2, 4], [0, 1])
     """
-    return torch.linspace(0, number - 1, min(most, number)).round().long()
+    return torch.linspace(0, number - 1, min(most, number), dtype=torch.float64).round().long()
 
 
 def epoch_order(images: int, wanted: int | None, generator: torch.Generator) -> Int64[Tensor, " k"]:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
+from capsella.data.batches import evenly
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
 from capsella.errors import at_least, counted, warn_once
@@ -117,17 +117,11 @@ def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
     for label, name in enumerate(images.classes):
         top = _MARGIN + label * (height + _MARGIN)
         draw.text((_MARGIN, top + height // 2), name, fill="black", font=font, anchor="lm")
-        for column, index in enumerate(_spread((labels == label).any(1), columns)):
+        members = torch.nonzero((labels == label).any(1)).flatten()
+        for column, index in enumerate(members[evenly(len(members), columns)].tolist()):
             picture = _picture(images, index).resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(picture, (label_width + column * (width + _MARGIN), top))
     return sheet
-
-
-def _spread(members: Bool[Tensor, " n"], number: int) -> list[int]:
-    indices = torch.nonzero(members).flatten()
-    if len(indices) <= number:
-        return indices.tolist()
-    return indices[torch.linspace(0, len(indices) - 1, number).long()].tolist()
 
 
 def _picture(images: LabelledImages, index: int) -> Image.Image:

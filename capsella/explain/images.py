@@ -19,6 +19,7 @@ from capsella.explain.tweaks import dimension_tweaks, largest_elements, offsets_
 from capsella.explain.vote_distances import vote_distances_figure
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
+from capsella.progress import tracked
 
 MOST_BARS = 12
 NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
@@ -53,9 +54,11 @@ def explain_images(
         raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
     taken: set[str] = set()
     pictures = []
-    for file, pixels in [*_readable(model, find_images(paths), broken)]:  # one that is broken stops before any is drawn
+    readable = [*_readable(model, find_images(paths), broken)]  # one that is broken stops before any is drawn
+    for file, pixels in tracked(readable, "Drawing"):
         name = _unused(file.stem, taken)
-        for view, figure in image_figures(model, pixels.float() / 255, file.name, classes):
+        title = file.name if name == file.stem else f"{file.parent.name}/{file.name}"
+        for view, figure in image_figures(model, pixels.float() / 255, title, classes):
             pictures.append(out / f"{name}_{view}.png")
             write_png(figure, pictures[-1])
     return pictures
@@ -118,7 +121,7 @@ def image_figure(
     target = int(activations.argmax()) if target is None else target
     decoded = output.reconstruction
     figure = Figure(figsize=(6.5, 3.6) if decoded is None else (11, 8), layout="constrained")
-    figure.suptitle(f"{shorten(title, 60)}: {shorten(model.classes[target])}", parse_math=False)
+    figure.suptitle(f"{shorten(title, 60)}: taken for {shorten(model.classes[target])}", parse_math=False)
     if decoded is None:
         left, right = figure.subplots(1, 2)
         left.set_xlabel(NO_DECODER, fontsize=9)

@@ -1,21 +1,31 @@
 """Figures of numbers: confusion, calibration, training curves, coupling entropy, robustness."""
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
+from capsella.errors import warn_once
 from capsella.evaluation import PERTURBATIONS, Calibration, Robustness, Roc, shares
 from capsella.files import write_whole
 
 RESOLUTION = 110  # dots an inch
+OTHER_SCRIPTS = (
+    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Thai"),
+    *("Noto Sans Devanagari", "WenQuanYi Zen Hei", "Hiragino Sans", "Yu Gothic", "Microsoft YaHei", "Arial Unicode MS"),
+)
+"""Fonts for letters that matplotlib's own does not have, where they are installed."""
 TRAIN, VALIDATION, GREY = "#1f6f9f", "#c2571a", "#777777"
 # Columns of metrics.csv drawn in each panel, with their colour and line.
 LOSSES = {
@@ -151,8 +161,9 @@ def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
     for name, entropy in layers.items():
         axes.plot(range(1, len(entropy) + 1), entropy, "o-", label=name)
     axes.axhline(1, color=GREY, linestyle="--", linewidth=1)
+    longest = max(map(len, layers.values()))
     axes.set(xlabel="routing iteration", ylabel="coupling entropy / ln(parents)", ylim=(0, 1.05))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlim=(0.5, longest + 0.5), xticks=range(1, longest + 1))
     axes.legend(fontsize=8)
     return figure
 
@@ -258,8 +269,22 @@ def write_png(figure: Figure, path: Path) -> bytes:
 def png_bytes(figure: Figure) -> bytes:
     """A figure as a PNG file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
+    with warnings.catch_warnings(record=True) as caught, rc_context({"font.sans-serif": _fonts()}):
+        warnings.filterwarnings("always", message=r"Glyph .* missing from font")
+        figure.savefig(buffer, format="png", dpi=RESOLUTION, bbox_inches="tight")
+    for one in caught:
+        if "missing from font" not in str(one.message):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            continue
+        warn_once("fonts", "pictures show boxes for letters that no font here has; installing Noto Sans CJK may help")
     return buffer.getvalue()
+
+
+@cache
+def _fonts() -> list[str]:
+    """Matplotlib's own font, then those that are installed of other scripts."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in OTHER_SCRIPTS if name in installed)]
 
 
 def printable(text: str) -> str:

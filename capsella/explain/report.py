@@ -227,7 +227,9 @@ def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImage
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
         return Section(
-            name, title, "Votes are gathered around means by EM routing and its kin; this model's classes do without."
+            name,
+            title,
+            "Drawn here for EM routing and its kin alone; `capsella explain RUN IMAGE` draws them for any routing.",
         )
     index, image = _example(evaluation, images)
     histograms = class_vote_distances(model, image)

@@ -71,12 +71,13 @@ def _feeding(axes: Axes, given: Float[np.ndarray, "iterations c_in"]) -> None:
     """The child types that give most, after the last iteration (bars) and after the first (dots)."""
     order = np.argsort(-given[-1], kind="stable")[:MOST_TYPES]
     axes.barh(range(len(order)), given[-1][order], color=TRAIN, label="last iteration")
-    axes.plot(given[0][order], range(len(order)), "D", color=VALIDATION, markersize=4, label="first iteration")
+    if len(given) > 1:
+        axes.plot(given[0][order], range(len(order)), "D", color=VALIDATION, markersize=4, label="first iteration")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     axes.set_yticks(range(len(order)), [f"type {k + 1}" for k in order], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("Σ coupling · activation", fontsize=9)
     axes.set_title(f"the {len(order)} types that feed it most, of {given.shape[1]}", fontsize=9)
-    axes.legend(fontsize=7, loc="lower right")
 
 
 def graph_figure(layers: Sequence[RoutedLayer], classes: Sequence[str], target: int) -> Figure:

@@ -1,6 +1,6 @@
 """The report in words, for readers who do not read tables: what was trained, how good it is, what is not known."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +73,8 @@ def _about_test(recipe: Recipe, images: int, stopped: Mapping[str, Any] | None) 
     )
 
 
-def run_facts(run: Run, splits: Splits) -> dict[str, str]:
-    """What a report lists of a run."""
+def run_facts(run: Run, splits: Splits, broken: Sequence[str]) -> dict[str, str]:
+    """What a report lists of a run; `broken`: the images that its training left out, and why."""
     facts = {
         "recipe": run.name,
         "network": run.model.name,
@@ -85,8 +85,8 @@ def run_facts(run: Run, splits: Splits) -> dict[str, str]:
     }
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
-    if splits.broken:
-        facts["left out"] = f"{counted(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
+    if broken:
+        facts["left out"] = f"{counted(len(broken), 'image')} that cannot be read: {'; '.join(broken)}"
     return facts
 
 

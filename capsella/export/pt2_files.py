@@ -1,6 +1,7 @@
 """PyTorch's own format, .pt2: `torch.export`, with the native kernels where they are built."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def write_pt2(
         torch=torch.__version__,
         **(facts or {}),
     )
-    with open(path, "wb") as file:  # a path must end in .pt2, and a temporary one does not
+    # A path must end in .pt2, and a temporary one does not. A warning says that weights are parts of larger tensors.
+    with open(path, "wb") as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No complete tensor found")
         torch.export.save(program, file, extra_files={f"{KEY}.json": json.dumps(description)})
     return description
 

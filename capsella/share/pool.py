@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from capsella.data.batches import evenly
 from capsella.data.split.sets import LabelledImages
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
@@ -68,7 +69,7 @@ def look(
 
 def make_pool(model: CapsuleClassifier, test: LabelledImages, most: int = 500) -> Pool:
     """At most `most` test images, evenly through the set, seen by the network."""
-    numbers = torch.linspace(0, len(test) - 1, min(most, len(test)), dtype=torch.float64).round().long()
+    numbers = evenly(len(test), most)
     batch = test.take(numbers)  # a set of pairs can hold ten million: only these are drawn
     return look(model, batch.images, batch.labels, tuple(numbers.tolist()), len(test))
 

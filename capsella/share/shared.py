@@ -34,6 +34,8 @@ _PARTS = {
     "points": "votes",
     "changedPoses": "poses of changed images",
 }
+_OF_NETWORKS = ("weight", "graph", "encoder", "wasm")
+"""Parts that no number of images changes."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,11 @@ def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
         return
     largest = sorted(arrays.sizes().items(), key=lambda item: -item[1])[:3]
     parts = ", ".join(f"{_PARTS.get(name, name)} {count / 1e6:.1f}" for name, count in largest if count >= 5e4)
+    of_images = sum(count for name, count in arrays.sizes().items() if name not in _OF_NETWORKS) / 1e6
+    fewer = ", or take fewer images with --images" if of_images > size - megabytes else ""
+    smaller = ". A smaller decoder, as of --model.decoder-width 256 in training, has fewer weights"
     raise CapsellaError(
-        f"the page would have {size:.1f} MB, more than the {megabytes:g} of --megabytes. "
-        f"The largest parts, in MB: {parts}. Allow it with --megabytes {math.ceil(size):d}, or take fewer images with "
-        "--images; weights stay as they are: a network with a smaller decoder, or without one, has less of them. "
-        "--network adds the network's and ONNX Runtime"
+        f"the page would have {math.ceil(10 * size) / 10:.1f} MB, more than the {megabytes:g} of --megabytes. "
+        f"The largest parts, in MB: {parts}. Allow it with --megabytes {math.ceil(size):d}{fewer}"
+        f"{smaller if largest[0][0] == 'weight' else ''}"
     )

@@ -82,10 +82,6 @@ def load_checkpoint(
         if average is not None:
             average.load_state_dict(state["average"])
         return Progress(**state["progress"])
-    except FileNotFoundError as error:
-        raise CapsellaError(
-            f"{path} does not exist: this training never began; start it anew in another folder"
-        ) from error
     except (CapsellaError, OSError, MemoryError):
         raise
     except Exception as error:
@@ -98,12 +94,7 @@ def read_progress(path: Path) -> Progress:
     Raises:
         CapsellaError: the file is missing or damaged.
     """
-    try:
-        state = _read(path)
-    except FileNotFoundError as error:
-        raise CapsellaError(
-            f"{path} does not exist: this training never began; start it anew in another folder"
-        ) from error
+    state = _read(path)
     try:
         return Progress(**state["progress"])
     except (KeyError, TypeError) as error:
@@ -111,13 +102,21 @@ def read_progress(path: Path) -> Progress:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds."""
+    """What a checkpoint holds.
+
+    Raises:
+        CapsellaError: the file is missing or damaged.
+    """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         with zipfile.ZipFile(path) as archive:  # PyTorch compares no checksums: a changed bit would be another weight
             if (part := archive.testzip()) is not None:
                 raise ValueError(f"{part} has another checksum")
         return state
+    except FileNotFoundError as error:
+        raise CapsellaError(
+            f"{path} does not exist: this training never began; start it anew in another folder"
+        ) from error
     except (OSError, MemoryError):
         raise
     except Exception as error:  # damaged bytes raise errors of every kind, whose texts advise to run what is there

@@ -28,7 +28,7 @@ class Recipe:
     """
 
     model: ModelOptions
-    """The network."""
+    """The network; `capsella models NAME` says what its options are."""
     data: DataOptions
     """The images."""
     augment: AugmentOptions = field(default_factory=AugmentOptions)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from capsella.data import LabelledImages, batches
+from capsella.data import LabelledImages, batches, evenly
 from capsella.losses import LossOptions, count_errors, strongest, total_loss
 from capsella.models import ImageClassifier
 from capsella.routing import diagnose, record
@@ -50,8 +50,7 @@ def validate(
 @torch.no_grad()
 def routing_row(model: ImageClassifier, images: LabelledImages, device: torch.device) -> EpochRow:
     """Coupling entropy after the last iteration and dead capsules of each routed layer."""
-    spread = torch.linspace(0, len(images) - 1, min(DIAGNOSED, len(images))).long()
-    few, *_ = next(batches(images, len(spread), order=spread, device=device))
+    few, *_ = next(batches(images, DIAGNOSED, order=evenly(len(images), DIAGNOSED), device=device))
     with record() as traces:
         model(few)
     row: EpochRow = {}

@@ -206,6 +206,7 @@ class TestBadImages:
         assert summary["broken_images"][0].startswith(str(broken))
         assert "left out 1 broken image:" in answer.out
         assert str(broken) in answer.out
+        assert "1 image that cannot be read: " in (tmp_path / "run" / "report.html").read_text()
 
     def test_a_class_without_images(self, refused, folder):
         (folder / "c").mkdir()

@@ -166,7 +166,7 @@ def test_a_contact_sheet_has_a_row_a_class():
     sheet = np.asarray(contact_sheet(images, per_class=3))
     assert sheet.shape[0] == 2 * (48 + 4) + 4  # enlarged to 48 pixels a side
     pictures = [int(sheet[28, x, 0]) for x in range(sheet.shape[1] - 3 * 52 + 20, sheet.shape[1], 52)]
-    assert pictures == [50, 100, 200]  # first, middle, last of the class
+    assert pictures == [50, 150, 200]  # first, middle, last of the class
     assert int(sheet[80, sheet.shape[1] - 3 * 52 + 20, 0]) == 250
     with pytest.raises(ValueError, match="per_class: must be at least 1, got 0"):
         contact_sheet(images, per_class=0)

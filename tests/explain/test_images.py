@@ -48,7 +48,7 @@ def test_of_a_pair_both_capsules_are_drawn(capsnet):
         drawn = [capsnet(image.unsqueeze(0), torch.tensor([k])).reconstruction[0, 0] for k in strongest]
     for view, target, expected in zip(("explained", "explained2"), strongest, drawn, strict=True):
         np.testing.assert_allclose(figures[view].axes[2].images[0].get_array(), expected, atol=1e-6)
-        assert figures[view].get_suptitle() == f"x.png: {capsnet.classes[target]}"
+        assert figures[view].get_suptitle() == f"x.png: taken for {capsnet.classes[target]}"
 
 
 def test_of_a_stereo_pair_both_images_are_drawn():

@@ -99,8 +99,8 @@ def test_em_routing_shows_the_distances_of_its_votes(report, matrix_capsnet, cap
     text = report(matrix_capsnet)
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == FIGURES | {"coupling_entropy", "vote_distances"}
     assert "how far the votes for each class capsule lie from its mean" in text
-    assert "Votes are gathered around means by EM routing and its kin" not in text
-    assert "Votes are gathered around means by EM routing and its kin" in report(capsnet)
+    assert "Drawn here for EM routing and its kin alone" not in text
+    assert "Drawn here for EM routing and its kin alone" in report(capsnet)
 
 
 def test_no_mistakes_and_all_mistakes(report, cnn, image_set):

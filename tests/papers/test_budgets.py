@@ -32,6 +32,15 @@ def test_a_night_trains_the_rows_of_a_table_alike(name):
     assert {row.recipe.precision for row in rows(name)} == {"auto"}
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_short_training_is_no_warm_up(name):
+    """At least half of the steps of the small budget have the whole learning rate."""
+    for row in TABLES[name]("small").trainings():
+        recipe, classes = row.recipe, 5 if "norb" in row.recipe.data.name else 10
+        images = recipe.epoch_images or classes * recipe.data.per_class
+        assert 2 * recipe.optimizer.warmup_steps <= recipe.epochs * images // recipe.batch_size, row.slug
+
+
 def test_a_night_trains_the_thesiss_networks_alike():
     runs = ThesisRuns("night", "pbc")
     found = runs.grid(runs.sets)

@@ -158,6 +158,6 @@ def test_a_bit_that_changed_in_a_checkpoint_is_no_other_weight(tiny, quiet_train
     path.write_bytes(bytes(content))
     assert torch.load(path, weights_only=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.training.loop.Trainer.load", None)
+        patch.setattr("capsella.training.images.load_data", None)
         with pytest.raises(CapsellaError, match="is damaged or cut off"):
             resume(path.parent, console=Console(quiet=True))

@@ -4,11 +4,14 @@ image is like those that the network was trained on.
 
 from dataclasses import dataclass
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, counted, require
 from capsella.evaluation.prediction.predict import Prediction
 from capsella.models import Confidence, Novelty, images_needed
 from capsella.models.confidence.fitted import check_coverage
 from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
+
+ENOUGH = 30
+"""Validation images for probabilities that can be used as they are."""
 
 Value = float | list[int] | bool | str | None
 
@@ -103,11 +106,18 @@ class Certainty:
                 "the probability column is empty: this model is not calibrated; "
                 "capsella calibrate RUN does it, unless the run was adapted"
             ]
+        notes = []
+        if self.confidence.images < ENOUGH:
+            notes.append(
+                f"the probabilities rest on {counted(self.confidence.images, 'validation image')}, fewer than "
+                f"{ENOUGH}: they may be far too sure; a larger --validation in training makes them firmer"
+            )
         if self.coverage is None or self.confidence.images >= (needed := images_needed(self.coverage)):
-            return []
+            return notes
         return [
+            *notes,
             f"every prediction set holds all classes: a coverage of {self.coverage:g} needs at least {needed} "
-            f"validation images, and this model was calibrated on {self.confidence.images}"
+            f"validation images, and this model was calibrated on {self.confidence.images}",
         ]
 
     def _notes_on_novelty(self) -> list[str]:

@@ -48,7 +48,7 @@ export function makeChanged(run, change) {
     said,
     h(
       "div",
-      { class: "changed-row" },
+      { class: run.artist ? "changed-row" : "changed-row undrawn" },
       h("figure", {}, input, h("figcaption", {}, "input, changed")),
       run.artist && h("figure", {}, drawing, drawingCaption),
       h("figure", { class: "chart" }, lengths.element, h("figcaption", {}, "how sure")),

@@ -110,6 +110,8 @@ def test_notes(confidence):
         "every prediction set holds all classes: a coverage of 0.99 needs at least 99 validation images, and this "
         "model was calibrated on 40"
     ]
+    (note,) = Certainty(dataclasses.replace(confidence, scores=confidence.scores[:6]), refuse=None).notes()
+    assert "rest on 6 validation images, fewer than 30: they may be far too sure" in note
 
 
 @pytest.mark.parametrize(
