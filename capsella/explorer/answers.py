@@ -71,7 +71,7 @@ def answer_file(subject: Subject, content: bytes, name: str) -> dict[str, Any]:
 
 def answer_sketch(subject: Subject, content: bytes) -> dict[str, Any]:
     """What was drawn on the page, as `read_sketch` reads it; raises as that."""
-    return answer_about(subject, _unknown(subject, read_sketch(content, subject.model)), "your drawing")
+    return answer_about(subject, _unknown(subject, read_sketch(content, subject.model)), "Your drawing")
 
 
 def _unknown(subject: Subject, image: UInt8[Tensor, "c h w"]) -> Pool:

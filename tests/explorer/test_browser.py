@@ -112,7 +112,7 @@ def test_an_address_names_an_image_that_the_page_does_not_hold(tab):
 def test_good_and_bad_files(tab):
     page = more(tab())
     upload(page, "photo.png", png(50, 40, 3))
-    says(page, "Photo.png. ")
+    says(page, "photo.png. ")
     says(page, "photo.png has 40×50 pixels: the middle was cut out and resized to the network's 17×17", ".news")
     shown = pixels(page, ".input canvas")
     upload(page, "bad.png", b"no image")
@@ -167,7 +167,7 @@ def test_a_comparison_follows_what_is_chosen(tab):
         until(page, "called => document.querySelectorAll('.about')[1].innerText.startsWith(called)", called)
     page.get_by_text("Another image").first.click()
     upload(page, "photo.png", png(17, 17))
-    until(page, "[...document.querySelectorAll('.about')].every(one => one.innerText.startsWith('Photo.png'))")
+    until(page, "[...document.querySelectorAll('.about')].every(one => one.innerText.startsWith('photo.png'))")
     panes.nth(0).locator(".bars button").nth(1).click()
     until(page, "document.querySelectorAll('.arrow figcaption')[1].innerText === 'capsule of <b>&amp;</b>'")
     np.testing.assert_array_equal(

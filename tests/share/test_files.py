@@ -40,7 +40,7 @@ def test_the_network_looks_at_a_file_as_pytorch_does_and_at_a_drawing(tab, share
     image = np.random.default_rng(0).integers(0, 256, (40, 51, 3), dtype=np.uint8)
     Image.fromarray(image).save(tmp_path / "cell.png")
     page.set_input_files("input[type=file]", tmp_path / "cell.png")
-    until(page, "document.querySelector('.about').innerText.startsWith('Cell.png.')")
+    until(page, "document.querySelector('.about').innerText.startsWith('cell.png.')")
     assert "cell.png has 51×40 pixels: the middle was cut out and resized" in page.locator(".news").inner_text()
     pixels_, _ = read_upload((tmp_path / "cell.png").read_bytes(), "cell.png", small_run.model)
     activations, _ = seen(small_run.model, pixels_.unsqueeze(0).float() / 255)
@@ -71,4 +71,4 @@ def test_a_file_that_is_dropped_is_looked_at(tab, shared_network, tmp_path):
         }""",
         list((tmp_path / "flat.png").read_bytes()),
     )
-    until(page, "document.querySelector('.about').innerText.startsWith('Flat.png.')")
+    until(page, "document.querySelector('.about').innerText.startsWith('flat.png.')")

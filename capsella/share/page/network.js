@@ -52,7 +52,7 @@ export function makeNetwork(run, start) {
     },
     async sketch(blob) {
       const { values } = await readFile(blob, shape);
-      return image(values, "your drawing", []);
+      return image(values, "Your drawing", []);
     },
     changes,
   };

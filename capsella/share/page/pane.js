@@ -49,7 +49,7 @@ function makeThumbnail(run, k, choose) {
   const facts = run.images[k];
   const canvas = h("canvas", { "aria-hidden": "true" });
   paint(canvas, Float32Array.from(run.its(k, "images").row(), (value) => value / 255), [run.channels, ...run.size]);
-  const called = nameOf(facts).replace(/^./, (letter) => letter.toUpperCase());
+  const called = nameOf(facts);
   const truth = facts.truth.length ? `: ${namesOf(run, facts.truth)}` : "";
   const label = `${called}${truth}${isWrong(facts) ? `, taken for ${namesOf(run, facts.taken)}` : ""}`;
   return h(

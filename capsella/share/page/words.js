@@ -29,9 +29,9 @@ export function namesOf(run, classes) {
   return classes.map((k) => run.classes[k]).join(" and ");
 }
 
-/** What an image is called. */
+/** What an image is called, at the start of a sentence; a file keeps its name. */
 export function nameOf(facts) {
-  return facts.number === null ? facts.title : `test image ${facts.number}`;
+  return facts.number === null ? facts.title : `Test image ${facts.number}`;
 }
 
 /** Whether the network takes an image for something else; false where nobody knows. */
@@ -42,7 +42,7 @@ export function isWrong({ truth, taken }) {
 /** What is known of an image, and what the network makes of it. */
 export function aboutImage(run, facts, activations) {
   const { truth, taken, predicted } = facts;
-  const called = nameOf(facts).replace(/^./, (letter) => letter.toUpperCase());
+  const called = nameOf(facts);
   const is = truth.length ? `${called} ${truth.length > 1 ? "shows" : "is"} ${namesOf(run, truth)}. ` : `${called}. `;
   if (activations[predicted] < run.sure) {
     return `${is}No capsule is sure: that of ${run.classes[predicted]}, the most active, has ${plain(activations[predicted])}.`;

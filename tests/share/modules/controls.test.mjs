@@ -86,7 +86,7 @@ test("sentences", () => {
   assert.equal(aboutImage(run, run.images[1], [0.9, 0.2]), "Test image 9 is one. The network takes it for zero: its capsule of zero has 0.90 of at most 1.");
   assert.match(aboutImage(run, run.images[0], [0.3, 0.2]), /No capsule is sure: that of zero, the most active, has 0.30/);
   const own = { number: null, title: "cell.png", truth: [], taken: [1], predicted: 1 };
-  assert.equal(aboutImage(run, own, [0.2, 0.9]), "Cell.png. The network takes it for one: its capsule of one has 0.90 of at most 1.");
+  assert.equal(aboutImage(run, own, [0.2, 0.9]), "cell.png. The network takes it for one: its capsule of one has 0.90 of at most 1.");
   const pair = { number: 4, truth: [0, 1], taken: [1, 0], predicted: 1 };
   assert.equal(aboutImage(run, pair, [0.8, 0.9]), "Test image 4 shows zero and one. The network agrees: its capsules of one and zero have 0.90 and 0.80 of at most 1.");
   assert.equal(silence(run, 1, [0.9, 0.2]), "");
