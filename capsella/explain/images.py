@@ -1,5 +1,6 @@
 """What a model makes of single image files, each on pictures of its own: for `capsella explain`."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def explain_images(
     Args:
         model: any registered model; one without a decoder gets the input and the activations, and the picture says why.
         paths: files and folders, as `find_images` takes them.
-        out: folder for the pictures; files of one name get _2, _3, …
+        out: folder for the pictures; files of one name get _2, _3, …, and their titles their
+            folders.
         classes: how many classes an image shows: 1, or 2 for a model of overlaid pairs.
         broken: without it, a file that cannot be read is an error; with a list, such files are passed over and added
             to the list.
@@ -55,9 +57,10 @@ def explain_images(
     taken: set[str] = set()
     pictures = []
     readable = [*_readable(model, find_images(paths), broken)]  # one that is broken stops before any is drawn
+    named = Counter(file.stem.casefold() for file, _ in readable)
     for file, pixels in tracked(readable, "Drawing"):
         name = _unused(file.stem, taken)
-        title = file.name if name == file.stem else f"{file.parent.name}/{file.name}"
+        title = file.name if named[file.stem.casefold()] == 1 else f"{file.parent.name}/{file.name}"
         for view, figure in image_figures(model, pixels.float() / 255, title, classes):
             pictures.append(out / f"{name}_{view}.png")
             write_png(figure, pictures[-1])

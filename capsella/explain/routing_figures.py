@@ -73,7 +73,7 @@ def _feeding(axes: Axes, given: Float[np.ndarray, "iterations c_in"]) -> None:
     axes.barh(range(len(order)), given[-1][order], color=TRAIN, label="last iteration")
     if len(given) > 1:
         axes.plot(given[0][order], range(len(order)), "D", color=VALIDATION, markersize=4, label="first iteration")
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
     axes.set_yticks(range(len(order)), [f"type {k + 1}" for k in order], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("Σ coupling · activation", fontsize=9)

@@ -114,6 +114,15 @@ def test_a_class_whose_name_is_not_utf_8_is_drawn(tmp_path):
         figure.savefig(tmp_path / "x.png")
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(cnn, folder, tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr("capsella.explain.images.image_figures", lambda *given: titles.append(given[2]) or ())
+    explain_images(cnn, [folder], tmp_path)
+    explain_images(cnn, [folder / "one/cell.png"], tmp_path)
+    assert {"one/cell.png", "two/cell.png"} <= set(titles[:-1])
+    assert titles[-1] == "cell.png"
+
+
 def test_a_broken_file_is_named(capsnet, folder, tmp_path):
     (folder / "two/cell.png").write_bytes(b"broken")
     with pytest.raises(CapsellaError, match=r"two/cell\.png"):
