@@ -86,6 +86,10 @@ def test_smallest_image_and_one_below(name: str) -> None:
 @every_model
 def test_any_batch_and_no_image_depends_on_its_neighbours(name: str) -> None:
     model = small(name).eval()
+    if name == "ribeiro2020_capsnet":  # at the start it answers nearly the same whatever it sees
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(3)
     images = images_for(model, 3)
 
     def answers(images: torch.Tensor) -> torch.Tensor:
