@@ -175,7 +175,7 @@ def test_scores_are_log_odds() -> None:
     torch.nn.init.constant_(layer.routing_parameters["beta_use"], 300.0)
     scored = layer.score(Capsules(torch.randn(2, 1, 1, 2, 4), torch.full((2, 1, 1, 2), 0.9)))
     assert float(scored.log_odds.detach().sum(3).mean()) == pytest.approx(2 * 0.9 * 300, rel=1e-5)
-    assert math.isclose(float(scored.log_odds.sigmoid().min()), 1.0)
+    assert math.isclose(float(scored.log_odds.detach().sigmoid().min()), 1.0)
 
 
 @pytest.mark.usefixtures("as_users_call")
