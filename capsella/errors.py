@@ -4,6 +4,7 @@ import difflib
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 
 class CapsellaError(Exception):
@@ -39,6 +40,16 @@ def errors_of(what: object) -> Iterator[None]:
         yield
     except (ValueError, CapsellaError) as error:
         raise CapsellaError(f"{what}: {error}") from error
+
+
+def check_installed(what: str, extra: str, *packages: str, otherwise: str = "") -> None:
+    """The packages that `what` needs, which an extra of this package brings, can be imported.
+
+    Raises:
+        CapsellaError: one cannot; says how to get it, and what to do `otherwise`.
+    """
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise CapsellaError(f"{what} needs {', '.join(missing)}: pip install 'capsella[{extra}]'{otherwise}")
 
 
 def require(holds: bool, rule: str, **got: object) -> None:

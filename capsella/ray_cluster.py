@@ -1,6 +1,6 @@
 """A Ray cluster, joined for the length of a command; no usage statistics are sent."""
 
-import importlib.util
+import importlib
 import math
 import os
 import socket
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsella.errors import CapsellaError, at_least, counted, require
+from capsella.errors import CapsellaError, at_least, check_installed, counted, require
 from capsella.version import __version__
 
 RETRIES = 5
@@ -55,10 +55,9 @@ def check_ray() -> None:
     """Ray is at hand.
 
     Raises:
-        CapsellaError: it is not installed; says how to get it.
+        CapsellaError: it is not installed.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise CapsellaError("on: needs Ray: pip install 'capsella[cluster]'")
+    check_installed("on:", "cluster", "ray")
 
 
 _joined: ContextVar[Place | None] = ContextVar("joined", default=None)

@@ -1,6 +1,5 @@
 """Serving the page: on this machine alone unless asked, with nothing fetched, sent out, or left behind."""
 
-import importlib.util
 import ipaddress
 import socket
 import webbrowser
@@ -8,10 +7,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, check_installed
 from capsella.explorer.subject import Subject
 
-INSTALL = 'the explorer needs Starlette and uvicorn, which are not installed: pip install "capsella[explore]"'
 LEAST_PASSWORD = 8
 
 
@@ -71,9 +69,7 @@ def check_starlette() -> None:
     Raises:
         CapsellaError: it is not installed; says how to install it.
     """
-    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CapsellaError(INSTALL)
+    check_installed("the explorer", "explore", "starlette", "uvicorn")
 
 
 def names_of_server(host: str, name: str | None) -> frozenset[str]:

@@ -10,8 +10,8 @@ from torch.export import Dim, ExportedProgram
 
 from capsella.errors import warn_once
 from capsella.models import ImageClassifier
-from capsella.models.confidence.files import is_of
 from capsella.models.confidence.fitted import LEAST, MOST
+from capsella.models.fitted import is_of
 from capsella.models.inference import without_decoder
 from capsella.routing import Routing
 from capsella.routing.backends import Backend

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, check_installed
 from capsella.export.graph import KEY, describe_model, traced
-from capsella.export.needs import check_installed, quiet
 from capsella.export.parity import Activations
+from capsella.export.quiet import quiet
 from capsella.models import ImageClassifier
 
 OPSET = 18
@@ -34,7 +34,7 @@ def write_onnx(
         ValueError: a reconstruction of a model without a decoder.
         CapsellaError: the extra `export` is not installed.
     """
-    check_installed("onnx", "onnxscript")
+    check_installed("an ONNX file", "export", "onnx", "onnxscript")
     import onnx
 
     outputs = ["activations", "reconstruction"] if reconstruction else ["activations"]
@@ -98,7 +98,7 @@ def load_onnx(path: str | Path, threads: int | None = None, output: str = "activ
     Raises:
         CapsellaError: ONNX Runtime is not installed, or cannot read the file.
     """
-    check_installed("onnxruntime")
+    check_installed("an ONNX file", "export", "onnxruntime")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -118,7 +118,7 @@ def read_onnx_description(path: str | Path) -> dict[str, Any]:
     Raises:
         CapsellaError: no ONNX file, or not one of capsella's.
     """
-    check_installed("onnx")
+    check_installed("an ONNX file", "export", "onnx")
     import onnx
 
     try:

@@ -13,8 +13,9 @@ import numpy as np
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
-from capsella.export.needs import check_installed, quiet
+from capsella.errors import check_installed
 from capsella.export.onnx_files import write_description
+from capsella.export.quiet import quiet
 
 REDUCED = ("Conv", "Gemm")
 """Operators whose weights and arithmetic are reduced."""
@@ -36,7 +37,7 @@ def write_int8(source: str | Path, path: str | Path, images: ImageSet, descripti
         ValueError: no images.
         CapsellaError: the extra `export` is not installed.
     """
-    check_installed("onnx", "onnxruntime")
+    check_installed("an ONNX file", "export", "onnx", "onnxruntime")
     if len(images) == 0:
         raise ValueError("images: must hold at least one to calibrate on, got none")
     import onnx
@@ -94,7 +95,7 @@ def write_float16(source: str | Path, path: str | Path, description: dict[str, A
     Raises:
         CapsellaError: the extra `export` is not installed.
     """
-    check_installed("onnx")
+    check_installed("an ONNX file", "export", "onnx")
     import onnx
 
     proto = onnx.load(str(source))

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, check_installed
 from capsella.search.schedule import BASE, Job, Record, State, rungs_of
 from capsella.search.space import Label, Space
 from capsella.search.storage import GRACE, give_first_sign, open_storage
@@ -26,8 +25,7 @@ def check_optuna() -> None:
     """Raises:
     CapsellaError: Optuna is not installed; says how to get it.
     """
-    if find_spec("optuna") is None:
-        raise CapsellaError("a search needs Optuna: pip install 'capsella[search]'")
+    check_installed("a search", "search", "optuna")
 
 
 @dataclass

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, check_installed
 from capsella.export.graph import refuse_random, with_backend
-from capsella.export.needs import check_installed
 from capsella.export.onnx_files import converted
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import evaluation_mode
@@ -48,7 +47,7 @@ def decoder_graph(model: CapsuleClassifier, pose: int) -> bytes:
     """
     if model.decoder is None:
         raise ValueError(f"model: must have a decoder, got {model.name} without one")
-    check_installed("onnx", "onnxscript")
+    check_installed("a page", "export", "onnx", "onnxscript")
     poses = torch.zeros(1, 1, 1, len(model.classes), pose, device=next(model.parameters()).device)
     with evaluation_mode(model), torch.no_grad():
         graph = torch.export.export(_Drawing(model.decoder), (poses,), strict=False)
@@ -77,7 +76,7 @@ def encoder_graph(model: CapsuleClassifier) -> bytes:
         ValueError: a routing with random couplings, which a graph cannot hold.
     """
     check_readable(model)
-    check_installed("onnx", "onnxscript")
+    check_installed("a page", "export", "onnx", "onnxscript")
     looking = _Looking(cast(CapsuleClassifier, with_backend(model, "eager"))).eval()
     with torch.no_grad():
         graph = torch.export.export(looking, (torch.zeros(1, model.channels, *model.image_size),), strict=False)

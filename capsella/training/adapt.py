@@ -15,7 +15,7 @@ import copy
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,9 +30,8 @@ from capsella.data.split.holdout import hold_out_fold
 from capsella.errors import CapsellaError, at_least, require
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
-from capsella.models.confidence.files import weights_digest
-from capsella.models.confidence.fitted import Confidence
 from capsella.models.confidence.temperature import fit_confidence
+from capsella.models.fitted import weights_digest
 from capsella.models.inference import inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
@@ -230,7 +229,7 @@ def calibrate_adapted(model: ImageClassifier, judged: Judged) -> None:
     The labelled images themselves would flatter a network that has learned them.
     """
     fitted = fit_confidence(*judged)
-    model.confidence = Confidence(**{**vars(fitted), "weights": weights_digest(model)})
+    model.confidence = replace(fitted, weights=weights_digest(model))
 
 
 def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[str, Any]) -> None:

@@ -10,9 +10,10 @@ from torch import Tensor
 from capsella.data import Batch, LabelledImages, batches, evenly
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
-from capsella.models.confidence.files import weights_digest, write_confidence
+from capsella.models.confidence.files import write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.confidence.temperature import fit_confidence
+from capsella.models.fitted import weights_digest
 from capsella.models.inference import inference, without_decoder
 from capsella.models.novelty.files import write_novelty
 from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
@@ -42,7 +43,7 @@ def calibrate_model(
         answers = [(quick(part).activations.float().cpu(), labels.cpu()) for part, labels, _ in parts]
     activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))
     fitted = fit_confidence(activations, labels, prior)
-    model.confidence = Confidence(**{**vars(fitted), "weights": weights_digest(model)})
+    model.confidence = replace(fitted, weights=weights_digest(model))
     return model.confidence
 
 

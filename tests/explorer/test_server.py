@@ -1,5 +1,5 @@
-import importlib.util
 import socket
+from importlib.util import find_spec
 
 import pytest
 
@@ -36,9 +36,8 @@ def test_a_port_that_is_taken():
 
 @pytest.mark.parametrize("name", ["starlette", "uvicorn"])
 def test_without_its_libraries_the_error_says_how_to_install_them(monkeypatch, name):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == name else find(asked))
-    with pytest.raises(CapsellaError, match=r'not installed: pip install "capsella\[explore\]"'):
+    monkeypatch.setattr("capsella.errors.find_spec", lambda asked: None if asked == name else find_spec(asked))
+    with pytest.raises(CapsellaError, match=rf"the explorer needs {name}: pip install 'capsella\[explore\]'"):
         check_starlette()
 
 

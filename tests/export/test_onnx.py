@@ -272,6 +272,6 @@ def test_formats_and_precisions_that_are_not_there(model, splits, tmp_path, monk
         export_model(model, splits, tmp_path / "x", format="pt2", precision="int8")
     with pytest.raises(ValueError, match="precision: must be a registered name, got 'int4'; did you mean int8"):
         export_model(model, splits, tmp_path / "x", precision="int4")
-    monkeypatch.setattr("capsella.export.needs.find_spec", lambda package: None)
-    with pytest.raises(CapsellaError, match=r"this needs onnx, onnxscript: pip install 'capsella\[export\]'"):
+    monkeypatch.setattr("capsella.errors.find_spec", lambda package: None)
+    with pytest.raises(CapsellaError, match=r"an ONNX file needs onnx, onnxscript: pip install 'capsella\[export\]'"):
         write_onnx(model, tmp_path / "x")

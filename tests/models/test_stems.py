@@ -298,7 +298,7 @@ def test_a_wrong_description(folder, tmp_path, change, text):
 
 
 def test_without_transformers(folder, monkeypatch):
-    monkeypatch.setattr(backbones, "find_spec", lambda name: None)
+    monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
     wrong_stem(r"needs transformers: pip install 'capsella\[pretrained\]'", CapsellaError, stem=str(folder))
 
 

@@ -10,6 +10,7 @@ from capsella.papers import get_recipe, list_recipes
 from capsella.routing import EMRouting
 from capsella.search import Choice, Range, Space, default_space, register_space
 from capsella.search import space as spaces
+from capsella.search.study import check_optuna
 from tests.search.made import RECIPE, SPACE
 
 
@@ -98,8 +99,6 @@ def test_optuna_is_loaded_by_a_search_alone():
 
 
 def test_without_optuna(monkeypatch):
-    from capsella.search import study
-
-    monkeypatch.setattr(study, "find_spec", lambda name: None)
-    with pytest.raises(CapsellaError, match=r"pip install 'capsella\[search\]'"):
-        study.check_optuna()
+    monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
+    with pytest.raises(CapsellaError, match=r"a search needs optuna: pip install 'capsella\[search\]'"):
+        check_optuna()

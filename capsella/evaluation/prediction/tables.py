@@ -1,7 +1,6 @@
 """Predictions as tables: CSV, JSON lines, Parquet. Written as they come, whole or not at all, in bounded memory."""
 
 import csv
-import importlib.util
 import io
 import json
 import sys
@@ -10,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, check_installed
 from capsella.evaluation.prediction.certainty import Certainty, Value
 from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import write_whole
@@ -30,8 +29,7 @@ def check_table(out: Path, classes: Sequence[str], certainty: Certainty = Certai
     if out.is_dir():
         raise CapsellaError(f"{out} is a folder; name a file in it")
     if out.suffix == ".parquet":
-        if importlib.util.find_spec("pyarrow") is None:
-            raise CapsellaError("Parquet needs pyarrow: pip install 'capsella[parquet]', or choose .csv or .jsonl")
+        check_installed("Parquet", "parquet", "pyarrow", otherwise=", or choose .csv or .jsonl")
         if taken := sorted({"file", "class", *certainty.columns} & set(classes)):
             raise ValueError(f"out: a Parquet column has one name, but a class is called {taken[0]!r}; choose .jsonl")
 

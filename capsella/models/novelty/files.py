@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import CapsellaError, errors_of, warn_once
 from capsella.files import write_whole
-from capsella.models.confidence.files import weights_digest, weights_of
+from capsella.models.fitted import if_of, weights_to_write
 from capsella.models.novelty.fitted import Familiar, Novelty
 from capsella.models.novelty.gaussians import ClassGaussian
 
@@ -21,7 +21,7 @@ _MOST_BYTES = 1_000_000_000  # some ten thousand features
 def write_novelty(model: nn.Module, novelty: Novelty | None, folder: Path) -> None:
     """Write novelty.safetensors; remove an older one where `novelty` is None, or of other weights (with a warning)."""
     path = folder / FILE
-    weights = weights_of(model, novelty, path)
+    weights = weights_to_write(model, novelty, path)
     if novelty is None or weights is None:
         return
     tensors = {"largest": novelty.largest}
@@ -49,10 +49,7 @@ def read_novelty(model: nn.Module, folder: Path) -> Novelty | None:
     if form != FORM:
         warn_once(str(path), f"{path} is of another version, so it is not used; capsella calibrate fits it anew")
         return None
-    if novelty.weights != weights_digest(model):
-        warn_once(str(path), f"{path} was fitted to other weights, so it is not used; capsella calibrate fits it anew")
-        return None
-    return novelty
+    return if_of(model, novelty, path)
 
 
 def _read(path: Path) -> tuple[Novelty, str | None]:

@@ -7,7 +7,6 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, check_installed
 
 FAMILIES = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
 """Kinds of backbones that are known to work here, by the names that `transformers` has for them."""
@@ -81,7 +80,7 @@ def read_config(name: str) -> dict[str, Any]:
     Raises:
         CapsellaError: `transformers` is not installed, nothing is there, or it is of another family.
     """
-    check_installed()
+    _check_transformers()
     from transformers import AutoConfig
 
     with _quiet(), _found(name):
@@ -147,14 +146,8 @@ def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[fl
         raise CapsellaError(f"{path} is damaged: {error!r}") from error
 
 
-def check_installed() -> None:
-    """`transformers` is there.
-
-    Raises:
-        CapsellaError: it is not; says how to get it.
-    """
-    if find_spec("transformers") is None:
-        raise CapsellaError("a stem of this kind needs transformers: pip install 'capsella[pretrained]'")
+def _check_transformers() -> None:
+    check_installed("a stem of this kind", "pretrained", "transformers")
 
 
 def _suited(config: Mapping[str, Any], image_size: tuple[int, int], positions: int) -> int:
@@ -171,7 +164,7 @@ def _class_of(model_type: str) -> Any:
     """The backbone's class."""
     if model_type not in FAMILIES:
         raise ValueError(f"stem: must be one of {', '.join(FAMILIES)}, got {model_type!r}")
-    check_installed()
+    _check_transformers()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 

@@ -92,13 +92,13 @@ def test_parquet_takes_classes_that_are_not_utf8(tmp_path):
 
 
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
     with pytest.raises(CapsellaError, match=r"Parquet needs pyarrow: pip install 'capsella\[parquet\]', or choose"):
         write_table(predictions(), CLASSES, tmp_path / "t.parquet")
 
 
 def test_parquet_columns_have_one_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr("capsella.errors.find_spec", lambda name: True)
     with pytest.raises(ValueError, match=r"a class is called 'file'; choose \.jsonl"):
         write_table([], ("a", "file"), tmp_path / "t.parquet")
 
