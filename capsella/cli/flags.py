@@ -1,14 +1,10 @@
 """Command-line flags of a recipe: every field, by its full name or by the end of it that is unique."""
 
 import dataclasses
-import inspect
-from typing import Any, get_args
-
-import tyro
+from typing import Any
 
 from capsella.data.options import LABORATORIES
 from capsella.errors import near_names
-from capsella.models import model_function
 from capsella.training import Recipe
 from capsella.training.command_line import leaves
 
@@ -34,7 +30,7 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
         recipe = dataclasses.replace(recipe, model=recipe.model.with_routing(routing))
     recipe, words = _with_source(recipe, words)
     fields, others = leaves(recipe), ("help", *(field.name for kind in options for field in dataclasses.fields(kind)))
-    return _with_optional(recipe, [_full_name(word, fields, others) for word in words])
+    return recipe, [_full_name(word, fields, others) for word in words]
 
 
 def _with_source(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
@@ -55,21 +51,6 @@ def _take_several(words: list[str], *names: str) -> tuple[tuple[str, ...], list[
         return (), words
     end = next((number for number in range(begin + 1, len(words)) if words[number].startswith("-")), len(words))
     return tuple(words[begin + 1 : end]), words[:begin] + words[end:]
-
-
-def _with_optional(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
-    """The recipe with those options of its network that may be None, and the other words.
-
-    The command line's own parser takes the type of a network's option from its value, and None has but one.
-    """
-    options = dict(recipe.model.options)
-    for name, parameter in inspect.signature(model_function(recipe.model.name)).parameters.items():
-        if name in options and type(None) in get_args(parameter.annotation):
-            flag = f"--model.{name.replace('_', '-')}"
-            value, words = take(words, flag, f"--model.{name}")
-            if value is not None:
-                options[name] = tyro.cli(parameter.annotation, args=[value], prog=f"capsella train {flag}")
-    return recipe.with_model(**options), words
 
 
 def take(words: list[str], *names: str) -> tuple[str | None, list[str]]:

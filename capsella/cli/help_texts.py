@@ -1,7 +1,9 @@
 """What `--help` says of each flag: its text in one piece, and its default where there is one."""
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypedDict, get_args, get_origin
 
 import docstring_parser
 import tyro
@@ -28,8 +30,9 @@ def join_lines() -> None:
     def parse_from_object(obj: Any, style: DocstringStyle = DocstringStyle.AUTO) -> Docstring:
         parsed = read(obj, style)
         for field in parsed.params:
-            if field.description is not None:
-                field.description = " ".join(field.description.split())
+            if field.description:
+                text = " ".join(field.description.split())
+                field.description = text[0].upper() + text[1:] if text[0].isascii() else text
         return parsed
 
     docstring_parser.parse_from_object = parse_from_object
@@ -55,9 +58,35 @@ def plain_defaults() -> ConstructorRegistry:
             asking = False
         if not isinstance(found, StructConstructorSpec):
             return None
-        return replace(found, fields=tuple(map(_hinted, found.fields)))
+        fields = (_of_network(field, info.default) if _is_of_network(field) else field for field in found.fields)
+        return replace(found, fields=tuple(map(_hinted, fields)))
 
     return registry
+
+
+def _is_of_network(field: StructFieldSpec) -> bool:
+    """Whether it is the options of a `ModelOptions`, the one mapping among all flags."""
+    return field.name == "options" and isinstance(field.default, Mapping)
+
+
+def _of_network(field: StructFieldSpec, model: Any) -> StructFieldSpec:
+    """The options of a `ModelOptions`, which take what the network's function says of them: types and texts."""
+    from capsella.cli.network_texts import option_texts  # with PyTorch, which is loaded after `main` has set it up
+    from capsella.models import model_function
+
+    parameters = inspect.signature(model_function(model.name)).parameters
+    types = {name: _of_flag(parameters[name].annotation, value) for name, value in model.options.items()}
+    kinds: Any = TypedDict("Options", types)  # type: ignore[misc]
+    texts = option_texts(model.name)
+    kinds.__doc__ = "\n".join(["Options.\n\nArgs:", *(f"    {name}: {texts[name]}" for name in model.options)])
+    _, *own = get_args(field.type)
+    annotated: Any = Annotated[(kinds, *own)]
+    return replace(field, type=annotated)
+
+
+def _of_flag(annotation: Any, value: Any) -> Any:
+    """As annotated; but a stem is a name there, not the description of it that a saved model holds."""
+    return type(value) if any(get_origin(one) is Mapping for one in get_args(annotation)) else annotation
 
 
 def _hinted(field: StructFieldSpec) -> StructFieldSpec:

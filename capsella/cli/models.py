@@ -1,12 +1,14 @@
 """`capsella models`."""
 
 import inspect
+import textwrap
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 import tyro
 
+from capsella.cli.network_texts import description, option_texts, summary
 from capsella.cli.screen import by_paper, list_entries
 from capsella.models import count_parameters, create_model, list_models, model_function
 
@@ -32,12 +34,14 @@ def run(arguments: list[str]) -> None:
 
 
 def _show(name: str) -> None:
-    function = model_function(name)
-    print(f"{name}: {_parameters(name)} parameters with its defaults\n")
-    print(inspect.getdoc(function) or "")
-    print("\ndefaults:")
-    for key, parameter in inspect.signature(function).parameters.items():
+    print(f"{name}: {_parameters(name)} parameters with its defaults")
+    for paragraph in description(name).split("\n\n"):
+        print(f"\n{textwrap.fill(paragraph, 80)}")
+    print("\nOptions and defaults:")
+    texts = option_texts(name)
+    for key, parameter in inspect.signature(model_function(name)).parameters.items():
         print(f"  {key} = {parameter.default}")
+        print(textwrap.fill(texts[key], 80, initial_indent=" " * 6, subsequent_indent=" " * 6))
 
 
 def _parameters(name: str) -> str:
@@ -46,5 +50,4 @@ def _parameters(name: str) -> str:
 
 
 def _summary(name: str) -> str:
-    first = (inspect.getdoc(model_function(name)) or "").partition("\n\n")[0].replace("\n", " ")
-    return f"{_parameters(name)} parameters. {first}"
+    return f"{_parameters(name)} parameters. {summary(name)}"

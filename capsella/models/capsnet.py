@@ -15,27 +15,22 @@ from capsella.routing import DynamicRouting, Routing
 
 @register_model
 def sabour2017_capsnet(
-    *,
-    image_size: tuple[int, int] = (28, 28),
-    channels: int = 1,
-    classes: tuple[str, ...] = tuple("0123456789"),
-    routing: Routing = DynamicRouting(iterations=3),
-    primary_relu: bool = False,
-    primary_types: int = 32,
-    evenly_routed: bool = False,
-    class_weight_sd: float = WEIGHT_SD,
-    reconstruction: bool = True,
+    *, image_size: tuple[int, int] = (28, 28), channels: int = 1, classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = DynamicRouting(iterations=3), primary_relu: bool = False, primary_types: int = 32,
+    evenly_routed: bool = False, class_weight_sd: float = WEIGHT_SD, reconstruction: bool = True,
     decoder_width: int = 1024,
-) -> CapsuleClassifier:
+) -> CapsuleClassifier:  # fmt: skip
     """CapsNet, Figures 1 and 2 of the paper: 6.8 M parameters at 28×28×1, 8.2 M with the decoder.
 
     Args:
         image_size: (height, width), at least 17×17; the paper's is 28×28.
-        channels, classes: of the image, and their names. routing: of the class capsules; 3 iterations in the paper.
+        channels, classes: of the image, and their names.
+        routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
-        primary_types: types of primary capsules; 64 in the paper for CIFAR-10.
+        primary_types: of primary capsules; 64 in the paper for CIFAR-10.
         evenly_routed: primary capsules and the convolutions' first weights as in the authors' code (`PrimaryCapsules`).
-        class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code. reconstruction: the decoder.
+        class_weight_sd: of the class capsules' first weights; 0.1 in the authors' code.
+        reconstruction: with the decoder.
         decoder_width: units before the decoder's pixels, from 2 on, and half as many before those; 1024 in the paper.
     """
     at_least(2, decoder_width=decoder_width)

@@ -37,7 +37,8 @@ def mazzia2021_efficient_capsnet(
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 28×28.
-        channels, classes: of the image, and their names. routing: of the class capsules.
+        channels, classes: of the image, and their names.
+        routing: of the class capsules.
         class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.
         halve_from: the first convolution takes steps of 2 where the shorter side has at least this many pixels.

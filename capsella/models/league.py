@@ -56,8 +56,10 @@ def league_capsnet(
     classes reads their poses. About 128,000 parameters: `width` makes up for what a routing learns.
 
     Args:
-        image_size: (height, width), at least 9×9 (after the crop). channels, classes: of the images; their names.
-        routing: of both routed layers. parameters: of the whole network, nearly.
+        image_size: (height, width), at least 9×9 (after the crop).
+        channels, classes: of the images; their names.
+        routing: of both routed layers.
+        parameters: of the whole network, nearly.
         width: channels of the last convolution; None for the one with which the network has `parameters`.
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
@@ -75,10 +77,8 @@ def league_capsnet(
             decoder=None,
             logits=routing.activation_kind == "log-odds",
             scores=_scores(routing),
-            image_size=image_size,
-            channels=channels,
-            classes=classes,
-        )
+            image_size=image_size, channels=channels, classes=classes,
+        )  # fmt: skip
         _start(model, routing)
         return model
 
@@ -96,7 +96,10 @@ def league_cluster(
     Its geometry is not the others': at as many parameters, 4 types of 6 elements cast 4 votes for each parent. Class
     capsules are read off as in its own network.
 
-    Args: as for `league_capsnet`; image_size: at least 1×1.
+    Args as for `league_capsnet`, and
+
+    Args:
+        image_size: (height, width), at least 1×1.
 
     Raises:
         ValueError: as for `league_capsnet`.
@@ -133,7 +136,10 @@ def league_pooling(
 ) -> ConvolutionalClassifier:  # fmt: skip
     """The stem of `league_capsnet`, its mean maps, and a linear layer.
 
-    Args: as for `league_capsnet`; image_size: at least 1×1.
+    Args as for `league_capsnet`, and
+
+    Args:
+        image_size: (height, width), at least 1×1.
 
     Raises:
         ValueError: as for `league_capsnet`.
@@ -157,7 +163,7 @@ def league_cnn(
 ) -> ConvolutionalClassifier:  # fmt: skip
     """The stem of `league_capsnet` with a convolution where its capsules have one, and a linear layer on all maps.
 
-    Args: as for `league_capsnet`.
+    Args as for `league_capsnet`.
 
     Raises:
         ValueError: as for `league_capsnet`.

@@ -86,14 +86,15 @@ def hahn2019_convnet(
 ) -> CapsuleClassifier:  # fmt: skip
     """The convolutions and capsules for smallNORB (their code): 814,960 parameters at 32×32×1 and 5 classes.
 
+    The authors cut images, and do not standardise them.
+
     Args:
         image_size: (height, width), at least 1×1; the authors' is 32×32, cut from 48×48.
         channels: of the image.
         classes: their names.
         routing, types, pose, layers, norm: as for `hahn2019_resnet20`.
         width: channels of the first of six convolutions; 8 times as many in the last.
-        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`; the authors cut, and do not
-            standardise.
+        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
         ValueError: `width`, `types`, `pose` or `layers` below 1, or an image without pixels.

@@ -49,7 +49,7 @@ def stem_matrix_capsnet(
         types: of capsules in each routed convolution; there are half as many types of primary capsules.
         crop: cut a square of this many pixels, at random in training and at the centre otherwise.
         standardise: bring each image to zero mean and unit variance first.
-        brightness, contrast: changes in training, as of `hinton2018_matrix_capsnet`.
+        brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
         ValueError: an image too small for the kernels; a width or types that are odd or below 2.

@@ -49,7 +49,7 @@ def ribeiro2020_capsnet(
         coordinate_addition: tell the class capsules' votes where their children stand.
         crop: cut a square of this many pixels, at random in training and at the centre otherwise; the paper's is 32.
         standardise: bring each image to zero mean and unit variance first, as the paper does.
-        brightness, contrast: changes in training, as of `hinton2018_matrix_capsnet`; the paper has none.
+        brightness, contrast: as for `hinton2018_matrix_capsnet`; the paper has none.
         reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
 
     Raises:

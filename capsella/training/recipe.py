@@ -28,7 +28,7 @@ class Recipe:
     """
 
     model: ModelOptions
-    """The network; `capsella models NAME` says what its options are."""
+    """The network; its image size, channels and classes come from the data."""
     data: DataOptions
     """The images."""
     augment: AugmentOptions = field(default_factory=AugmentOptions)

@@ -1,4 +1,6 @@
 import dataclasses
+import inspect
+import re
 import shlex
 from pathlib import Path
 
@@ -8,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from capsella.cli.flags import prepare
+from capsella.cli.help_texts import plain_defaults
+from capsella.cli.network_texts import option_texts
 from capsella.cli.train import Train
-from capsella.models import list_models
+from capsella.models import list_models, model_function
 from capsella.papers import get_recipe, list_recipes
 from capsella.ray_cluster import Place
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
@@ -21,7 +25,8 @@ def parse(line: str) -> Train:
     """What `capsella train …` would train."""
     _, _, name, *words = shlex.split(line)
     recipe, words = prepare(get_recipe(name), words, Train, Machine, Place)
-    return tyro.cli(Train, default=Train(recipe), args=words)
+    with plain_defaults():
+        return tyro.cli(Train, default=Train(recipe), args=words)
 
 
 def parsed(flags: str, name: str = "demo"):
@@ -50,6 +55,20 @@ def test_options_of_a_network_that_may_be_none():
     assert parse(command("demo", cut)).recipe == cut
     with pytest.raises(SystemExit):
         parsed("--model.crop large", "hinton2018-smallnorb")
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_option_of_a_network_has_a_text(name):
+    texts = option_texts(name)
+    assert list(texts) == list(inspect.signature(model_function(name)).parameters)
+    assert all(texts.values())
+    assert not [text for text in texts.values() if "as for" in text or re.search(r"\. \w+: ", text)]
+
+
+def test_texts_of_another_network():
+    assert option_texts("forslov2018_capsnet2_init2")["batch_norm"].startswith("batch normalisation between")
+    assert option_texts("league_cnn")["image_size"] == option_texts("league_capsnet")["image_size"]
+    assert "1×1" in option_texts("league_pooling")["image_size"]
 
 
 def test_flags_that_are_no_fields_of_the_recipe():

@@ -197,6 +197,19 @@ class TestData:
         assert "list, by show NAME or by split NAME" in cli("data", "part").err
 
 
+def test_models_shows_what_each_option_is(cli):
+    answer = cli("models", "hinton2018_matrix_capsnet_small").out
+    assert "  maps = None\n      of the first convolution, None for A;" in answer
+    assert "Args" not in answer
+
+
+def test_help_of_train_says_what_each_option_of_a_network_is(cli):
+    answer = cli("train", "hinton2018-smallnorb", "--help").out
+    assert "--model.pose {vector,matrix}" in answer
+    assert "--model.maps {None}|INT" in answer
+    assert "Of the first convolution, None for A;" in answer
+
+
 def test_models_lists_and_shows(cli):
     answer = cli("models")
     assert all(name in answer.out for name in list_models())

@@ -41,7 +41,8 @@ def stem_capsules(
         stage: of a backbone, from 1; None: the last if its map has `positions` rows and columns, or else the last with
             a stride of at most 16.
         positions: images are enlarged until the stem's map has at least so many rows and columns.
-        types: of primary capsules. routing: of the class capsules.
+        types: of primary capsules.
+        routing: of the class capsules.
         tied: one weight a type and class, shared over positions; otherwise each position has its own.
         class_weight_sd: of the class capsules' first weights; None: such that they start about half as long as can be.
         reconstruction: with a decoder.
