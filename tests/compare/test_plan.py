@@ -1,0 +1,165 @@
+"""The plan of a comparison, and what it refuses."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from capsella.bench import execution_times
+from capsella.compare import ComparisonOptions, compare, make_plan, trained
+from capsella.compare.networks import GROUPS, names_of, suited
+from capsella.compare.plan import begin
+from capsella.errors import CapsellaError
+from capsella.files import alone_in
+from capsella.grid import grid
+from capsella.models import create_model
+from capsella.papers import list_recipes
+from capsella.papers.own_images import recipe_for
+from capsella.training import TrainingDivergedError
+from capsella.training.precision import PrecisionChoice
+from tests.compare.made import FLAGS, NETWORKS
+
+
+class TestPlan:
+    def test_a_few_images_are_timed(self, images, tmp_path, monkeypatch):
+        timed = []
+        usual = execution_times
+
+        def spy(networks, batch_sizes, **options):
+            timed.append(batch_sizes)
+            return usual(networks, batch_sizes, **options)
+
+        monkeypatch.setattr("capsella.compare.plan.execution_times", spy)
+        assert make_plan(ComparisonOptions(images, models=NETWORKS, out=tmp_path)).batch_size == 32
+        assert timed == [(8,), (8,)]
+
+    def test_sizes_suit_the_rarest_class(self, images, tmp_path, monkeypatch):
+        monkeypatch.setattr("capsella.errors._warned", set())
+        shutil.copytree(images, tmp_path / "own")
+        for number in range(4, 12):
+            (tmp_path / "own" / "red" / f"{number}.png").unlink()
+        given = {"models": NETWORKS, "out": tmp_path / "c"}
+        with pytest.warns(
+            UserWarning, match=r"^sizes: 0\.25 of the 2 training images of the class 'red' is less than one"
+        ):
+            plan = make_plan(ComparisonOptions(tmp_path / "own", **given))
+        assert plan.options.sizes == (0.5, 1.0)
+        begin(plan)
+        assert make_plan(ComparisonOptions(tmp_path / "own", **given)).options.sizes == (0.5, 1.0)
+        with pytest.raises(
+            CapsellaError, match=r"^sizes: 0\.25 of the 2 .*; leave out the data-size curve with --sizes 1"
+        ):
+            make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, sizes=(0.25, 1.0), out=tmp_path / "d"))
+
+    def test_copies_are_looked_for_once(self, images, tmp_path):
+        shutil.copytree(images, tmp_path / "own")
+        shutil.copy(images / "red" / "0.png", tmp_path / "own" / "blue" / "wrong.png")
+        with pytest.raises(CapsellaError, match=r"the same image is in two classes: blue/wrong\.png and red/0\.png"):
+            make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, out=tmp_path / "c"))
+        plan = make_plan(ComparisonOptions(tmp_path / "own", models=NETWORKS, duplicates="keep", out=tmp_path / "c"))
+        assert plan.data().duplicates == "ignore"
+
+    def test_a_folder_in_use(self, images, tmp_path):
+        plan = make_plan(ComparisonOptions(images, models=NETWORKS, out=tmp_path / "c"))
+        with alone_in(tmp_path / "c"), pytest.raises(CapsellaError, match=r"c: capsella is at work there already"):
+            compare(plan, Console(quiet=True))
+        assert not (tmp_path / "c").exists()
+
+    def test_minutes_take_epochs_from_all(self, images, tmp_path):
+        options = ComparisonOptions(images, models=NETWORKS, epochs=1000, minutes=10_000, out=tmp_path)
+        free = make_plan(options)
+        assert free.epochs == 1000
+        minutes = free.total_seconds(1) * 5 / 60
+        short = make_plan(ComparisonOptions(images, models=NETWORKS, epochs=1000, minutes=minutes, out=tmp_path))
+        assert 1 <= short.epochs < 100
+        assert short.total_seconds() <= 60 * minutes
+
+    def test_a_comparison_keeps_what_auto_was_when_it_began(self, images, tmp_path, monkeypatch):
+        options = ComparisonOptions(images, models=NETWORKS, precision="auto", out=tmp_path)
+        for now in ("bf16-mixed", "32-true"):  # the second as on another machine
+            choice = PrecisionChoice(now, "as the test says")
+            monkeypatch.setattr("capsella.compare.plan.choose_precision", lambda accelerator, choice=choice: choice)
+            plan = make_plan(options)
+            assert {plan.recipe(one).precision for one in plan.candidates} == {"bf16-mixed"}
+            begin(plan)
+
+    def test_every_network_gets_the_same(self, images, tmp_path):
+        plan = make_plan(ComparisonOptions(images, models=NETWORKS, flip=False, out=tmp_path))
+        recipes = [plan.recipe(one, 1e-3) for one in plan.candidates]
+        for name in ("data", "augment", "epochs", "batch_size", "patience"):
+            assert getattr(recipes[0], name) == getattr(recipes[1], name)
+        assert recipes[0].epoch_images is None
+        part = plan.recipe(plan.candidates[0], 1e-3, share=0.5)
+        assert part.epoch_images == len(plan.splits.train)  # as many steps as on all images
+        assert part.data.split_file == tmp_path / "split-0.5.csv"
+        assert recipes[0].loss.name == "spread"
+        assert recipes[0].model.options["crop"] is None
+        assert not recipes[0].augment.flip
+
+    def test_defaults_suit_the_images(self):
+        assert suited((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
+        assert suited((224, 64)) == ("mazzia2021_efficient_capsnet", *GROUPS["thesis"])
+        for size in ((32, 32), (224, 224)):
+            assert all(recipe_for(name)[0] in list_recipes() for name in suited(size))
+        assert recipe_for("sabour2017_capsnet")[0] == "images-capsnet"
+        assert recipe_for("forslov2018_capsnet1_init1")[0] == "forslov2018-capsnet1-init1-modern"
+
+    def test_defaults_can_tell_two_classes(self):
+        for size in ((32, 32), (64, 64)):
+            for name in suited(size):
+                with torch.device("meta"):
+                    create_model(**recipe_for(name)[1].model.to_dict(), image_size=size, channels=3, classes=2)
+        assert recipe_for("forslov2018_emnet1_init1")[1].loss.spread_schedule == "linear"
+
+    def test_words_for_networks(self):
+        assert names_of(["cnn-small", "hinton2018_cnn"]) == GROUPS["cnn-small"]
+        assert names_of(["hinton*small", "hinton2018_cnn"]) == NETWORKS
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("flags", "text"),
+        [
+            (
+                ["--models", "hinton2018_cn"],
+                "models: must be a registered name, got 'hinton2018_cn'; did you mean hint",
+            ),
+            (["--models", "hinton2018_cnn"], "models: must have at least one capsule network and one CNN to compare"),
+            (["--models", "thesis"], "models: forslov2018_capsnet1_init1 must be able to take the images of colours, "),
+            (["--seeds", "0", "0"], "seeds: must be at least one, and each only once, got (0, 0)"),
+            (["--sizes", "0.5"], "sizes: must be different shares above 0, the largest 1, got (0.5,)"),
+            (["--sizes", "0.01", "1"], "is less than one; leave out the data-size curve with --sizes 1"),
+            (["--minutes", "0.0001"], "minutes: must be at least "),
+            (["--epochs", "0"], "epochs: must be at least 1, got 0"),
+            (["--latency-limit", "0"], "latency_limit: must be above 0 and finite, got 0.0"),
+            (["--shift", "-1"], "shift: must not be negative, got -1"),
+        ],
+    )
+    def test_before_anything_trains(self, images, tmp_path, wrong, flags, text):
+        assert text in " ".join(wrong(images, *FLAGS, *flags, "--out", tmp_path / "c").split())
+        assert not (tmp_path / "c").exists()
+
+    def test_folders_that_cannot_be_compared(self, images, tmp_path, wrong):
+        shutil.copytree(images / "red", tmp_path / "one" / "red")
+        assert "must have one sub-folder a class, 2 or more, got ['red']" in wrong(tmp_path / "one")
+        (tmp_path / "one" / "lone").mkdir()
+        shutil.copy(images / "blue" / "1.png", tmp_path / "one" / "lone")
+        assert "the class 'lone' has 1 image to part" in wrong(tmp_path / "one")
+        (tmp_path / "one" / "red" / "0.png").write_bytes(b"\x89PNG")
+        assert str(Path("red") / "0.png") in " ".join(wrong(tmp_path / "one").split())
+
+    def test_a_damaged_plan(self, images, tmp_path):
+        (tmp_path / "plan.json").write_text("{")
+        with pytest.raises(CapsellaError, match=r"plan.json is damaged: .*; choose another --out$"):
+            make_plan(ComparisonOptions(images, out=tmp_path))
+
+    def test_no_network_of_a_kind(self, images, tmp_path, monkeypatch):
+        def diverge(recipe, folder, name, console, machine):
+            raise TrainingDivergedError("the loss is nan")
+
+        monkeypatch.setattr(grid, "trained_run", diverge)
+        plan = make_plan(ComparisonOptions(images, models=NETWORKS, rates=1, sizes=(1,), out=tmp_path))
+        with pytest.raises(CapsellaError, match=r"^every network of the capsules diverged in training"):
+            trained.train_all(plan, Console(quiet=True))
