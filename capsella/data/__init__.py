@@ -17,7 +17,7 @@ from capsella.data.laboratory import (
     read_laboratory,
     without,
 )
-from capsella.data.load import load_data
+from capsella.data.load import load_data, load_once
 from capsella.data.options import DataOptions
 from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap
 from capsella.data.reading import read_image

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count, islice
+from pathlib import Path
 
 import torch
 
+from capsella.data.download import data_root
 from capsella.data.images import ImageSet, join
 from capsella.data.laboratory import by_class_name, common_classes, copies_among, on_laboratory
 from capsella.data.options import LABORATORIES, DataOptions
@@ -35,6 +38,17 @@ def load_data(options: DataOptions) -> Splits:
     if options.name == LABORATORIES:
         return _laboratories(options)
     return ReadSource.of(options).split(options)
+
+
+def load_once(options: DataOptions) -> Splits:
+    """As `load_data`; the last public set stays in memory for the next call. One's own images may change meanwhile."""
+    return load_data(options) if options.is_own else _loaded(options, data_root())
+
+
+@lru_cache(maxsize=1)
+def _loaded(options: DataOptions, root: Path) -> Splits:
+    """The images that `options` name, of the data sets in the folder `root`."""
+    return load_data(options)
 
 
 def _laboratories(options: DataOptions) -> Splits:

@@ -22,7 +22,6 @@ from capsella.grid.run import (
     evaluated_on,
     finish_run,
     hits_of,
-    loaded_once,
     result_of,
     trained_run,
 )

@@ -1,7 +1,6 @@
 """One run from recipe to test error: trained where it is not, resumed where it was interrupted, tested once."""
 
 import base64
-import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 from rich.console import Console
 
-from capsella.data import DataOptions, LabelledImages, Splits, data_root, load_data
+from capsella.data import DataOptions, LabelledImages, Splits, load_data, load_once
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Groups, evaluate
 from capsella.models import ImageClassifier
@@ -138,13 +137,7 @@ def trained_run(recipe: Recipe, folder: Path, name: str, console: Console, machi
 
 def loaded_once(data: DataOptions) -> Splits | None:
     """The images of a public set, kept in memory for the next run on them; None for one's own, which may change."""
-    return None if data.is_own else _loaded(data, data_root())
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(data: DataOptions, folder: Path) -> Splits:
-    """The images as `data` asks for them, from the data sets in `folder`."""
-    return load_data(data)
+    return None if data.is_own else load_once(data)
 
 
 def evaluated_again(

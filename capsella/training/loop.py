@@ -103,8 +103,6 @@ def resume(
 class Trainer:
     """One training: model, optimizer, data and progress, and the steps that move them on."""
 
-    load = staticmethod(load_data)
-
     def __init__(
         self, recipe: Recipe, machine: Machine, files: RunFolder, name: str, fabric: "Fabric", console: Console,
         splits: Splits | None = None,
@@ -112,7 +110,7 @@ class Trainer:
         self.machine, self.files, self.name, self.fabric = machine, files, name, fabric
         self._is_first = bool(fabric.is_global_zero)
         self.console = console if self._is_first else Console(quiet=True)
-        self.splits = splits = splits or self.load(recipe.data)
+        self.splits = splits = splits or load_data(recipe.data)
         found = recipe.with_found(splits.value_range, splits.cell_radius)
         self.recipe, self.balance_choice = recipe, _ = settle_balance(found, splits.train)
         torch.manual_seed(recipe.seed)

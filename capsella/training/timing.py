@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from capsella.data import DataOptions, Splits, load_data
+from capsella.data import Splits, load_once
 from capsella.training.devices import launch
 from capsella.training.loop import Trainer
 from capsella.training.options import Machine
@@ -47,18 +46,10 @@ def time_steps(
     recipe, _, _ = settle(recipe, machine)
     quiet = Console(quiet=True)
     nowhere, fabric = RunFolder(Path("untrained")), launch(recipe, machine)
-    return _Timer(recipe, machine, nowhere, "timing", fabric, quiet, splits).time(seconds)
-
-
-@lru_cache(maxsize=1)
-def _load(options: DataOptions) -> Splits:
-    """The images of the last recipe: many networks are timed on the same, and some sources take a minute to read."""
-    return load_data(options)
+    return _Timer(recipe, machine, nowhere, "timing", fabric, quiet, splits or load_once(recipe.data)).time(seconds)
 
 
 class _Timer(Trainer):
-    load = staticmethod(_load)
-
     def time(self, seconds: float) -> StepTime:
         self.network.train()
         batches = islice(self._epoch_batches(), WARM_UP + MOST)

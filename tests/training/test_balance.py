@@ -97,7 +97,7 @@ def test_weights_are_for_one_class_an_image():
 @pytest.fixture
 def uneven(tiny, monkeypatch):
     """The tiny recipe on its digits with every 1, 2 and 3 but one left out of training."""
-    load = training_loop.Trainer.load
+    load = training_loop.load_data
 
     def load_uneven(options):
         splits = load(options)
@@ -108,7 +108,7 @@ def uneven(tiny, monkeypatch):
         object.__setattr__(splits, "train", splits.train.subset(kept))
         return splits
 
-    monkeypatch.setattr(training_loop.Trainer, "load", staticmethod(load_uneven))
+    monkeypatch.setattr(training_loop, "load_data", load_uneven)
     monkeypatch.setattr("capsella.training.images.load_data", load_uneven)
     monkeypatch.setattr("capsella.grid.run.loaded_once", lambda data: None)
     return tiny
@@ -120,7 +120,7 @@ def test_a_run_is_calibrated_for_the_classes_as_they_are(uneven, tmp_path):
         recipe = uneven(epochs=1, balance=balance)
         console = Console(quiet=True)
         run = train(recipe, tmp_path / balance, machine=Machine(accelerator="cpu"), console=console)
-        counts = list(training_loop.Trainer.load(recipe.data).train.counts().values())
+        counts = list(training_loop.load_data(recipe.data).train.counts().values())
         expected = [math.log(n / sum(counts) / share) for n, share in zip(counts, even_shares(counts), strict=True)]
         prior = run.model.confidence.prior
         assert prior == (None if balance == "none" else pytest.approx(expected))
@@ -137,7 +137,7 @@ def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
 
 
 def test_mean_weight_is_one_over_the_training_images(uneven):
-    images = training_loop.Trainer.load(uneven().data).train
+    images = training_loop.load_data(uneven().data).train
     weights = class_weights(uneven(balance="weights"), images)
     assert float(weights[images.labels].mean()) == pytest.approx(1)
     assert weights[1] > 2 * weights[0]

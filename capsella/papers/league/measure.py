@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from capsella.bench import execution_times, network_latencies
-from capsella.data import ImageSet, batches, evenly, load_data, single_images
+from capsella.data import ImageSet, batches, evenly, load_once, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
-from capsella.grid import loaded_once
 from capsella.losses import total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
 from capsella.models.inference import inference
@@ -46,7 +45,7 @@ def measured(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]
     if not path.exists():
         loaded = load_run(run)
         data = loaded.recipe.data
-        model, images = loaded.model, single_images((loaded_once(data) or load_data(data)).test, "attacks")
+        model, images = loaded.model, single_images(load_once(data).test, "attacks")
         shown = images.subset(evenly(len(images), attacked))
         under_attack = attack_networks({"network": model}, shown, options)["network"]
         values = {
