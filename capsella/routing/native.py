@@ -92,14 +92,8 @@ def register_kernel(
         named = dict(zip(asked, found, strict=True))
         return tuple(None if x is None else named.get(part) for part, x in zip(call._fields, values, strict=True))
 
-    def refuse(ctx: Any, *_: Any) -> None:
-        raise NotImplementedError(
-            f"the native kernels of {name} routing have no second derivatives; backend='reference' has them"
-        )
-
     torch.library.register_autograd(f"capsella::{name}_capsule_conv", differentiate, setup_context=save)
-    # Without this PyTorch takes second derivatives for zero.
-    torch.library.register_autograd(f"capsella::{name}_capsule_conv_backward", refuse)
+    refuse_second_derivatives(f"{name}_capsule_conv_backward", f"{name} routing")
     return operator
 
 
@@ -113,6 +107,17 @@ def define_operator(name: str, schema: str, run: Callable[..., Any], empty: Call
     torch.library.impl(f"capsella::{name}", "cpu", run)
     torch.library.register_fake(f"capsella::{name}", empty)
     return getattr(torch.ops.capsella, name).default
+
+
+def refuse_second_derivatives(operator: str, of: str) -> None:
+    """Let the operator of a backward pass raise an error, where PyTorch would take its derivatives for zero."""
+
+    def refuse(ctx: Any, *_: Any) -> None:
+        raise NotImplementedError(
+            f"the native kernels of {of} have no second derivatives; backend='reference' has them"
+        )
+
+    torch.library.register_autograd(f"capsella::{operator}", refuse)
 
 
 def _arguments(call: Any, options: Any, inputs: Any) -> tuple[Any, Any, Any]:

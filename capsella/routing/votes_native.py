@@ -9,7 +9,7 @@ from torch import Tensor
 from capsella._native import kernels
 from capsella.routing.checks import check_shape
 from capsella.routing.convolution import CapsuleConv, ConvSizes
-from capsella.routing.native import arrays, check_float32, conv_of_sizes, define_operator
+from capsella.routing.native import arrays, check_float32, conv_of_sizes, define_operator, refuse_second_derivatives
 
 INPUTS = "Tensor poses, Tensor weight, Tensor? vote_offset"
 
@@ -126,13 +126,6 @@ def _differentiate_agreements(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
     return *_gradients(poses, weight, grad, parents, ctx.sizes), None, of_parents, None
 
 
-def _refuse(ctx: Any, *_: Any) -> None:
-    raise NotImplementedError(
-        "the native kernels of votes have no second derivatives; a routing with backend='reference' has them"
-    )
-
-
 torch.library.register_autograd("capsella::capsule_conv_sums", _differentiate_sums, setup_context=_save)
 torch.library.register_autograd("capsella::capsule_conv_agreements", _differentiate_agreements, setup_context=_save)
-# Without this PyTorch takes second derivatives for zero.
-torch.library.register_autograd("capsella::capsule_conv_gradients", _refuse)
+refuse_second_derivatives("capsule_conv_gradients", "votes")

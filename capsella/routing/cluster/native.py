@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from capsella._native import kernels
-from capsella.routing.native import arrays, define_operator
+from capsella.routing.native import arrays, define_operator, refuse_second_derivatives
 
 
 def cluster_routing_native(votes: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,12 +67,5 @@ def _differentiate(ctx: Any, grad_poses: Tensor, grad_weights: Tensor) -> Any:
     return _gradient(*ctx.saved_tensors, grad_poses, grad_weights)
 
 
-def _refuse(ctx: Any, *_: Any) -> None:
-    raise NotImplementedError(
-        "the native kernels of cluster routing have no second derivatives; backend='reference' has them"
-    )
-
-
 torch.library.register_autograd("capsella::cluster_routing", _differentiate, setup_context=_save)
-# Without this PyTorch takes second derivatives for zero.
-torch.library.register_autograd("capsella::cluster_routing_backward", _refuse)
+refuse_second_derivatives("cluster_routing_backward", "cluster routing")
