@@ -41,6 +41,6 @@ from capsella.evaluation.robustness.curves import Robustness, RobustnessPoint, m
 from capsella.evaluation.robustness.kept import Changed, KeptAccuracy, kept_accuracies
 from capsella.evaluation.shards.job import SIZE as PART_SIZE
 from capsella.evaluation.shards.job import predict_shards
-from capsella.evaluation.spread import Spread
+from capsella.evaluation.spread import Spread, over_seeds
 from capsella.evaluation.wilson import auc_interval, mean_share_interval, wilson_interval
 from capsella.models.confidence.reliability import Calibration, calibration

@@ -1,6 +1,7 @@
 """The spread of a number over seeds."""
 
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 
@@ -23,3 +24,12 @@ class Spread(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} ± {self.sd:.2f}"
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """One number over seeds, for people; of one seed without a spread.
+
+    >>> over_seeds([0.2, 0.3, 0.4]), over_seeds([0.25])
+    ('0.30 ± 0.10', '0.25')
+    """
+    return str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"

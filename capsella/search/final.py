@@ -1,6 +1,5 @@
 """The end of a search: the winner as a recipe, trained with every seed and tested once."""
 
-import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from capsella.errors import BusyError
+from capsella.evaluation import over_seeds
 from capsella.files import alone_in, write_json
 from capsella.grid import Grid, Row
 from capsella.search.opened import Search
@@ -30,8 +30,7 @@ class FinalTest:
     @property
     def text(self) -> str:
         """Mean and standard deviation."""
-        spread = f" ± {statistics.stdev(self.errors):.2f}" if len(self.errors) > 1 else ""
-        return f"{statistics.fmean(self.errors):.2f}{spread} %"
+        return f"{over_seeds(self.errors)} %"
 
 
 def winning_recipe(search: Search, winner: Finalist) -> Recipe:

@@ -9,6 +9,7 @@ from typing import Any
 
 import scipy
 
+from capsella.evaluation import over_seeds
 from capsella.evaluation.wilson import CONFIDENCE
 from capsella.search.front import front, is_better
 from capsella.search.schedule import BASE, Record, Rules, finalists
@@ -51,7 +52,7 @@ class Finalist:
     @property
     def error_text(self) -> str:
         """The mean error for people, with its spread where there are several seeds."""
-        return f"{self.error:.2f} ± {self.spread:.2f}" if len(self.errors) > 1 else f"{self.error:.2f}"
+        return over_seeds(self.errors)
 
     @property
     def cost_texts(self) -> list[str]:

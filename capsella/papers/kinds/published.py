@@ -15,7 +15,7 @@ from rich.table import Table
 
 from capsella.data import DataOptions
 from capsella.environment import hardware
-from capsella.evaluation import Spread
+from capsella.evaluation import over_seeds
 from capsella.grid import Grid, Results, Row
 
 NOT_RUN = "not run"
@@ -223,7 +223,7 @@ def hardware_of(results: Mapping[str, Sequence[dict[str, Any]]]) -> str:
 
 def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
     """The mean of one number a seed, with its standard deviation where there are several; a difference has a sign."""
-    text = str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"
+    text = over_seeds(values)
     return f"+{text}" if signed and not text.startswith("-") else text
 
 
