@@ -13,7 +13,7 @@ from capsella.cli.runs import load_runs
 from capsella.cli.screen import console
 from capsella.errors import require
 from capsella.evaluation import set_scale
-from capsella.explorer import open_run
+from capsella.explorer import open_subject
 from capsella.explorer.server import check_host, check_port, check_starlette, serve
 from capsella.models import ImageClassifier
 from capsella.share.shared import parted
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> None:
     if options.cell_radius is not None:
         _set_radius(options.cell_radius, [run.model for run in runs.values()])
     runs, cnns = parted(runs)
-    subjects = [open_run(run, name, options.images, cnns) for name, run in runs.items()]
+    subjects = [open_subject(run, name, options.images, cnns) for name, run in runs.items()]
     serve(
         subjects,
         host=options.host,

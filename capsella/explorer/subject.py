@@ -40,7 +40,7 @@ class Subject:
         return look(self.model, batch.images, batch.labels, (number,), len(self.test))
 
 
-def open_run(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageClassifier] | None = None) -> Subject:
+def open_subject(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageClassifier] | None = None) -> Subject:
     """A run with `most` of its test images looked at, evenly spread through the set; all where there are no more.
 
     Args:

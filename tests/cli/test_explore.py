@@ -19,7 +19,7 @@ def opened(monkeypatch, tmp_path):
     monkeypatch.setattr(explore.train, "run", trained.append)
     monkeypatch.setattr(explore, "load_runs", lambda folders: {str(folder): folder for folder in folders})
     monkeypatch.setattr(explore, "parted", lambda runs: (runs, {}))
-    monkeypatch.setattr(explore, "open_run", lambda run, name, images, cnns: opened.append(name))
+    monkeypatch.setattr(explore, "open_subject", lambda run, name, images, cnns: opened.append(name))
     monkeypatch.setattr(explore, "serve", lambda subjects, **options: None)
     return opened, trained
 

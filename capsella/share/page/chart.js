@@ -7,7 +7,7 @@ const WIDTH = 560;
 const HEIGHT = 150;
 
 /** A line through values, the first at the left edge; y runs from `low` at the bottom to `high` at the top. */
-export function linePath(values, low, high, width = WIDTH, height = HEIGHT) {
+function linePath(values, low, high, width = WIDTH, height = HEIGHT) {
   const y = (value) => height - ((value - low) / (high - low || 1)) * height;
   return Array.from(values, (value, k) => `${k ? "L" : "M"}${((k * width) / (values.length - 1)).toFixed(1)} ${y(value).toFixed(1)}`).join("");
 }

@@ -12,7 +12,7 @@ import { firstState, formatHash, missingImages, parseHash } from "./state.js";
 const page = document.getElementById("page");
 
 /** The largest difference, in grey levels of 255, between this browser's drawings and PyTorch's. */
-export function worstDrawing(run) {
+function worstDrawing(run) {
   let worst = 0;
   run.images.forEach((facts, image) => {
     const drawn = decode(run.layers, facts.predicted, run.its(image, "poses").row(facts.predicted));

@@ -13,7 +13,7 @@ import { makeTools, sayTurned } from "./tools.js";
 import { aboutImage, aboutLength, isWrong, nameOf, namesOf, silence } from "./words.js";
 
 /** All that follows from a state. */
-export function viewOf(run, state) {
+function viewOf(run, state) {
   const facts = run.images[state.image];
   const activations = run.its(state.image, "activations").row();
   const poses = run.its(state.image, "poses");

@@ -39,7 +39,7 @@ export function parseView(text, runs) {
 }
 
 /** The text that `parseView` reads. */
-export function formatView(state, runs) {
+function formatView(state, runs) {
   const run = runs[state.run];
   const said = [];
   if (runs.length > 1) said.push(`run=${state.run}`);
