@@ -25,7 +25,7 @@ class Export:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     format: Format = "onnx"
-    """onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
+    """The kind of file. onnx: for ONNX Runtime and others. pt2: for torch.export, with the native kernels."""
     precision: Precision = "float32"
     """Precision of convolutions and dense layers; routing stays float32. Training images calibrate int8."""
     reconstruction: bool = False

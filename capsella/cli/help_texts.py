@@ -30,9 +30,8 @@ def join_lines() -> None:
     def parse_from_object(obj: Any, style: DocstringStyle = DocstringStyle.AUTO) -> Docstring:
         parsed = read(obj, style)
         for field in parsed.params:
-            if field.description:
-                text = " ".join(field.description.split())
-                field.description = text[0].upper() + text[1:] if text[0].isascii() else text
+            if field.description is not None:
+                field.description = " ".join(field.description.split())
         return parsed
 
     docstring_parser.parse_from_object = parse_from_object
@@ -78,7 +77,8 @@ def _of_network(field: StructFieldSpec, model: Any) -> StructFieldSpec:
     types = {name: _of_flag(parameters[name].annotation, value) for name, value in model.options.items()}
     kinds: Any = TypedDict("Options", types)  # type: ignore[misc]
     texts = option_texts(model.name)
-    kinds.__doc__ = "\n".join(["Options.\n\nArgs:", *(f"    {name}: {texts[name]}" for name in model.options)])
+    lines = (f"    {name}: {texts[name][0].upper()}{texts[name][1:]}" for name in model.options)
+    kinds.__doc__ = "\n".join(["Options.\n\nArgs:", *lines])
     _, *own = get_args(field.type)
     annotated: Any = Annotated[(kinds, *own)]
     return replace(field, type=annotated)

@@ -62,8 +62,8 @@ class Predict:
     overwrite: bool = False
     """Replace a table that exists."""
     coverage: float | None = None
-    """Add the column prediction_set: the classes that hold the true one as often as this, as 0.95. It is so for images
-    drawn like the validation images, on average over all classes."""
+    """Add the column prediction_set, a list of classes. For this share of images, as 0.95, it holds the true class: on
+    average over all classes, and of images like the validation images."""
     unsure_below: float | None = None
     """Add the column unsure: true where the probability is below this, as 0.9. capsella evaluate RUN --reject shows
     what each threshold costs."""

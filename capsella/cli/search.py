@@ -34,7 +34,7 @@ the images, loss, routing, and what its network lets one choose. RECIPE is a
 name, or a JSON file. IMAGES is a folder with one sub-folder a class.
 
 Every candidate learns from the same images and is judged by the same
-validation images. The test images are not looked at. One candidate in three
+validation images. The search does not see test images. One candidate in three
 goes on to the next, three times as long part of the training. At the end, the
 best five and the recipe are trained with three seeds. Then the winner is
 trained on nearly all images but the test's, and tested once.

@@ -46,7 +46,7 @@ class ComparisonOptions:
     """Compare class capsules and a linear layer on this stem too: a run, a folder with a backbone, or a name on the
     Hugging Face hub (OWNER/NAME). Its weights stay as they are."""
     seeds: tuple[int, ...] | None = None
-    """Each network is trained with each of these. Default: 0, 1 and 2; with folds 0."""
+    """Each network is trained with each of these, listed one by one. Default: 0 1 2; with --folds 0."""
     rates: Literal[1, 3] = 3
     """Learning rates tried for each network: its recipe's, and a third and three times of it; validation chooses."""
     epochs: int = 30
@@ -79,11 +79,11 @@ class ComparisonOptions:
     test: float = 0.2
     """Share of all images held out for the test; they are used once, after everything is chosen."""
     folds: int | None = None
-    """For few images, in place of `test`: part them into this many folds, compare once for each, tested on the fold
+    """For few images, in place of `--test`: part them into this many folds, compare once for each, tested on the fold
     that it did not see, and report over all of them. Every image is tested once. There is no data-size
     curve."""
     fold: int | None = None
-    """With `folds`: compare for this one alone, counted from 0."""
+    """With `--folds`: compare for this one alone, counted from 0."""
     split_file: Path | None = None
     """Your own split, in place of the shares; `capsella data split` describes the file."""
     group: str | None = None

@@ -55,7 +55,7 @@ class DataOptions:
     at the laboratory's own scale; `matched` also brings background and nucleus to one colour."""
 
     cell_radius: float | None = None
-    """Only with `cells`: the radius of a usual nucleus in pixels of the image files; default: the median of 100 of the
+    """Only with `--cells`: the radius of a usual nucleus in pixels of the image files; default: the median of 100
     images. It sets the scale, for microscopes magnify differently."""
 
     validation: float = 0.1
@@ -65,12 +65,12 @@ class DataOptions:
     """Share of all images held out for the test, class by class, where the source sets none apart."""
 
     folds: int | None = None
-    """Part all images into this many folds, class by class, and test on one of them, in place of the share `test`: for
-    few images, so that in turn each is tested once. Of a source that sets test images apart, as smallNORB, only its
+    """Part all images into this many folds, class by class, and test on one of them, in place of `--test`: for few
+    images, so that in turn each is tested once. Of a source that sets test images apart, as smallNORB, only its
     training images are parted, and nothing sees the test images: to choose a training by."""
 
     fold: int | None = None
-    """With `folds`: which of them is tested, from 0 on. `capsella train` trains on all in turn where none is named."""
+    """With `--folds`: which of them is tested, from 0 on. Without it, `capsella train` trains on all in turn."""
 
     split_file: Path | None = None
     """A CSV file that says which image is in train, validation or test, or unused, in place of the shares and of the

@@ -24,7 +24,8 @@ def sabour2017_capsnet(
 
     Args:
         image_size: (height, width), at least 17×17; the paper's is 28×28.
-        channels, classes: of the image, and their names.
+        channels: of the image, 1 for grey, 3 for RGB.
+        classes: their names.
         routing: of the class capsules; 3 iterations in the paper.
         primary_relu: a ReLU before the squash of the primary capsules (Forslöv 2018 §6.1.1; the paper has none).
         primary_types: of primary capsules; 64 in the paper for CIFAR-10.

@@ -20,24 +20,18 @@ TYPES, POSE, CLASS_POSE = 16, 8, 16
 
 @register_model
 def mazzia2021_efficient_capsnet(
-    *,
-    image_size: tuple[int, int] = (28, 28),
-    channels: int = 1,
-    classes: tuple[str, ...] = tuple("0123456789"),
-    routing: Routing = SelfAttentionRouting(),
-    class_weight_sd: float | None = None,
-    reconstruction: bool = True,
-    halve_from: int | None = None,
-    norm: Norm = "batch",
-    decoder_width: int = 1024,
-) -> CapsuleClassifier:
+    *, image_size: tuple[int, int] = (28, 28), channels: int = 1, classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = SelfAttentionRouting(), class_weight_sd: float | None = None, reconstruction: bool = True,
+    halve_from: int | None = None, norm: Norm = "batch", decoder_width: int = 1024,
+) -> CapsuleClassifier:  # fmt: skip
     """Efficient-CapsNet, §3 of the paper: 161,824 parameters at 28×28×1, 1.57 M with the decoder; no iterations.
 
     The last kernel is as large as the last maps, the paper's 9×9 or another image size's.
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 28×28.
-        channels, classes: of the image, and their names.
+        channels: of the image, 1 for grey, 3 for RGB.
+        classes: their names.
         routing: of the class capsules.
         class_weight_sd: of the class capsules' first weights; None takes the authors' (He: √(2 / fan-in)), 0.04.
         reconstruction: with the decoder.

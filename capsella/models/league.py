@@ -57,7 +57,8 @@ def league_capsnet(
 
     Args:
         image_size: (height, width), at least 9×9 (after the crop).
-        channels, classes: of the images; their names.
+        channels: of the images.
+        classes: their names.
         routing: of both routed layers.
         parameters: of the whole network, nearly.
         width: channels of the last convolution; None for the one with which the network has `parameters`.
@@ -71,8 +72,7 @@ def league_capsnet(
 
     def build(width: int) -> CapsuleClassifier:
         model = CapsuleClassifier(
-            backbone=nn.Sequential(prepare, *_stem(channels, width)),
-            primary=_primary(width, routing),
+            backbone=nn.Sequential(prepare, *_stem(channels, width)), primary=_primary(width, routing),
             capsule_layers=nn.Sequential(*_between(routing), _class_capsules(grid, len(classes), routing)),
             decoder=None,
             logits=routing.activation_kind == "log-odds",

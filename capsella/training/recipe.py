@@ -56,10 +56,10 @@ class Recipe:
     """Stop after this many epochs without a better validation error or, at an equal error, a lower loss."""
     stop_at_error: float | None = None
     """Stop after the first epoch with this error in per cent or less, and keep that epoch's weights, so that networks
-    compare at an equal error; with `epoch_images`, at a finer grain than whole passes. Where no epoch reaches it, the
+    compare at an equal error; with `--epoch-images`, at a finer grain than whole passes. Where no epoch reaches it, the
     training is complete, and summary.json says that it was not reached."""
     stop_on: Literal["validation", "test"] = "validation"
-    """The images on which `stop_at_error` looks: test is the papers' protocol where another set is the real test."""
+    """The images on which `--stop-at-error` looks: test is the papers' protocol where another set is the real test."""
     seed: int = 0
     """Seed of the weights, the order of the images, augmentation and dropout."""
     deterministic: bool = False

@@ -25,7 +25,8 @@ def forslov2018_capsnet1_init1(
 
     Args:
         image_size: (height, width), at least 64×64; below 224 on the shorter side, images are enlarged to it.
-        channels, classes: of the image, and their names.
+        channels: of the image, 1 for grey, 3 for RGB.
+        classes: their names.
         routing: of all routed layers; 3 iterations (§6.5).
         standardise: bring each image to zero mean and unit variance first, which the thesis does not say.
         batch_norm: batch normalisation between each convolution and its ReLU; the thesis has none.

@@ -34,7 +34,8 @@ def stem_capsules(
 
     Args:
         image_size: (height, width), at least 1×1.
-        channels, classes: of the image, and their names; grey is repeated for a stem of colours.
+        channels: of the image, 1 for grey, 3 for RGB; grey is repeated for a stem of colours.
+        classes: their names.
         stem: a name on the Hugging Face hub (OWNER/NAME), a folder with a backbone of `transformers`, a run, or a
             registered network, whose weights are fresh.
         freeze: the stem's weights stay as they are; a stem of fresh weights always learns.

@@ -60,7 +60,7 @@ class RobustnessTable(TableFromRuns):
             mark=self.runs.mark,
             columns=[
                 *("unchanged paper", "ours"),
-                *(head for change in SHOWN for head in (f"{change} paper", f"{SHOWN[change]:g} ours")),
+                *(head for change in SHOWN for head in (f"{change} paper", f"{change} {SHOWN[change]:g} ours")),
             ],
             rows=[_row(*row, run.slug, points[run.slug]) for row, run in zip(self.rows, plan, strict=True)],
         )

@@ -122,7 +122,7 @@ def test_table_3_from_the_command_line(tiny, tmp_path, monkeypatch, capsys):
 
     main(["table", "forslov2018-table4", "--data", tiny, "--out", str(tmp_path)])
     robust = json.loads((tmp_path / "forslov2018-table4-small-tiny.json").read_text())
-    assert robust["heads"][2:6] == ["unchanged paper", "ours", "translation paper", "0.25 ours"]
+    assert robust["heads"][2:6] == ["unchanged paper", "ours", "translation paper", "translation 0.25 ours"]
     assert "Trained on basic, 5 classes; the thesis on hard" in robust["note"]
     for row, accuracy in zip(robust["rows"], values["rows"], strict=True):
         assert row["paper_accuracy"]["unchanged"] == paper.ACCURACY[row["network"], 1][-1]
