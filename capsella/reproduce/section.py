@@ -11,7 +11,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import accuracy_interval
 from capsella.explain.page import embedded
 from capsella.grid import Hits, Results
-from capsella.papers.kinds.published import ours_columns
+from capsella.papers.kinds.published import cells_and_marks, ours_columns
 from capsella.reproduce.entries import Entry, tested
 from capsella.reproduce.verdicts import state_of
 from capsella.training import RunFolder
@@ -76,18 +76,12 @@ def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
 
 def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[list[Cell]]:
     """Every number that a network reached with its interval, and with the state of its training."""
-    ours, rows = ours_columns(values), []
     states = {slug: state_of(entry, slug, runs) for slug, runs in results.items()}
-    for row in values["rows"]:
-        cells = [Cell(text) for text in row["cells"]]
-        intervals = _intervals(row, ours)
-        for number, (column, slug) in enumerate(zip(ours, row.get("slugs", []), strict=False)):
-            text = row["cells"][column]
-            if text[:1].isdigit():
-                cells[column] = Cell(
-                    text, states.get(slug) or values.get("mark", ""), intervals[number] if intervals else ""
-                )
-        rows.append(cells)
+    ours, marked = ours_columns(values), cells_and_marks(values, states)
+    rows = []
+    for row, cells in zip(values["rows"], marked, strict=True):
+        intervals = dict(zip(ours, _intervals(row, ours), strict=False))
+        rows.append([Cell(text, mark, intervals.get(at, "")) for at, (text, mark) in enumerate(cells)])
     return rows
 
 

@@ -10,6 +10,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import Interval, difference_interval
 from capsella.grid import Hits, still_learned
 from capsella.papers.kinds.claim import Claim
+from capsella.papers.kinds.published import SHORT
 from capsella.papers.kinds.stopped_table import StoppedTable
 from capsella.reproduce.entries import Entry
 from capsella.training import Recipe, RunFolder
@@ -113,7 +114,7 @@ def decide(gain: Interval) -> tuple[Answer, str]:
 def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     """What must stand in the cell of a row's number: "short", "still learning", "not reached", or nothing."""
     if entry.budget == "small":
-        return "short"
+        return SHORT
     if not runs:
         return ""
     recipe = Recipe.from_dict(runs[0]["recipe"])

@@ -184,26 +184,39 @@ def draw_table(values: dict[str, Any]) -> Table:
     return table
 
 
-def marked_cells(values: dict[str, Any], mark: str = SHORT) -> list[list[str]]:
+def marked_cells(values: Mapping[str, Any]) -> list[list[str]]:
     """The cells of a table's JSON, where what networks reached says in its cell that it is far from the paper's.
-
-    A table's own mark stands behind every number of ours; else `mark` does at the small budget. A gap of such a row to
-    the paper's value says nothing, so there is none.
 
     >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella table x --budget small"}
     >>> marked_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
     [['MNIST', '0.25', '3.10 (short)', '–']]
     """
-    mark = values.get("mark") or (mark if is_short(values) else "")
-    if not mark:
-        return [list(row["cells"]) for row in values["rows"]]
-    ours, heads = ours_columns(values), values["heads"]
+    return [[f"{text} ({mark})" if mark else text for text, mark in row] for row in cells_and_marks(values)]
 
-    def marked(at: int, cell: str) -> str:
-        gap = "–" if heads[at] == _GAP else cell
-        return f"{cell} ({mark})" if at in ours and _NUMBER.match(cell) else gap
 
-    return [[marked(at, cell) for at, cell in enumerate(row["cells"])] for row in values["rows"]]
+def cells_and_marks(values: Mapping[str, Any], states: Mapping[str, str] | None = None) -> list[list[tuple[str, str]]]:
+    """Each cell of a table's JSON, and what must stand behind it, or nothing.
+
+    A table's own mark stands behind every number of ours; without one, `SHORT` does at the small budget. A gap of such
+    a row to the paper's value says nothing, so there is none.
+
+    Args:
+        values: as of `table_values`.
+        states: by row, what its training is; it stands in place of the table's mark.
+    """
+    usual, ours = values.get("mark") or (SHORT if is_short(values) else ""), ours_columns(values)
+
+    def marks(row: Mapping[str, Any]) -> dict[int, str]:
+        of_column = dict(zip(ours, row.get("slugs", []), strict=False))
+        found = {at: (states or {}).get(of_column.get(at, "")) or usual for at in ours}
+        return {at: mark for at, mark in found.items() if mark and _NUMBER.match(row["cells"][at])}
+
+    def marked(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+        found = marks(row)
+        gone = {at for at, head in enumerate(values["heads"]) if head == _GAP} if found else set()
+        return [("–" if at in gone else text, found.get(at, "")) for at, text in enumerate(row["cells"])]
+
+    return [marked(row) for row in values["rows"]]
 
 
 def ours_columns(values: Mapping[str, Any]) -> list[int]:

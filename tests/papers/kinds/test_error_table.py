@@ -13,7 +13,7 @@ from capsella.grid import Budget
 from capsella.grid import run as runs
 from capsella.losses import LossOptions
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable, error_cells
-from capsella.papers.kinds.published import hardware_of, marked_cells, table_values
+from capsella.papers.kinds.published import cells_and_marks, hardware_of, marked_cells, table_values
 from capsella.papers.published import TABLES
 from capsella.routing import EMRouting
 from capsella.training import ModelOptions, Recipe
@@ -177,3 +177,15 @@ def test_without_a_known_name_the_tables_are_listed(words, capsys):
     assert "A paper, Table 1" in out
     assert code == (words[-1] == "tinyy")
     assert ("did you mean tiny?" in err) == (words[-1] == "tinyy")
+
+
+def test_a_state_stands_in_place_of_the_table_s_mark_and_takes_the_gap():
+    night = {"heads": ["row", "paper %", "ours %", "gap"], "command": "capsella table x --budget night"}
+    rows = [{"cells": ["a", "1.0", "3.0", "+2.0"], "slugs": ["a"]}, {"cells": ["a − b", "", "+2.0", "+1.0"]}]
+    assert cells_and_marks({**night, "rows": rows}) == [[(text, "") for text in row["cells"]] for row in rows]
+    learning = cells_and_marks({**night, "rows": rows}, {"a": "still learning"})
+    assert learning[0] == [("a", ""), ("1.0", ""), ("3.0", "still learning"), ("–", "")]
+    assert learning[1] == [(text, "") for text in rows[1]["cells"]]
+    few = cells_and_marks({**night, "rows": rows, "mark": "few images"}, {"a": "still learning"})
+    assert [row[2] for row in few] == [("3.0", "still learning"), ("+2.0", "few images")]
+    assert [row[3] for row in few] == [("–", "")] * 2
