@@ -9,7 +9,7 @@ from capsella.compare.by_class import ByClass, never_found
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import AgainstChance
-from capsella.compare.words import Winner, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.compare.words import Winner, not_asked, points, still_learning, too_few_to_tell, winner_of, wins
 from capsella.errors import counted
 from capsella.evaluation import FoldInterval
 
@@ -59,7 +59,7 @@ def judge_folds(first: Plan, folds: Sequence[Fold]) -> FoldsVerdict:
         "accuracy": _accuracy(capsules, cnn, difference),
         "classes": classes.sentence,
         "better than chance": " ".join(chance.sentence for chance in chances),
-        "training": _training(unfinished, first.epochs),
+        "training": _training(unfinished, first),
     }
     if gone := sorted({one.network for one in first.candidates} - {one.name for one in networks}):
         sentences["left out"] = f"Diverged on a fold: {', '.join(gone)}."
@@ -92,13 +92,15 @@ def _accuracy(capsules: OverFolds, cnn: OverFolds, difference: FoldInterval) -> 
     )
 
 
-def _training(unfinished: Sequence[str], epochs: int) -> str:
+def _training(unfinished: Sequence[str], plan: Plan) -> str:
     if not unfinished:
-        none = f"No network's training loss or error still fell clearly at the end of its {counted(epochs, 'epoch')}."
-        return none + too_few_to_tell(epochs)
+        none = (
+            f"No network's training loss or error still fell clearly at the end of its {counted(plan.epochs, 'epoch')}."
+        )
+        return none + not_asked(plan.not_asked) + too_few_to_tell(plan.epochs)
     return (
         f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "
-        f"(--epochs {2 * epochs}, with another --out)."
+        f"(--epochs {2 * plan.epochs}, with another --out).{not_asked(plan.not_asked)}"
     )
 
 

@@ -16,7 +16,7 @@ from capsella.compare.options import RATES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import write_json
-from capsella.grid import rate_at
+from capsella.grid import curves_tell, rate_at
 from capsella.training import Recipe
 from capsella.training.balance import choose_balance
 from capsella.training.options import Balance
@@ -86,6 +86,11 @@ class Plan:
             validation=DataOptions.validation,
             test=DataOptions.test,
         )
+
+    @property
+    def not_asked(self) -> tuple[str, ...]:
+        """The networks whose curves cannot tell whether they still learned at the end."""
+        return tuple(one.network for one in self.candidates if not curves_tell(self.recipe(one)))
 
     def recipe(self, one: Candidate, rate: float | None = None, share: float = 1.0) -> Recipe:
         """What one run trains; on a share of the images, with as many steps as on all.

@@ -35,7 +35,7 @@ class Yardstick:
 
     labels, classes: of the test images. groups: the number of each one's patient or the like, where known. limit:
     milliseconds that an image may take. epochs: of the training. unfinished: all networks of the comparison that still
-    learned when their training ended.
+    learned when their training ended. not_asked: those whose curves cannot tell (`curves_tell`).
 
     Raises:
         ValueError: a limit that is not above 0.
@@ -47,6 +47,7 @@ class Yardstick:
     epochs: int
     unfinished: Sequence[str] = ()
     groups: Groups | None = None
+    not_asked: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.limit > 0:

@@ -41,10 +41,16 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     best = [champions["capsules"], champions["CNN"]]
     measured = measure(networks, best, images)
     pair = _measured(measured, best[0]), _measured(measured, best[1])
-    unfinished = [one.name for one in measured if still_learned([run.folder for run in one.trained.by_seed.values()])]
+    unfinished = [one.name for one in measured if _still_learned(plan, one.trained)]
     groups = pair[0].shipped.groups
     judged = Yardstick(
-        images.labels.numpy(), images.classes, plan.options.latency_limit, plan.epochs, unfinished, groups
+        images.labels.numpy(),
+        images.classes,
+        plan.options.latency_limit,
+        plan.epochs,
+        unfinished,
+        groups,
+        plan.not_asked,
     )
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     if gone := not_compared(plan, measured):
@@ -54,6 +60,10 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     write_predictions(plan.folder / "test_predictions.csv", measured, images)
     write_json(plan.folder / "compare.json", values(found))
     return found, write_comparison(found)
+
+
+def _still_learned(plan: Plan, network: Trained) -> bool:
+    return still_learned(plan.recipe(network.candidate), [run.folder for run in network.by_seed.values()])
 
 
 def values(found: Findings) -> dict[str, Any]:

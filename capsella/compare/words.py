@@ -39,6 +39,14 @@ def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
     return f" But {' and '.join(early)} still learned when the training ended." if early else ""
 
 
+def not_asked(networks: Sequence[str]) -> str:
+    """What is to be added where the curves of some networks cannot tell whether they still learned."""
+    if not networks:
+        return ""
+    names = " and ".join(networks) if len(networks) < 3 else f"{', '.join(networks[:-1])} and {networks[-1]}"
+    return f" Not asked of {names}: a learning rate that falls to nothing as a cosine brings every curve down."
+
+
 def too_few_to_tell(epochs: int) -> str:
     """What is to be added where a curve is too short to tell whether it still falls."""
     return "" if epochs >= ENOUGH_EPOCHS else " So few hardly tell: look at the curves."

@@ -26,4 +26,4 @@ from capsella.grid.run import (
     trained_run,
 )
 from capsella.grid.task import Task, each
-from capsella.grid.unfinished import still_falls, still_learned
+from capsella.grid.unfinished import curves_tell, still_falls, still_learned

@@ -7,20 +7,31 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from capsella.training import RunFolder
+from capsella.training import Recipe, RunFolder
 
 STILL = 0.1
 """A curve still falls where its last third brought more than this share of all that it fell."""
 
 
-def still_learned(runs: Sequence[Path]) -> bool:
+def curves_tell(recipe: Recipe) -> bool:
+    """Whether a curve that falls at its end tells that a network still learned.
+
+    Where the learning rate falls to nothing as a cosine, it does not: every curve comes down at the end.
+    """
+    return recipe.optimizer.schedule != "cosine"
+
+
+def still_learned(recipe: Recipe, runs: Sequence[Path]) -> bool:
     """Whether the training loss, or the training error, still fell when the trainings of one row ended.
 
-    A loss whose margin widens may rise while the network learns; the error then tells. `runs`: folders, one a seed.
+    A loss whose margin widens may rise while the network learns; the error then tells. Where `curves_tell` nothing, it
+    is False. `runs`: folders, one a seed.
 
     Raises:
         CapsellaError: unreadable metrics of a run.
     """
+    if not curves_tell(recipe):
+        return False
     tables = [RunFolder(run).read_metrics() for run in runs]
     return any(still_falls([table[name] for table in tables]) for name in ("train_loss", "train_error"))
 

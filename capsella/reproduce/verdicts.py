@@ -120,10 +120,8 @@ def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:
     recipe = Recipe.from_dict(runs[0]["recipe"])
     if recipe.stop_at_error is not None:
         return "" if all(run["training"]["stopped"]["reached"] for run in runs) else "not reached"
-    if recipe.optimizer.schedule == "cosine":  # which brings every curve down at its end, learned or not
-        return ""
     row = next(row for row in entry.rows if row.slug == slug)
-    return "still learning" if still_learned([row.folder(entry.folder, run["seed"]) for run in runs]) else ""
+    return "still learning" if still_learned(recipe, [row.folder(entry.folder, run["seed"]) for run in runs]) else ""
 
 
 def _open(slugs: tuple[str, str], entry: Entry, sides: Sequence[Sequence[Mapping[str, Any]]], seeds: int) -> str:

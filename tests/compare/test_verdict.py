@@ -7,7 +7,7 @@ import pytest
 
 from capsella.compare.sides import Yardstick
 from capsella.compare.verdict import judge as judge_by
-from tests.compare.sides import IMAGES, judge, right, side
+from tests.compare.sides import CLASSES, EVEN, IMAGES, judge, right, side
 
 
 class TestWinner:
@@ -146,6 +146,11 @@ def test_what_still_learned_is_named():
     done = judge(*given)
     assert "still learned" not in done.headline
     assert done.sentences["training"].startswith("No network's training loss or error still fell")
+    yardstick = Yardstick(EVEN, CLASSES, 50, 30, not_asked=("net", "other", "third"))
+    said = judge_by(*given[:2], yardstick).sentences["training"]
+    assert said.endswith(
+        " Not asked of net, other and third: a learning rate that falls to nothing as a cosine brings every curve down."
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from capsella.grid import still_falls
+from capsella.grid import still_falls, still_learned
+from capsella.training.registry import get_recipe
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,10 @@ def test_noise_does_not_fall():
 def test_of_two_epochs_nothing_is_said():
     assert not still_falls([np.array([2.0, 1.0])])
     assert still_falls([np.array([3.0, 2.0, 1.01])])
+
+
+def test_a_cosine_is_not_asked(tmp_path):
+    lines = ["epoch,train_loss,train_error", *(f"{e},{1 - 0.1 * e},{50 - e}" for e in range(9))]
+    (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    assert still_learned(get_recipe("demo"), [tmp_path])
+    assert not still_learned(get_recipe("images-efficient"), [tmp_path])
