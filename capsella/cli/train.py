@@ -25,7 +25,7 @@ USAGE = """usage: capsella train IMAGES [--out FOLDER] [--seeds N] [--FIELD VALU
        capsella train RECIPE [IMAGES] [--out FOLDER] [--FIELD VALUE …]
        capsella train RECIPE.json [IMAGES] [--FIELD VALUE …]
        capsella train IMAGES --folds 5 [--out FOLDER] [--FIELD VALUE …]
-       capsella train --resume RUN
+       capsella train --resume RUN [--accelerator A] [--devices N] [--threads N]
 
 IMAGES is a folder with one sub-folder a class. Size, batch and epochs are
 chosen for it, unless flags set them. Without a RECIPE it is images-efficient.
@@ -86,13 +86,7 @@ def run(arguments: list[str]) -> None:
         print(USAGE)
         screen.list_names(recipe_groups())
     elif "--resume" in arguments:
-        if arguments[0] != "--resume" or len(arguments) != 2:
-            got = f"capsella train {shlex.join(arguments)}"
-            raise ValueError(f"--resume: must stand alone, as in `capsella train --resume RUN`, got `{got}`")
-        folder = Path(arguments[1])
-        if RunFolder(folder).is_trained:
-            console.print(f"{folder} is trained to its end; it is tested again", soft_wrap=True, markup=False)
-        finish(resume(folder, console=console), console)
+        _resume(arguments, console)
     else:
         name, recipe, images, words = chosen_recipe(arguments, console)
         recipe, words = prepare(recipe, words, Train, Machine, Place)
@@ -102,14 +96,38 @@ def run(arguments: list[str]) -> None:
             _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)
         folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
         if options.all_folds:
-            with joined(options.place):
+            with _told_how_to_repeat(options, folder, console), joined(options.place):
                 train_folds(options.recipe, folder, name, machine, console)
         elif options.seeds > 1:
-            with joined(options.place):
+            with _told_how_to_repeat(options, folder, console), joined(options.place):
                 train_seeds(options.recipe, options.seeds, folder, name, machine, console)
         else:
             with _told_how_to_go_on(folder, console):
                 finish(train(options.recipe, folder, name=name, machine=machine, console=console), console)
+
+
+def _resume(arguments: list[str], console: Console) -> None:
+    """Go on with a run, perhaps on another machine."""
+    if arguments[0] != "--resume" or len(arguments) == 1 or arguments[1].startswith("-"):
+        got = f"capsella train {shlex.join(arguments)}"
+        raise ValueError(f"--resume: must come first and name a run, as in `capsella train --resume RUN`, got `{got}`")
+    folder = Path(arguments[1])
+    before = RunFolder(folder).read_machine() if (folder / "config.json").exists() else Machine()
+    machine = tyro.cli(Machine, default=before, args=arguments[2:], prog=f"capsella train --resume {folder}")
+    if RunFolder(folder).is_trained:
+        console.print(f"{folder} is trained to its end; it is tested again", soft_wrap=True, markup=False)
+    finish(resume(folder, machine=machine, console=console), console)
+
+
+@contextmanager
+def _told_how_to_repeat(options: Train, folder: Path, console: Console) -> Iterator[None]:
+    """Where trainings with several seeds, or on folds, are interrupted, say what goes on with them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        out = "" if options.out is not None else f" with --out {shlex.quote(str(folder))}"
+        console.print(f"the same command{out} goes on", soft_wrap=True, markup=False)
+        raise
 
 
 @contextmanager

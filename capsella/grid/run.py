@@ -131,7 +131,7 @@ def trained_run(recipe: Recipe, folder: Path, name: str, console: Console, machi
         if not has_begun:
             files.forget_start()
     if has_begun:
-        return resume(folder, console=console, splits=splits)
+        return resume(folder, machine=machine, console=console, splits=splits)
     return train(recipe, folder, name=name, machine=machine, console=console, splits=splits)
 
 

@@ -116,7 +116,7 @@ def _go_on(recipe: Recipe, files: RunFolder, epochs: int, splits: Splits, machin
     quiet = Console(quiet=True)
     if files.checkpoint.exists():
         before = read_progress(files.checkpoint).epoch
-        resume(files.path, console=quiet, until=epochs, splits=splits)
+        resume(files.path, machine=machine, console=quiet, until=epochs, splits=splits)
         return before
     files.forget_start()
     train(recipe, files.path, name=name, machine=machine, console=quiet, until=epochs, splits=splits)

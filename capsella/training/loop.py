@@ -76,25 +76,31 @@ def train(
 
 
 def resume(
-    folder: Path, *, console: Console | None = None, until: int | None = None, splits: Splits | None = None
-) -> Run:
+    folder: Path, *, machine: Machine | None = None, console: Console | None = None, until: int | None = None,
+    splits: Splits | None = None,
+) -> Run:  # fmt: skip
     """Continue the training in `folder` from its last checkpoint; a finished one is returned as it is.
 
-    The number of processes may be another one than before. `until`, `splits`: as for `train`.
+    machine: where it goes on, also with another number of processes; default: where it was. The others: as for `train`.
 
     Raises:
         CapsellaError: no run, or no checkpoint, is there, or an adapted run; and what `train` raises.
     """
     files = RunFolder(folder)
-    (name, recipe, _), machine = files.read_config(), files.read_machine()
+    (name, recipe, _), before = files.read_config(), files.read_machine()
+    machine = before if machine is None else machine
     if files.is_trained_for_good:
         return load_run(folder)
     read_progress(files.checkpoint)  # damaged ones are told before all images are read
+    if machine != before:
+        devices.check_devices(machine)
     with files.alone(machine):
         fabric, images = devices.launch(recipe, machine), images_of(files, recipe.data, splits)
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), images)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         trainer.progress.share_sums(trainer.fabric.world_size)
+        if fabric.is_global_zero and machine != before:
+            files.write_machine(machine)
         if not trainer.is_finished:
             trainer.run(until)
         return load_run(folder)

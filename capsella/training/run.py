@@ -208,6 +208,11 @@ class RunFolder:
         except (ValueError, TypeError) as error:
             raise CapsellaError(f"{self.path / 'config.json'} is damaged: {error!r}") from error
 
+    def write_machine(self, machine: Machine) -> None:
+        """Where the run goes on, in place of where it was trained until now."""
+        path = self.path / "config.json"
+        write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"machine": machine.to_dict()})
+
     def read_metrics(self) -> dict[str, Float[np.ndarray, " epochs"]]:
         """The columns of metrics.csv; an empty cell is not-a-number.
 

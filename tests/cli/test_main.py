@@ -138,7 +138,7 @@ def test_version(cli):
         (["train", "images-capsnet", "--path", "missing"], "missing: no such folder"),
         (["train", "images-cnn"], "IMAGES: must be named for this recipe, as in `capsella train images-cnn IMAGES`"),
         (["train", "demo", "--data.name", "folder"], "path: must be given for the source 'folder'"),
-        (["train", "--resume"], "--resume: must stand alone, as in `capsella train --resume RUN`"),
+        (["train", "--resume"], "--resume: must come first and name a run, as in `capsella train --resume RUN`"),
         (["train", "demo", "--resume", "x"], "got `capsella train demo --resume x`"),
         (["train", "--resume", "missing"], "missing is not a run folder: it has no config.json"),
         (["evaluate"], "RUN"),

@@ -65,7 +65,11 @@ def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch)
         return usual(recipe, folder, *arguments)
 
     monkeypatch.setattr(repeated, "trained_run", stopped)
-    assert cli(*words).code != 0
+    interrupted = cli(*words)
+    assert interrupted.code == 130
+    assert "the same command goes on" in interrupted.out
+    monkeypatch.chdir(tmp_path)
+    assert "the same command with --out runs/images-capsnet goes on" in cli(*words[:-2]).out
     assert not (tmp_path / "f" / "folds.json").exists()
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "f").glob("fold*/summary.json")}
     assert len(stamps) == 2

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from capsella.training.loop import Trainer
+from capsella.training.run import RunFolder
 
 SHORT = ("--size", 17, "--batch-size", 4, "--accelerator", "cpu")
 
@@ -51,7 +52,9 @@ def test_an_interrupted_training_is_told_wherever_it_is_used(cli, interrupted, i
         answer = cli(*words)
         assert answer.code == 0, answer.err
         assert said in answer.err
-    assert cli("train", "--resume", folder).code == 0
+    assert cli("train", "--resume", folder, "--epochs", 9).code == 2
+    assert cli("train", "--resume", folder, "--threads", 1).code == 0
+    assert RunFolder(folder).read_machine().threads == 1
     assert "interrupted" not in cli("evaluate", folder).err
 
 

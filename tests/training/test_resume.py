@@ -1,6 +1,7 @@
 """Interruptions inside one process; tests/cli has the kill -9."""
 
 import csv
+import json
 import math
 import threading
 import zipfile
@@ -14,6 +15,8 @@ from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
 from capsella.training import Machine, OptimizerOptions, TrainingDivergedError, load_run, resume, train
 from capsella.training.augment import Augment
+from capsella.training.checkpoint import read_progress
+from capsella.training.run import RunFolder
 
 TIMES = ("images_per_second", "seconds")
 
@@ -68,6 +71,19 @@ def test_nan_stops_the_run_and_it_resumes_as_if_nothing_had_been(
     assert_equal_states(last_checkpoint(broken), last_checkpoint(unbroken))
     assert metrics(broken) == metrics(unbroken)
     assert resumed.recipe == recipe
+
+
+def test_a_run_goes_on_on_another_machine(tiny, quiet_train, tmp_path):
+    recipe = tiny(epochs=2)
+    whole, folder = quiet_train(recipe, "whole").folder, tmp_path / "moved"
+    begun = Machine(accelerator="cpu", devices=1, threads=2)
+    train(recipe, folder, until=1, machine=begun, console=Console(quiet=True))
+    files, moved = RunFolder(folder), Machine(accelerator="cpu", threads=1)
+    before = json.loads((folder / "config.json").read_text())
+    resume(folder, machine=moved, console=Console(quiet=True))
+    assert files.read_machine() == moved
+    assert json.loads((folder / "config.json").read_text()) == before | {"machine": moved.to_dict()}
+    assert read_progress(files.checkpoint).epoch == read_progress(whole / "last.ckpt").epoch == 2
 
 
 def test_events_of_every_epoch_outlast_an_interruption(tiny, quiet_train):
