@@ -14,7 +14,7 @@ from rich.text import Text
 from capsella.cli import screen
 from capsella.cli.chosen import chosen_recipe
 from capsella.cli.flags import prepare
-from capsella.errors import CapsellaError, counted, near_names, require
+from capsella.errors import CapsellaError, counted, near_names
 from capsella.grid import duration
 from capsella.ray_cluster import Place, check_ray, joined
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
@@ -83,7 +83,6 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
     if command.place.on is not None:  # which is joined at the end: hours later
         check_ray()
-        require(command.machine.devices == 1, "be 1 with --on", devices=command.machine.devices)
     space = None if command.space is None else space_of(command.space, command.recipe)
     if command.dry_run:
         with tempfile.TemporaryDirectory() as folder:

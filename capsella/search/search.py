@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, require
 from capsella.files import alone_in, write_json
 from capsella.grid import duration
 from capsella.search.candidate import Images
@@ -45,9 +45,11 @@ def open_search(
 
     Raises:
         CapsellaError: Optuna is missing; the space does not fit the recipe; a study of something else is in the folder.
-        ValueError: too few minutes.
+        ValueError: too few minutes, or more than one device.
     """
     check_optuna()
+    one = "be 1, as a worker trains one candidate at a time (the same search again is another worker)"
+    require(machine.devices == 1, one, devices=machine.devices)
     if recipe.stop_at_error is not None and recipe.stop_on == "test":
         raise CapsellaError("a search never looks at test images: set --stop-on validation")
     space = space or default_space(recipe, name)

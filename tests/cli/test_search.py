@@ -101,7 +101,7 @@ def test_a_recipe_file_takes_the_space_of_a_recipe():
         (["demo", "--tune", "colour"], "'colour' must name one field of the space"),
         (["demo", "--space", "gone.py"], "gone.py: no such file"),
         (["demo", "--space", "images-emnt"], "space: must be a Python file or a recipe with a space of its own"),
-        (["demo", "--on", "ray", "--devices", "2"], "devices: must be 1 with --on, got 2"),
+        (["demo", "--on", "ray", "--devices", "2"], "devices: must be 1, as a worker trains one candidate at a time"),
         (["gone.json"], "gone.json: must be a recipe's JSON file"),
     ],
 )
