@@ -31,7 +31,7 @@ from capsella.data.options import LABORATORIES
 from capsella.errors import at_least, counted, require
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
-from capsella.grid import Grid, Row
+from capsella.grid import Grid, Row, check_none_diverged
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.training import Machine, Recipe, RunFolder, load_run
 from capsella.training.registry import get_recipe
@@ -138,7 +138,8 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     plan = [(recipe, places) for places in options.trainings for recipe in options.recipes]
     rows = [_row(options, recipe, places, classes) for recipe, places in plan]
     seeds = range(options.seeds)
-    Grid(options.out, console, Machine(accelerator=options.accelerator)).results(rows, seeds)
+    trained = Grid(options.out, console, Machine(accelerator=options.accelerator)).results(rows, seeds)
+    check_none_diverged(trained, seeds, options.out)
     found = []
     for row, (recipe, places) in zip(rows, plan, strict=True):
         folders = [row.folder(options.out, seed) for seed in seeds]

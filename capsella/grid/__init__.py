@@ -10,9 +10,11 @@ from capsella.grid.grid import (
     Validated,
     at_rate,
     check_finished,
+    check_none_diverged,
     check_seeds,
     check_sources,
     finished_first,
+    of_common_seeds,
     rate_at,
     tested_or_diverged,
 )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from rich.console import Console
 
 from capsella.data import DataOptions, load_data
+from capsella.errors import CapsellaError
 from capsella.grid.clock import Clock
 from capsella.grid.run import result_of, trained_run
 from capsella.grid.task import Task, each
@@ -94,7 +95,8 @@ class Grid:
     def results(self, rows: Sequence[Row], seeds: Sequence[int]) -> Results:
         """Train and test every row with every seed.
 
-        Seeds go round the rows: after the first, every row has a number.
+        Seeds go round the rows: after the first, every row has a number. A training that diverges is a result, not an
+        error: its seed is not among those of its row, now and when called again.
 
         Raises:
             ValueError: no seed, or one twice; a slug twice.
@@ -107,10 +109,10 @@ class Grid:
         todo = [(row, seed) for seed in seeds for row in rows]
         check_sources([row.recipe for row, seed in todo if not RunFolder(row.folder(self.folder, seed)).is_tested])
 
+        done = self._each(todo, tested_or_diverged, lambda folder: folder.is_tested or folder.has_diverged)
         results: Results = {slug: [] for slug in slugs}
-        done = self._each(todo, result_of, lambda folder: folder.is_tested)
         for (row, _), result in zip(todo, done, strict=True):
-            results[row.slug].append(result)
+            results[row.slug] += [] if result is None else [result]
         return results
 
     def search(
@@ -179,7 +181,11 @@ def finished_first(
 def tested_or_diverged(
     recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine
 ) -> dict[str, Any] | None:
-    """As `result_of`; None where the training diverges, which is a result, not an error."""
+    """As `result_of`; None where the training diverges, or did so before, which is a result, not an error."""
+    files = RunFolder(folder)
+    files.check_recipe(recipe)
+    if files.has_diverged:
+        return None
     with _divergence_noted(folder, console):
         return result_of(recipe, folder, name, console, machine)
     return None
@@ -202,6 +208,23 @@ def _divergence_noted(folder: Path, console: Console) -> Iterator[None]:
     except TrainingDivergedError as error:
         console.print(f"diverged: {error}", markup=False, soft_wrap=True)
         RunFolder(folder).write("diverged", {"reason": str(error)})
+
+
+def of_common_seeds(results: Results) -> Results:
+    """The results of the seeds that all rows have."""
+    common = set.intersection(*({run["seed"] for run in runs} for runs in results.values()))
+    return {slug: [run for run in runs if run["seed"] in common] for slug, runs in results.items()}
+
+
+def check_none_diverged(results: Results, seeds: Sequence[int], folder: Path) -> None:
+    """Raises:
+    CapsellaError: `Grid.results` lack a seed of a row.
+    """
+    if gone := [slug for slug, runs in results.items() if len(runs) < len(seeds)]:
+        raise CapsellaError(
+            f"{folder}: every training must end, but with some seed these diverged: {', '.join(gone)}; remove their "
+            "folders to train them anew"
+        )
 
 
 def rate_at(recipe: Recipe, factor: float) -> float:

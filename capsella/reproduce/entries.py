@@ -9,7 +9,7 @@ from typing import Any
 from capsella.data import DataOptions, load_data
 from capsella.errors import CapsellaError
 from capsella.files import write_json
-from capsella.grid import BudgetName, Results, Row
+from capsella.grid import BudgetName, Results, Row, of_common_seeds
 from capsella.papers.kinds.published import Published
 from capsella.papers.published import FIGURES, STAND_INS, TABLES, paper_of
 from capsella.training import RunFolder
@@ -53,10 +53,7 @@ class Entry:
     def results(self, seeds: int) -> Results:
         """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""
         found = {row.slug: tested(row, self.folder, seeds) for row in self.rows}
-        if self.published.needs_all:
-            common = set.intersection(*({run["seed"] for run in runs} for runs in found.values()))
-            found = {slug: [run for run in runs if run["seed"] in common] for slug, runs in found.items()}
-        return found
+        return of_common_seeds(found) if self.published.needs_all else found
 
 
 def tested(row: Row, folder: Path, seeds: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from capsella.errors import BusyError
 from capsella.evaluation import over_seeds
 from capsella.files import alone_in, write_json
-from capsella.grid import Grid, Row
+from capsella.grid import Grid, Row, check_none_diverged
 from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
 from capsella.training import Recipe, save_recipe
@@ -75,7 +75,9 @@ def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTes
         with alone_in(folder):
             row = Row(slug=f"candidate-{winner.candidate:04}", recipe_name=search.name, recipe=recipe)
             seeds = [recipe.seed + seed for seed in range(search.options.seeds)]
-            results = Grid(folder, console, search.machine).results([row], seeds)[row.slug]
+            trained = Grid(folder, console, search.machine).results([row], seeds)
+            check_none_diverged(trained, seeds, folder)
+            results = trained[row.slug]
     except BusyError:
         console.print("another process trains the winner", soft_wrap=True)
         return None

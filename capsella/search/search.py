@@ -48,10 +48,7 @@ def open_search(
         ValueError: too few minutes, or more than one device.
     """
     check_optuna()
-    one = "be 1, as a worker trains one candidate at a time (the same search again is another worker)"
-    require(machine.devices == 1, one, devices=machine.devices)
-    if recipe.stop_at_error is not None and recipe.stop_on == "test":
-        raise CapsellaError("a search never looks at test images: set --stop-on validation")
+    _check(recipe, machine)
     space = space or default_space(recipe, name)
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)
@@ -69,6 +66,13 @@ def open_search(
             study, recipe, options, space, images, lambda: short or shortened(recipe, options, images, machine)
         )
     return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)
+
+
+def _check(recipe: Recipe, machine: Machine) -> None:
+    one = "be 1, as a worker trains one candidate at a time (the same search again is another worker)"
+    require(machine.devices == 1, one, devices=machine.devices)
+    if recipe.stop_at_error is not None and recipe.stop_on == "test":
+        raise CapsellaError("a search never looks at test images: set --stop-on validation")
 
 
 def folder_of(name: str, options: SearchOptions) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from capsella.errors import CapsellaError
-from capsella.grid import Grid, Row, rate_at
+from capsella.grid import Grid, Row, check_none_diverged, of_common_seeds, rate_at
 from capsella.grid import grid as grids
 from capsella.training import TrainingDivergedError
 from tests.papers.tiny import CAPSNET, CNN, QUIET
@@ -105,3 +105,28 @@ def test_seeds_must_be_some_and_different(seeds, tmp_path):
 def test_slugs_must_differ(tmp_path):
     with pytest.raises(ValueError, match=r"rows: must have each slug once, got \['caps', 'caps'\]"):
         Grid(tmp_path, QUIET).results([row("caps"), row("caps")], [0])
+
+
+def test_a_row_that_diverges_is_left_out_now_and_when_called_again(tmp_path, monkeypatch):
+    calls = []
+
+    def fake(recipe, folder, *_):
+        calls.append(folder.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.name == "caps-seed1":
+            raise TrainingDivergedError("the loss is nan")
+        (folder / "result.json").write_text('{"seed": 0}')
+        return {"seed": int(folder.name[-1])}
+
+    monkeypatch.setattr(grids, "result_of", fake)
+    rows, text = [row("caps"), row("cnn", CNN)], io.StringIO()
+    results = Grid(tmp_path, Console(file=text, width=200)).results(rows, [0, 1])
+    assert results == {"caps": [{"seed": 0}], "cnn": [{"seed": 0}, {"seed": 1}]}
+    assert "diverged: the loss is nan" in text.getvalue()
+    assert len(calls) == 4  # those after it, too
+    assert of_common_seeds(results) == {"caps": [{"seed": 0}], "cnn": [{"seed": 0}]}
+    with pytest.raises(CapsellaError, match="with some seed these diverged: caps; remove their folders"):
+        check_none_diverged(results, [0, 1], tmp_path)
+    calls.clear()
+    assert Grid(tmp_path, QUIET).results(rows, [0, 1]) == results
+    assert "caps-seed1" not in calls

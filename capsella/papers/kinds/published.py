@@ -15,8 +15,9 @@ from rich.table import Table
 
 from capsella.data import DataOptions
 from capsella.environment import hardware
+from capsella.errors import CapsellaError
 from capsella.evaluation import over_seeds
-from capsella.grid import Grid, Results, Row
+from capsella.grid import Grid, Results, Row, of_common_seeds
 
 NOT_RUN = "not run"
 """The cell of a row whose training was left out."""
@@ -127,6 +128,10 @@ class FromTrainings(ABC):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `Published.run`."""
         results = Grid(folder, console).results(self.trainings(), seeds)
+        results = of_common_seeds(results) if self.needs_all and results else results
+        if results and not (all if self.needs_all else any)(results.values()):
+            gone = ", ".join(slug for slug, runs in results.items() if not runs)
+            raise CapsellaError(f"{folder}: trainings diverged, all of {gone}; remove their folders to train them anew")
         return self.made_of(results, folder, command, console)
 
 
