@@ -128,10 +128,10 @@ class FromTrainings(ABC):
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """As `Published.run`."""
         results = Grid(folder, console).results(self.trainings(), seeds)
+        gone = [slug for slug, runs in results.items() if len(runs) < len(seeds)]
         results = of_common_seeds(results) if self.needs_all and results else results
-        if results and not (all if self.needs_all else any)(results.values()):
-            gone = ", ".join(slug for slug, runs in results.items() if not runs)
-            raise CapsellaError(f"{folder}: trainings diverged, all of {gone}; remove their folders to train them anew")
+        if gone and not any(results.values()):
+            raise CapsellaError(f"{folder}: diverged with some seed or all: {', '.join(gone)}; remove to train anew")
         return self.made_of(results, folder, command, console)
 
 

@@ -16,7 +16,7 @@ from capsella.papers.kinds.error_table import ErrorRow, ErrorTable, error_cells
 from capsella.papers.kinds.published import cells_and_marks, hardware_of, marked_cells, table_values
 from capsella.papers.published import TABLES
 from capsella.routing import EMRouting
-from capsella.training import ModelOptions, Recipe
+from capsella.training import ModelOptions, Recipe, TrainingDivergedError
 from capsella.training.registry import RECIPES
 from tools.results import markdown
 
@@ -189,3 +189,14 @@ def test_a_state_stands_in_place_of_the_table_s_mark_and_takes_the_gap():
     few = cells_and_marks({**night, "rows": rows, "mark": "few images"}, {"a": "still learning"})
     assert [row[2] for row in few] == [("3.0", "still learning"), ("+2.0", "few images")]
     assert [row[3] for row in few] == [("–", "")] * 2
+
+
+def test_a_table_of_which_every_training_diverged_says_so(tmp_path, monkeypatch):
+    def diverges(*_):
+        raise TrainingDivergedError("the loss is nan")
+
+    monkeypatch.setattr("capsella.grid.grid.result_of", diverges)
+    for row in tiny_table().trainings():
+        row.folder(tmp_path, 0).mkdir()
+    with pytest.raises(CapsellaError, match="diverged with some seed or all: .*; remove to train anew"):
+        tiny_table().run(tmp_path, (0,), "c", QUIET)
