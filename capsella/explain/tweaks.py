@@ -18,6 +18,11 @@ OFFSETS = tuple(step / 20 for step in range(-5, 6))  # −0.25, −0.20, … 0.2
 MOST_ELEMENTS = 16  # of a pose in a picture; CapsNet has 16, the thesis's networks up to 96
 
 
+def row_changes(grid: Float[Tensor, "d offsets c h w"]) -> Float[Tensor, " d"]:
+    """How much moving each number changes the picture: the mean absolute difference of its outermost two."""
+    return (grid[:, -1] - grid[:, 0]).abs().mean((1, 2, 3))
+
+
 def dial_range(model: ImageClassifier) -> float:
     """How far a pose element is moved either way to see what it stands for.
 

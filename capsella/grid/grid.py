@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from rich.console import Console
 
@@ -37,6 +37,10 @@ class Row:
     def folder(self, runs: Path, seed: int) -> Path:
         """Of the run with that seed."""
         return runs / f"{self.slug}-seed{seed}"
+
+    def on(self, source: str) -> Self:
+        """The same on the images of another source; of pairs, on pairs of them."""
+        return replace(self, recipe=replace(self.recipe, data=self.recipe.data.on(source)))
 
     def task(self, compute: Callable[..., T], runs: Path, seed: int, machine: Machine) -> Task[T]:
         """The run with that seed, to be computed."""

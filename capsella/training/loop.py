@@ -118,22 +118,22 @@ class Trainer:
         self.console = console if self._is_first else Console(quiet=True)
         self.splits = splits = splits or load_data(recipe.data)
         found = recipe.with_found(splits.value_range, splits.cell_radius)
-        self.recipe, self.balance_choice = recipe, _ = settle_balance(found, splits.train)
-        torch.manual_seed(recipe.seed)
-        self.model = recipe.model.create(splits.image_size, splits.channels, splits.classes)
-        self.model.value_range, self.model.cut = splits.value_range, recipe.data.cut
-        if recipe.channels_last:
+        self.recipe, self.balance_choice = settle_balance(found, splits.train)
+        torch.manual_seed(self.recipe.seed)
+        self.model = self.recipe.model.create(splits.image_size, splits.channels, splits.classes)
+        self.model.value_range, self.model.cut = splits.value_range, self.recipe.data.cut
+        if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = recipe.optimizer.create([one for one in self.model.parameters() if one.requires_grad])
-        self.augment = Augment(recipe.augment, splits.image_size).to(fabric.device)
+        self.optimizer = self.recipe.optimizer.create([one for one in self.model.parameters() if one.requires_grad])
+        self.augment = Augment(self.recipe.augment, splits.image_size).to(fabric.device)
         self.network, self.wrapped_optimizer = fabric.setup(self.model, self.optimizer)
         weights = class_weights(self.recipe, splits.train)
         self.class_weights = None if weights is None else weights.to(fabric.device)
-        self.average = None if (ema := recipe.optimizer.ema) is None else average_of(self.model, ema)
+        self.average = None if (ema := self.recipe.optimizer.ema) is None else average_of(self.model, ema)
         self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
-        self.steps_per_epoch = math.ceil((recipe.epoch_images or len(splits.train)) / recipe.batch_size)
-        self.total_steps = recipe.epochs * self.steps_per_epoch
+        self.steps_per_epoch = math.ceil((self.recipe.epoch_images or len(splits.train)) / self.recipe.batch_size)
+        self.total_steps = self.recipe.epochs * self.steps_per_epoch
 
     def run(self, until: int | None = None) -> None:
         """Train until the last epoch, or until validation has stopped getting better; or pause after epoch `until`."""

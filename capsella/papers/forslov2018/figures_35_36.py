@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from capsella.data import load_data, single_images
 from capsella.environment import hardware
@@ -14,6 +13,7 @@ from capsella.explain import dimension_tweaks, largest_elements
 from capsella.explain.image_grids import perturbation_figure
 from capsella.explain.plots import write_png
 from capsella.explain.reconstruction import share_nearest_own
+from capsella.explain.tweaks import row_changes
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
@@ -56,7 +56,7 @@ class PerturbationFigure(FigureFromRuns):
         test = single_images(load_data(planned.recipe.data).test, "figures of changed capsules")
         image, target = test.images[0].float() / 255, int(test.labels[0])
         candidates = largest_elements(model, image, target, CANDIDATES)
-        effects = effect(dimension_tweaks(model, image, target, (-self.most, self.most), candidates))
+        effects = row_changes(dimension_tweaks(model, image, target, (-self.most, self.most), candidates))
         shown = effects.topk(min(self.elements, len(effects))).indices.sort().values.tolist()
         elements = [candidates[number] for number in shown]
         grid = dimension_tweaks(model, image, target, self.offsets, elements)
@@ -84,11 +84,6 @@ class PerturbationFigure(FigureFromRuns):
         drawn = perturbation_figure(image.numpy(), reconstruction.numpy(), grid.numpy(), self.offsets, elements)
         write_png(drawn, self.path(folder))
         return values
-
-
-def effect(grid: Tensor) -> Tensor:
-    """How much moving a number changes the picture: the mean absolute difference of its outermost two, [d]."""
-    return (grid[:, -1] - grid[:, 0]).abs().mean((1, 2, 3))
 
 
 def figure_35(budget: BudgetName) -> PerturbationFigure:

@@ -15,7 +15,7 @@ STOP, SMALL_STOP = 10.0, 30.0
 the training, they had from 69 to 80 % of the test's right (LOG.md, L025)."""
 SMALL_RATES = {"capsnet": 3e-4, "matrix": 3e-3, "cnn": 3e-4}
 """Learning rates of the small budget."""
-SMALL = Budget(epochs=80, epoch_images=250, batch_size=32, validation_per_class=20, test_per_class=20)
+SMALL = Budget(epochs=80, epoch_images=250, batch_size=32, validation_per_class=20, test_per_class=20, ema=0.98)
 SMALL_OPTIONS = AttackOptions(epsilons=(0.01, 0.03, 0.1), steps=10, restarts=2)
 # At the paper's error on familiar elevations, on whole 48×48: minutes to half an hour a network on two cores.
 NIGHT = Budget(
@@ -80,6 +80,6 @@ def _small(recipe: Recipe, slug: str) -> Recipe:
     """
     if slug == "matrix":
         recipe = recipe.with_model(routing=replace(recipe.model.options["routing"], iterations=2))
-    options = OptimizerOptions(learning_rate=SMALL_RATES[slug], warmup_steps=100, gradient_clip=10.0, ema=0.98)
+    options = OptimizerOptions(learning_rate=SMALL_RATES[slug], warmup_steps=100, gradient_clip=10.0)
     recipe = replace(recipe, optimizer=options)
     return replace(SMALL.limit(replace(recipe, data=replace(recipe.data, size=24))), stop_at_error=SMALL_STOP)

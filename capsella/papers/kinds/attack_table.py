@@ -24,7 +24,7 @@ class AttackTable(FolderTable):
     """Accuracy under attack, a row an attack and ε, a column a network; all networks of the same images.
 
     title: paper and section. note: what a reader of the numbers must know. networks: their runs by their heads.
-    options: how hard to attack; their seed is that of the runs. family: as in `PublishedTable`.
+    options: how hard to attack; their seed is that of the runs.
 
     Raises:
         ValueError: no network, or networks of different images.
@@ -35,7 +35,6 @@ class AttackTable(FolderTable):
     networks: Mapping[str, Row]
     options: AttackOptions
     columns: tuple[str, ...] = ("attack", "ε")
-    family: str | None = None
     needs_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -50,11 +49,7 @@ class AttackTable(FolderTable):
 
     def on(self, source: str) -> "AttackTable":
         """The same table on the images of another source."""
-        networks = {
-            name: replace(run, recipe=replace(run.recipe, data=run.recipe.data.on(source)))
-            for name, run in self.networks.items()
-        }
-        return replace(self, networks=networks)
+        return replace(self, networks={name: run.on(source) for name, run in self.networks.items()})
 
     def trainings(self) -> tuple[Row, ...]:
         """As `Published.trainings`."""

@@ -60,8 +60,7 @@ class ErrorTable(FolderTable):
 
     title: paper and number. note: what a reader of the numbers must know. columns: heads of the labels.
     again: rows that stand behind those whose networks they test again.
-    family: the folder of runs that it shares, if any (`PublishedTable`). mark: what must stand behind every number of
-    ours (`marked_cells`).
+    mark: what must stand behind every number of ours (`marked_cells`).
     """
 
     title: str
@@ -69,7 +68,6 @@ class ErrorTable(FolderTable):
     columns: tuple[str, ...]
     rows: tuple[ErrorRow, ...]
     again: tuple[AgainRow, ...] = ()
-    family: str | None = None
     mark: str = ""
 
     def on(self, source: str) -> "ErrorTable":
@@ -90,15 +88,12 @@ class ErrorTable(FolderTable):
 
     def _on(self, row: ErrorRow, source: str) -> ErrorRow:
         """A row on another source."""
-        data = row.recipe.data
-        if source == data.source:
-            return row
-        recipe = dataclasses.replace(row.recipe, data=data.on(source))
-        if COPIES.get(source) == data.source:
-            return dataclasses.replace(row, recipe=recipe)
+        data, moved = row.recipe.data, row.on(source)
+        if source == data.source or COPIES.get(source) == data.source:
+            return moved
         name = f"pairs of {source}" if data.is_paired else source
         label = [name if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
-        return dataclasses.replace(row, recipe=recipe, label=tuple(label), paper=None, paper_sd=None)
+        return dataclasses.replace(moved, label=tuple(label), paper=None, paper_sd=None)
 
     def trainings(self) -> tuple[ErrorRow, ...]:
         """As `Published.trainings`."""

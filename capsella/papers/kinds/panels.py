@@ -54,15 +54,15 @@ class Panel:
     level: tuple[str, float] | None = None
 
 
-def panels_figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
-    """The panels side by side, `columns` in a row, with the same heights from 0 to 1 and a legend each.
+def panels_figure(panels: Sequence[Panel]) -> Figure:
+    """The panels side by side, three in a row, with the same heights from 0 to 1 and a legend each.
 
     Raises:
         ValueError: no panels.
     """
     if not panels:
         raise ValueError("panels: must hold at least one, got none")
-    figure, every = axes_in_rows(len(panels), columns, (4.6, 4.0), (0.4, 0))
+    figure, every = axes_in_rows(len(panels), 3, (4.6, 4.0), (0.4, 0))
     for panel, axes in zip(panels, every, strict=True):
         _draw(axes, panel)
     return figure

@@ -136,7 +136,9 @@ class FromTrainings(ABC):
 
 
 class FolderTable(FromTrainings):
-    """A table whose JSON has the name of the folder of its runs."""
+    """A table whose JSON has the name of the folder of its runs, which it shares with no other."""
+
+    family: ClassVar[None] = None
 
     def path(self, folder: Path) -> Path:
         """`folder`/`folder's name`.json."""

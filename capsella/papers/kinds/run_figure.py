@@ -37,8 +37,7 @@ class RunFigure(FromTrainings):
 
     def on(self, source: str) -> "RunFigure":
         """The same figure of a network trained on another source, or on pairs of its images."""
-        recipe = replace(self.row.recipe, data=self.row.recipe.data.on(source))
-        return replace(self, row=replace(self.row, recipe=recipe))
+        return replace(self, row=self.row.on(source))
 
     def path(self, folder: Path) -> Path:
         """Of the first seed's picture; the others' have their seed behind the name."""

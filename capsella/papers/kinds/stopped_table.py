@@ -84,7 +84,6 @@ class StoppedTable(FolderTable):
     rows: by twos, the second to be compared with the first: its error less the first's, seed by seed, where all runs
     of both reached the error at which they are to stop.
     errors_on: the images that are like the training's, and the changed ones.
-    family: the folder of runs that it shares, if any (`PublishedTable`).
 
     Raises:
         ValueError: an odd number of rows, or none.
@@ -95,7 +94,6 @@ class StoppedTable(FolderTable):
     columns: tuple[str, ...]
     rows: tuple[StoppedRow, ...]
     errors_on: tuple[ErrorOn, ErrorOn]
-    family: str | None = None
 
     def __post_init__(self) -> None:
         if not self.rows or len(self.rows) % 2:
@@ -117,12 +115,11 @@ class StoppedTable(FolderTable):
         rows = []
         for row in self.rows:
             if source not in row.impossible:
-                data = dataclasses.replace(row.recipe.data, name=source)
-                own = row.recipe.data.name
+                moved, own = row.on(source), row.recipe.data.name
                 paper = row.paper if source in (own, *LIKE.get(own, ())) else None
                 stop = row.stops.get(source, row.recipe.stop_at_error)
-                recipe = dataclasses.replace(row.recipe, data=data, stop_at_error=stop)
-                rows.append(dataclasses.replace(row, recipe=recipe, paper=paper, other_stop=row.stops.get(source)))
+                recipe = dataclasses.replace(moved.recipe, stop_at_error=stop)
+                rows.append(dataclasses.replace(moved, recipe=recipe, paper=paper, other_stop=row.stops.get(source)))
         why = dict.fromkeys(row.impossible[source] for row in self.rows if source in row.impossible)
         stops = dict.fromkeys(
             f"On {source} they stop at {row.stops[source]:g} % instead." for row in rows if source in row.stops

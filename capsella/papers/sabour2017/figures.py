@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from capsella.data import LabelledImages, PairSet, single_images
 from capsella.evaluation import evaluate
 from capsella.explain import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
 from capsella.explain.image_grids import reconstruction_figure, tweak_figure
 from capsella.explain.reconstruction import pair_name, share_nearest_own
+from capsella.explain.tweaks import row_changes
 from capsella.grid import BudgetName, Row
 from capsella.models import ImageClassifier
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
@@ -70,7 +70,7 @@ def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
             continue
         index = int(right[0])
         grid = dimension_tweaks(model, few.images[index].float() / 255, label)  # [d offsets c h w]
-        element = int(_change(grid).argmax())
+        element = int(row_changes(grid).argmax())
         rows.append(grid[element])
         elements.append(element)
         shown.append({"class": few.classes[label], "test_image": index, "number": element + 1})
@@ -95,11 +95,6 @@ def draw_pairs(model: ImageClassifier, images: LabelledImages) -> Drawn:
         for key, classes in (("labels", evaluation.labels), ("predictions", evaluation.predictions))
     }
     return pairs_figure(model, few, evaluation, picked), {"test_pairs": picked.tolist(), **names}
-
-
-def _change(grid: Tensor) -> Tensor:
-    """[d]: the mean difference of the pictures at both ends of each row [d offsets c h w]."""
-    return (grid[:, -1] - grid[:, 0]).abs().flatten(1).mean(1)
 
 
 def _figure(

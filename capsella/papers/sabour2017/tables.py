@@ -14,7 +14,9 @@ EFFICIENT = "capsnet-multimnist-best"
 # with these, all rows take about an hour a seed on two cores.
 SMALL = Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32)
 SMALL_PAIRS = Budget(epoch_images=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16)
-SMALL_AFFNIST = Budget(epochs=120, epoch_images=250, batch_size=32, validation_per_class=10, test_per_class=100)
+SMALL_AFFNIST = Budget(
+    epochs=120, epoch_images=250, batch_size=32, validation_per_class=10, test_per_class=100, ema=0.99
+)
 SMALL_OTHERS = Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32)
 # A night on two cores: about an hour a row of CapsNet on MNIST, two on pairs, three where the large CNN trains.
 NIGHT = Budget(
@@ -146,8 +148,7 @@ def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:
     """Short epochs, and averaged weights, whose error is to fall evenly, so that both stop at nearly the same."""
     if budget == "full":
         return recipe
-    limited = AFFNIST.limit(recipe, budget)
-    return replace(limited, optimizer=replace(limited.optimizer, ema=0.99), stop_at_error=STOPS[budget])
+    return replace(AFFNIST.limit(recipe, budget), stop_at_error=STOPS[budget])
 
 
 def _limited(recipe: Recipe, budget: BudgetName) -> Recipe:

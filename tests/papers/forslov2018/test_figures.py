@@ -9,6 +9,7 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.data import catalogue
 from capsella.data.source import Parts, Source
+from capsella.explain.tweaks import row_changes
 from capsella.grid import run as training
 from capsella.papers import get_recipe
 from capsella.papers.forslov2018 import figures_31_32 as trends
@@ -163,7 +164,7 @@ def test_effect_is_of_the_outermost_offsets():
 
     grid = torch.zeros(2, 3, 1, 2, 2)
     grid[1, 0], grid[1, 2] = 0.25, 0.75
-    assert perturbed_capsules.effect(grid).tolist() == [0, 0.5]
+    assert row_changes(grid).tolist() == [0, 0.5]
 
 
 @pytest.mark.parametrize("words", [["figure"], ["figure", "--help"], ["figure", "forslov2018-30"]])

@@ -198,5 +198,5 @@ def test_a_table_of_which_every_training_diverged_says_so(tmp_path, monkeypatch)
     monkeypatch.setattr("capsella.grid.grid.result_of", diverges)
     for row in tiny_table().trainings():
         row.folder(tmp_path, 0).mkdir()
-    with pytest.raises(CapsellaError, match="diverged with some seed or all: .*; remove to train anew"):
+    with pytest.raises(CapsellaError, match=r"diverged with some seed or all: .*; remove to train anew"):
         tiny_table().run(tmp_path, (0,), "c", QUIET)
