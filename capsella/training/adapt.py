@@ -55,7 +55,7 @@ class AdaptOptions:
 
     how: How = "all"
     """What changes. statistics: means and variances of the batch normalisations alone, without the labels. last: also
-    the last layer. all: also all other weights, at a small rate."""
+    the last layer. all: also all other weights, at a small rate; means and variances then follow the batches."""
     steps: int = 100
     """Steps of the optimizer, for last and all."""
     batch_size: int = 32
