@@ -12,6 +12,7 @@ from torch import Tensor
 
 from capsella.bench import execution_times, network_latencies
 from capsella.data import ImageSet, batches, evenly, load_once, single_images
+from capsella.environment import environment, machine
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
@@ -106,12 +107,14 @@ class Speed(NamedTuple):
 
 
 def speeds(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, Speed]:
-    """Of all networks, timed in turn on the processor; read from `path` where they are all there."""
-    known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """Of all networks, timed in turn on the processor; read from `path` where they are all there, of this machine."""
+    here = machine(environment())
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known: dict[str, list[float]] = kept["times"] if kept.get("machine") == here else {}
     if not set(runs) <= set(known):
         models = {slug: load_run(run).model for slug, run in runs.items()}
         calls = network_latencies(models, images)
         steps = {row.network: row for row in execution_times(models, (STEP_IMAGES,)).rows if row.backward}
         known = {slug: [calls[slug].p50, STEP_IMAGES / steps[slug].timing.median] for slug in runs}
-        write_json(path, known)
+        write_json(path, {"machine": here, "times": known})
     return {slug: Speed(*known[slug]) for slug in runs}

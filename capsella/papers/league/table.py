@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from capsella.data import load_data, single_images
+from capsella.environment import environment, hardware
 from capsella.evaluation import AttackOptions
 from capsella.files import write_json
 from capsella.grid import (
@@ -292,4 +293,6 @@ def _measured(results: Results) -> str:
     runs = [run for of_row in results.values() for run in of_row]
     tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs))
     seeds = len({run["seed"] for run in runs})
-    return f"Test error on {' and '.join(tested)}; {seeds} seed{'s' * (seeds != 1)}; {hardware_of(results)}."
+    trained, timed = hardware_of(results), hardware(environment())
+    here = "" if timed == trained else f" Times are of {timed}."
+    return f"Test error on {' and '.join(tested)}; {seeds} seed{'s' * (seeds != 1)}; {trained}.{here}"
