@@ -16,7 +16,19 @@ from capsella.errors import CapsellaError, at_least, counted, require, unknown_n
 from capsella.grid import BudgetName, duration
 from capsella.papers.published import FIGURES, TABLES
 from capsella.ray_cluster import joined
-from capsella.reproduce import Entry, Job, Night, Plan, Planned, Speeds, find_entries, jobs_of, make_plan, write_page
+from capsella.reproduce import (
+    Entry,
+    ImageCounts,
+    Job,
+    Night,
+    Plan,
+    Planned,
+    Speeds,
+    find_entries,
+    jobs_of,
+    make_plan,
+    write_page,
+)
 from capsella.reproduce.page import Reproduction
 
 
@@ -56,10 +68,11 @@ def run(arguments: list[str]) -> None:
         raise unknown_name("paper", options.paper, papers)
     folder, out = options.out or Path("runs", f"reproduce-{options.budget}"), console()
     out.print("looking for the images", markup=False)
-    entries, missing = find_entries(options.paper, options.budget, folder, stand_ins=options.stand_ins)
+    counts = ImageCounts(folder)
+    entries, missing = find_entries(options.paper, options.budget, folder, counts, stand_ins=options.stand_ins)
     if not entries:
         raise CapsellaError("\n".join(["no table or figure has its images", *_left_out(missing)]))
-    jobs, speeds = jobs_of(entries, options.seeds), Speeds(folder, out)
+    jobs, speeds = jobs_of(entries, options.seeds), Speeds(folder, out, counts)
     plan = make_plan(jobs, lambda job: speeds.seconds(job.row.recipe), options.hours)
     _print_plan(plan, entries, jobs)
     for line in _left_out(missing):

@@ -1,6 +1,6 @@
 """Papers in a night: their tables and figures trained by plan, and one page that says what they support."""
 
-from capsella.reproduce.entries import Entry, find_entries
+from capsella.reproduce.entries import Entry, ImageCounts, find_entries
 from capsella.reproduce.jobs import Job, jobs_of
 from capsella.reproduce.night import Night
 from capsella.reproduce.page import write_page

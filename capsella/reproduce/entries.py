@@ -63,7 +63,7 @@ def tested(row: Row, folder: Path, seeds: int) -> list[dict[str, Any]]:
 
 
 def find_entries(
-    paper: str | None, budget: BudgetName, folder: Path, *, stand_ins: bool
+    paper: str | None, budget: BudgetName, folder: Path, counts: "ImageCounts", *, stand_ins: bool
 ) -> tuple[list[Entry], dict[str, str]]:
     """Every table and figure of a paper, or of all, whose images are at hand; and why each of the others is left out.
 
@@ -71,10 +71,10 @@ def find_entries(
         paper: as in "sabour2017"; None takes all.
         budget: of the trainings.
         folder: in which each family of runs has a folder.
+        counts: of images, which are looked for here.
         stand_ins: take the images of `STAND_INS` where the paper's are not to be had.
     """
     found, missing = [], {}
-    counts = ImageCounts(folder / "images.json")
     for verb, registered in (("table", TABLES), ("figure", FIGURES)):
         for name, make in registered.items():
             if paper in (None, paper_of(name)):
@@ -115,10 +115,10 @@ def _check_images(published: Published, counts: "ImageCounts") -> None:
 
 
 class ImageCounts:
-    """How many images options stand for, each counted once and remembered in a file."""
+    """How many images options stand for, each counted once and remembered in a folder."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.path = path = folder / "images.json"
         self._known: dict[str, list[int]] = {}
         self._present: set[str] = set()
         self._missing: dict[str, Exception] = {}  # by source: nobody waits twice for a download that fails

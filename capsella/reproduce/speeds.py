@@ -21,17 +21,17 @@ _OF_A_MACHINE = ("cpu", "gpu", "threads", "torch", "capsella")
 
 @dataclass
 class Speeds:
-    """Seconds by recipe. folder: that remembers; what another machine measured there is measured anew."""
+    """Seconds by recipe. folder: that remembers; what another machine measured is measured anew. counts: of images."""
 
     folder: Path
     console: Console
+    counts: ImageCounts
     measure: Callable[[Recipe], StepTime] = time_steps
     _known: dict[str, StepTime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         made_with = environment()
         self._machine = {name: made_with[name] for name in _OF_A_MACHINE}
-        self._counts = ImageCounts(self.folder / "images.json")
         if self._file.exists():
             values = json.loads(self._file.read_text(encoding="utf-8"))
             if values["machine"] == self._machine:
@@ -47,7 +47,7 @@ class Speeds:
         Raises:
             CapsellaError: images are missing or broken.
         """
-        training, validation, test = self._counts.of(recipe.data)
+        training, validation, test = self.counts.of(recipe.data)
         times = self._of(recipe)
         steps = math.ceil((recipe.epoch_images or training) / recipe.batch_size)
         looked_at = validation + (test if recipe.stop_on == "test" and recipe.stop_at_error is not None else 0)

@@ -19,7 +19,7 @@ from capsella.data import catalogue
 from capsella.errors import CapsellaError
 from capsella.grid import grid as grids
 from capsella.papers.published import FIGURES, TABLES, paper_of
-from capsella.reproduce import Night, Planned, find_entries, jobs_of, make_plan
+from capsella.reproduce import ImageCounts, Night, Planned, find_entries, jobs_of, make_plan
 from capsella.reproduce.page import PAPERS
 from capsella.reproduce.plan import Plan
 from capsella.training import TrainingDivergedError
@@ -98,7 +98,7 @@ def test_a_folder_of_another_budget_is_refused(folder, tmp_path):
     with registered(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(TABLES, f"{NAME}-1", lambda budget: longer())
         patch.delitem(FIGURES, f"{NAME}-2")
-        entries, _ = find_entries(None, "small", tmp_path / "copy", stand_ins=False)
+        entries, _ = find_entries(None, "small", tmp_path / "copy", ImageCounts(tmp_path / "copy"), stand_ins=False)
         with pytest.raises(CapsellaError, match="recipe"):
             jobs_of(entries, 2)
 
@@ -114,7 +114,7 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     with registered():
-        entries, _ = find_entries(None, "small", copy, stand_ins=False)
+        entries, _ = find_entries(None, "small", copy, ImageCounts(copy), stand_ins=False)
         entry = next(one for one in entries if one.name == f"{NAME}-1")
         entry.numbers.write_text("{}")
         night = Night(copy, entries, 2, QUIET)
@@ -131,7 +131,7 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
 
 def test_the_hours_count_from_the_call(tmp_path):
     with registered():
-        entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
+        entries, _ = find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
         plan = make_plan(jobs_of(entries, 1), lambda job: 100.0, hours=0.09)  # 324 s: all three
         night = Night(tmp_path, entries, 1, QUIET, now=lambda: 1300.0, began=1000.0)  # 300 s are gone
         night.run(plan, lambda: None)
@@ -153,7 +153,7 @@ def test_every_paper_has_its_tables(tmp_path, monkeypatch):
     """Those of one table bear the paper's name alone."""
     monkeypatch.setattr("capsella.reproduce.entries._check_images", lambda published, counts: None)
     for paper in sorted({paper_of(name) for name in (*TABLES, *FIGURES)}):
-        entries, missing = find_entries(paper, "small", tmp_path, stand_ins=False)
+        entries, missing = find_entries(paper, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
         names = {entry.name for entry in entries} | set(missing)
         assert names == {name for name in (*TABLES, *FIGURES) if paper_of(name) == paper}
         assert names
@@ -167,9 +167,9 @@ def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path, were_there):
 
     with registered(), pytest.MonkeyPatch.context() as patch:
         if were_there:
-            assert len(find_entries(None, "small", tmp_path, stand_ins=False)[0]) == 2
+            assert len(find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)[0]) == 2
         patch.setitem(catalogue._SOURCES, "bars", dataclasses.replace(catalogue._SOURCES["bars"], read=read))
-        entries, missing = find_entries(None, "small", tmp_path, stand_ins=False)
+        entries, missing = find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
     assert entries == []
     assert missing == {f"{NAME}-1": "bars are not there", f"{NAME}-2": "bars are not there"}
 
@@ -189,7 +189,7 @@ def test_without_any_images_it_says_why_once(tmp_path, capsys):
 
 def test_runs_that_no_longer_fit_are_left_out_and_one_that_diverges_is_a_result(tmp_path, monkeypatch):
     with registered():
-        entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
+        entries, _ = find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
         jobs = jobs_of(entries, 1)
         plan = make_plan(jobs, lambda job: 100.0, hours=0.09)  # 324 s: all three
         clock = iter([0.0, 0.0, 250.0, 250.0, 250.0, 250.0])
@@ -209,7 +209,7 @@ def test_runs_that_no_longer_fit_are_left_out_and_one_that_diverges_is_a_result(
 
 def test_what_was_left_out_is_tried_where_others_were_quicker(tmp_path, monkeypatch):
     with registered():
-        entries, _ = find_entries(None, "small", tmp_path, stand_ins=False)
+        entries, _ = find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
         jobs = jobs_of(entries, 1)
         plan = make_plan(jobs, lambda job: 1000.0, hours=0.3)  # 1,080 s: one of three
         assert (len(plan.runs), len(plan.left_out)) == (1, 2)

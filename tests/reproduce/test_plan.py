@@ -3,7 +3,7 @@
 import pytest
 
 from capsella.grid import Row
-from capsella.reproduce import Job, Speeds, make_plan
+from capsella.reproduce import ImageCounts, Job, Speeds, make_plan
 from capsella.training.timing import StepTime
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 from tests.reproduce.made import registered, rows
@@ -73,15 +73,15 @@ def test_a_network_is_timed_once_and_remembered(tmp_path):
 
     with registered():
         recipes = [row.recipe for row in rows("small").values()]
-        speeds = Speeds(tmp_path, QUIET, measure)
+        speeds = Speeds(tmp_path, QUIET, ImageCounts(tmp_path), measure)
         # 36 training images in batches of 12, 12 to validate in each of 3 epochs, 24 to test
         assert [speeds.seconds(recipe) for recipe in recipes] == [3 * (3 * 2.0 + 12 * 0.5) + 24 * 0.5] * 3
         assert len(calls) == 3
-        again = Speeds(tmp_path, QUIET, measure)
+        again = Speeds(tmp_path, QUIET, ImageCounts(tmp_path), measure)
         assert again.seconds(recipes[0]) == 48.0
         assert len(calls) == 3
         (tmp_path / "speeds.json").write_text((tmp_path / "speeds.json").read_text().replace('"threads"', '"thread"'))
-        Speeds(tmp_path, QUIET, measure).seconds(recipes[0])
+        Speeds(tmp_path, QUIET, ImageCounts(tmp_path), measure).seconds(recipes[0])
         assert len(calls) == 4  # another machine's times are not ours
 
 
