@@ -1,9 +1,8 @@
 """What `--help` says of each flag: its text in one piece, and its default where there is one."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, TypedDict, get_args, get_origin
+from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import tyro
@@ -73,11 +72,11 @@ def _of_network(field: StructFieldSpec, model: Any) -> StructFieldSpec:
     from capsella.cli.network_texts import option_texts  # with PyTorch, which is loaded after `main` has set it up
     from capsella.models import model_function
 
-    parameters = inspect.signature(model_function(model.name)).parameters
-    types = {name: _of_flag(parameters[name].annotation, value) for name, value in model.options.items()}
+    hints = get_type_hints(model_function(model.name))
+    types = {name: _of_flag(hints.get(name, type(value)), value) for name, value in model.options.items()}
     kinds: Any = TypedDict("Options", types)  # type: ignore[misc]
     texts = option_texts(model.name)
-    lines = (f"    {name}: {texts[name][0].upper()}{texts[name][1:]}" for name in model.options)
+    lines = (f"    {name}: {texts[name][:1].upper()}{texts[name][1:]}" for name in model.options)
     kinds.__doc__ = "\n".join(["Options.\n\nArgs:", *lines])
     _, *own = get_args(field.type)
     annotated: Any = Annotated[(kinds, *own)]

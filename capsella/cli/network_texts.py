@@ -20,7 +20,7 @@ def description(name: str) -> str:
 
 
 def option_texts(name: str) -> dict[str, str]:
-    """The text of each option, in one line; of those that another network has alike, the other's.
+    """The text of each option, in one line; of those that another network has alike, the other's; or nothing.
 
     Raises:
         ValueError: no network is registered under `name`.
@@ -31,7 +31,7 @@ def option_texts(name: str) -> dict[str, str]:
         own |= {option: _resolved(option, text) for option in param.arg_name.split(", ")}
     pointer = re.search(r"\b(?:Args as for|As) `(\w+)`", _docstring(name))
     texts = own if pointer is None else option_texts(pointer[1]) | own
-    return {option: texts[option] for option in inspect.signature(model_function(name)).parameters}
+    return {option: texts.get(option, "") for option in inspect.signature(model_function(name)).parameters}
 
 
 def _resolved(option: str, text: str) -> str:

@@ -13,7 +13,7 @@ from capsella.cli.flags import prepare
 from capsella.cli.help_texts import plain_defaults
 from capsella.cli.network_texts import option_texts
 from capsella.cli.train import Train
-from capsella.models import list_models, model_function
+from capsella.models import base, list_models, model_function
 from capsella.papers import get_recipe, list_recipes
 from capsella.ray_cluster import Place
 from capsella.routing import ROUTINGS, DynamicRouting, UniformRouting
@@ -63,6 +63,17 @@ def test_every_option_of_a_network_has_a_text(name):
     assert list(texts) == list(inspect.signature(model_function(name)).parameters)
     assert all(texts.values())
     assert not [text for text in texts.values() if "as for" in text or re.search(r"\. \w+: ", text)]
+
+
+def test_a_network_of_one_s_own_needs_no_texts_and_no_types(monkeypatch, capsys):
+    def mine(*, image_size=(8, 8), channels=1, classes=("a", "b"), width: "int" = 3, deep=True):
+        """A network of one's own."""
+
+    monkeypatch.setitem(base._MODELS, "mine", mine)
+    assert parsed("--model mine --width 5 --no-deep").model.options == {"width": 5, "deep": False}
+    with pytest.raises(SystemExit):
+        parsed("--model mine --help")
+    assert "--model.width INT" in capsys.readouterr().out
 
 
 def test_texts_of_another_network():
