@@ -188,7 +188,7 @@ def tested_or_diverged(
     """As `result_of`; None where the training diverges, or did so before, which is a result, not an error."""
     files = RunFolder(folder)
     files.check_recipe(recipe)
-    if files.has_diverged:
+    if files.has_diverged and not files.is_tested:
         return None
     with _divergence_noted(folder, console):
         return result_of(recipe, folder, name, console, machine)
