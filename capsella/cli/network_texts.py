@@ -35,8 +35,9 @@ def option_texts(name: str) -> dict[str, str]:
 
 
 def _resolved(option: str, text: str) -> str:
-    pointer = re.match(r"as for `(\w+)`", text)
-    return text if pointer is None else option_texts(pointer[1])[option].rstrip(".") + text[pointer.end() :]
+    if (pointer := re.match(r"as for `(\w+)`", text)) is None:
+        return text
+    return option_texts(pointer[1]).get(option, "").rstrip(".") + text[pointer.end() :]
 
 
 def _docstring(name: str) -> str:
