@@ -46,7 +46,7 @@ def weights_to_write(model: nn.Module, fitted: Fitted | None, path: Path) -> str
     return None
 
 
-def if_of(model: nn.Module, fitted: Of, path: Path) -> Of | None:
+def if_current(model: nn.Module, fitted: Of, path: Path) -> Of | None:
     """What was read from `path`; None, with a warning, where it is of other weights than the model's."""
     if fitted.weights == weights_digest(model):
         return fitted

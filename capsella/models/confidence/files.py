@@ -8,7 +8,7 @@ from torch import nn
 from capsella.errors import CapsellaError, errors_of
 from capsella.files import write_json
 from capsella.models.confidence.fitted import Confidence
-from capsella.models.fitted import if_of, weights_to_write
+from capsella.models.fitted import if_current, weights_to_write
 
 FILE = "calibration.json"
 _MOST_BYTES = 100_000_000  # millions of validation images
@@ -39,4 +39,4 @@ def read_confidence(model: nn.Module, folder: Path) -> Confidence | None:
         except RecursionError as error:
             raise CapsellaError("it is nested too deeply") from error
         confidence = Confidence.from_dict(values)
-    return if_of(model, confidence, path)
+    return if_current(model, confidence, path)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from capsella.errors import CapsellaError, errors_of, warn_once
 from capsella.files import write_whole
-from capsella.models.fitted import if_of, weights_to_write
+from capsella.models.fitted import if_current, weights_to_write
 from capsella.models.novelty.fitted import Familiar, Novelty
 from capsella.models.novelty.gaussians import ClassGaussian
 
@@ -49,7 +49,7 @@ def read_novelty(model: nn.Module, folder: Path) -> Novelty | None:
     if form != FORM:
         warn_once(str(path), f"{path} is of another version, so it is not used; capsella calibrate fits it anew")
         return None
-    return if_of(model, novelty, path)
+    return if_current(model, novelty, path)
 
 
 def _read(path: Path) -> tuple[Novelty, str | None]:
