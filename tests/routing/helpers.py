@@ -65,6 +65,24 @@ def route(routing: Routing, geometry: Geometry, tensors: dict[str, Any]) -> list
     return list(routing.capsule_conv(CapsuleConv(**of_conv, geometry=geometry), **parameters))
 
 
+def learned(routing: Routing, layer: Layer) -> dict[str, Tensor]:
+    """Random tensors of the convolution, and of what the layer learns for its routing, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = layer.tensors(scale=0.5, generator=generator)
+    (c_in, p), (c_out, d) = layer.children, layer.parents
+    children = layer.geometry.kernel[0] * layer.geometry.kernel[1] * c_in
+    for key, shape in routing.parameter_shapes(c_out, d, children, p).items():
+        tensors[key] = 0.3 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return tensors
+
+
+def with_gradients(routing: Routing, layer: Layer, tensors: dict[str, Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Poses, activations, and the gradients of one fixed random weighting of both."""
+    mine = asking(tensors, dtype, without=["vote_offset"])
+    out = route(routing, layer.geometry, mine)
+    return [*out, *gradients(out, [tensor for tensor in mine.values() if tensor.requires_grad])]
+
+
 def asking(tensors: dict[str, Tensor], dtype: Any = None, without: Iterable[str] = ()) -> dict[str, Tensor]:
     """Copies, of another type where one is given, which ask for gradients but for those named."""
     return {

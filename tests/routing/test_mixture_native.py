@@ -13,7 +13,7 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.routing import EMRouting, HeinsenRouting, Routing, VariationalRouting
-from tests.routing.helpers import LAYERS, asking, error, gradients, route, same_bits
+from tests.routing.helpers import LAYERS, error, learned, same_bits, with_gradients
 
 pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
 
@@ -57,14 +57,7 @@ usual = pytest.mark.parametrize(
 
 
 def inputs(kind: str, name: str) -> dict[str, Tensor]:
-    """Of the convolution, and what the layer learns for its routing, in float64."""
-    generator, layer = torch.Generator().manual_seed(0), LAYERS[name]
-    tensors = layer.tensors(scale=0.5, generator=generator)
-    (c_in, p), (c_out, d) = layer.children, layer.parents
-    children = layer.geometry.kernel[0] * layer.geometry.kernel[1] * c_in
-    for key, shape in routing(kind).parameter_shapes(c_out, d, children, p).items():
-        tensors[key] = 0.3 * torch.randn(shape, generator=generator, dtype=torch.float64)
-    return tensors
+    return learned(routing(kind), LAYERS[name])
 
 
 def routing(kind: str, **options: Any) -> Routing:
@@ -75,10 +68,9 @@ def routing(kind: str, **options: Any) -> Routing:
 def run(
     kind: str, name: str, backend: str = "native", dtype: torch.dtype = torch.float32, tensors: Any = None
 ) -> list[Tensor]:
-    """Poses, activations, and the gradients of one fixed random weighting of both."""
-    mine = asking(inputs(kind, name) if tensors is None else tensors, dtype, without=["vote_offset"])
-    out = route(routing(kind, backend=backend), LAYERS[name].geometry, mine)
-    return [*out, *gradients(out, [tensor for tensor in mine.values() if tensor.requires_grad])]
+    """Poses, activations, and gradients; see `with_gradients`."""
+    given = inputs(kind, name) if tensors is None else tensors
+    return with_gradients(routing(kind, backend=backend), LAYERS[name], given, dtype)
 
 
 @cache

@@ -13,26 +13,17 @@ from capsella.layers import CapsuleConv2d
 from capsella.routing import CapsuleConv, EMRouting, Geometry
 from capsella.routing.convolution import bfloat16_factors
 from capsella.types import Capsules
-from tests.routing.helpers import LAYERS, asking, assert_close, error, gradients, route, same_bits
+from tests.routing.helpers import LAYERS, assert_close, error, learned, same_bits, with_gradients
 
 needs_kernels = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
 
 
 def inputs(name: str) -> dict[str, Tensor]:
-    """Of the convolution, β_u and β_a, in float64."""
-    c_out, _ = LAYERS[name].parents
-    g = torch.Generator().manual_seed(0)
-    tensors = LAYERS[name].tensors(scale=0.5, generator=g)
-    tensors["beta_u"] = 0.3 * torch.randn(c_out, generator=g, dtype=torch.float64)
-    tensors["beta_a"] = torch.randn(c_out, generator=g, dtype=torch.float64)
-    return tensors
+    return learned(EMRouting(), LAYERS[name])
 
 
 def run(name: str, tensors: dict[str, Tensor], dtype: torch.dtype = torch.float32, **options: Any) -> list[Tensor]:
-    """Poses, activations, and the gradients of one fixed random weighting of both."""
-    mine = asking(tensors, dtype, without=["vote_offset"])
-    out = route(EMRouting(**options), LAYERS[name].geometry, mine)
-    return [*out, *gradients(out, [tensor for tensor in mine.values() if tensor.requires_grad])]
+    return with_gradients(EMRouting(**options), LAYERS[name], tensors, dtype)
 
 
 def float32_inputs(name: str) -> dict[str, Tensor]:
