@@ -1,6 +1,6 @@
 """Images: the named public sets, one's own, and how they are split."""
 
-from capsella.data.batches import balanced_order, batches, epoch_order, even_shares, evenly
+from capsella.data.batches import balanced_order, batches, epoch_batches, epoch_order, even_shares, evenly
 from capsella.data.catalogue import SourceRow, source_names, source_table
 from capsella.data.download import data_root
 from capsella.data.folder import folder_files

@@ -50,6 +50,20 @@ def _batches(
         yield Batch(taken.images.to(home).float() / 255, taken.labels.to(home), parts)
 
 
+def epoch_batches(order: Int64[Tensor, " k"], size: int, devices: int = 1) -> list[Int64[Tensor, " b"]]:
+    """An epoch's indices in batches of `size`; a rest of fewer than two images a device joins the batch before it.
+
+    A batch normalisation behind maps of one pixel can't take an image alone, nor can a device be left without any.
+
+    >>> [len(batch) for batch in epoch_batches(torch.arange(9), 4)]
+    [4, 5]
+    """
+    parts = list(order.split(size))
+    if len(parts) > 1 and len(parts[-1]) < min(size, 2 * devices):
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
 def evenly(number: int, most: int) -> Int64[Tensor, " k"]:
     """Indices of at most so many of a number of things, evenly spread: sets are often sorted by class.
 

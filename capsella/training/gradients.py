@@ -38,6 +38,6 @@ def explained_alone(images: int) -> Iterator[None]:
         if images > 1 or "more than 1 value per channel" not in str(error):
             raise
         raise CapsellaError(
-            "batch_size: must not leave a single image over for the last batch, which a batch normalisation of this "
-            "network cannot take; give another --batch-size"
+            "batch_size: must give a batch normalisation of this network two images or more at once, got 1; give a "
+            "larger --batch-size, or more images"
         ) from error

@@ -5,7 +5,6 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 
 import math
 import time
-from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from capsella.data import LabelledImages, Splits, batches, load_data
+from capsella.data import LabelledImages, Splits, batches, epoch_batches, load_data
 from capsella.losses import count_errors, total_loss
 from capsella.models import ImageClassifier
 from capsella.seeds import mixed_seed
@@ -132,8 +131,9 @@ class Trainer:
         self.average = None if (ema := self.recipe.optimizer.ema) is None else average_of(self.model, ema)
         self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
-        self.steps_per_epoch = math.ceil((self.recipe.epoch_images or len(splits.train)) / self.recipe.batch_size)
-        self.total_steps = self.recipe.epochs * self.steps_per_epoch
+        epoch = torch.arange(self.recipe.epoch_images or len(splits.train))
+        steps = len(epoch_batches(epoch, self.recipe.batch_size, fabric.world_size))
+        self.total_steps = self.recipe.epochs * steps
 
     def run(self, until: int | None = None) -> None:
         """Train until the last epoch, or until validation has stopped getting better; or pause after epoch `until`."""
@@ -178,13 +178,11 @@ class Trainer:
                 self._save_checkpoint()
                 saved = time.monotonic()
 
-    def _epoch_batches(self) -> Iterator[Tensor]:
+    def _epoch_batches(self) -> list[Tensor]:
         """Indices of the batches of this epoch that are still to do, each of all devices together."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
         order = order_of(self.recipe, self.splits.train, generator)
-        for chosen in order.split(self.recipe.batch_size)[self.progress.batch :]:
-            if len(chosen) >= self.fabric.world_size:  # a rest of fewer would leave a device without any
-                yield chosen
+        return epoch_batches(order, self.recipe.batch_size, self.fabric.world_size)[self.progress.batch :]
 
     def _train_step(self, batch: Tensor) -> str:
         """One optimizer step, with this device's part of a batch; returns the state of things in a few words."""

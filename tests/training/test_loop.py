@@ -117,19 +117,27 @@ def test_a_folder_that_holds_a_run_is_refused(tiny, quiet_train):
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
-def test_a_single_image_that_is_left_over_is_explained(tiny, quiet_train, monkeypatch):
-    """Only where the maps before a batch normalisation have shrunk to one pixel."""
-    norm = torch.nn.BatchNorm2d(1)
-    create = Trainer._train_step
+@pytest.fixture
+def normalised_maps_of_a_pixel(monkeypatch):
+    """Batch normalisation before the network, behind maps that have shrunk to one pixel."""
+    norm, step = torch.nn.BatchNorm2d(1), Trainer._train_step
 
     def through_norm(self, batch):
         self.network.register_forward_pre_hook(lambda _, given: [norm(given[0].mean((1, 2, 3), keepdim=True)), None][1])
-        return create(self, batch)
+        return step(self, batch)
 
     monkeypatch.setattr(Trainer, "_train_step", through_norm)
+
+
+def test_a_single_image_that_is_left_over_joins_the_batch_before_it(tiny, quiet_train, normalised_maps_of_a_pixel):
     images = len(load_data(tiny().data).train)
-    with pytest.raises(CapsellaError, match="batch_size: must not leave a single image over for the last batch"):
-        quiet_train(dataclasses.replace(tiny(epochs=1), batch_size=images - 1))
+    run = quiet_train(dataclasses.replace(tiny(epochs=2), batch_size=images - 1))
+    assert [(row["step"], row["train_images"]) for row in rows(run.folder)] == [("1", str(images)), ("2", str(images))]
+
+
+def test_batches_of_one_image_are_explained(tiny, quiet_train, normalised_maps_of_a_pixel):
+    with pytest.raises(CapsellaError, match="batch_size: must give a batch normalisation of this network two images"):
+        quiet_train(dataclasses.replace(tiny(epochs=1), batch_size=1))
 
 
 def test_images_too_small_for_the_network_leave_no_folder(tiny, quiet_train, tmp_path):
