@@ -34,6 +34,7 @@ class AccuracyTable(TableFromRuns):
             measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(every)}; "
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
+            folder=folder,
             labels=self.columns,
             mark=self.runs.mark,
             columns=[f"{name} {whose}" for name in supply.sets for whose in ("paper", "ours")],

@@ -56,6 +56,7 @@ class RobustnessTable(TableFromRuns):
             measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(tested[:1])}; "
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
+            folder=folder,
             labels=self.columns,
             mark=self.runs.mark,
             columns=[

@@ -108,6 +108,7 @@ class ErrorTable(FolderTable):
             note=self.note,
             measured=f"Test error on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,
+            folder=folder,
             labels=self.columns,
             columns=MEASURED,
             rows=[values for row in self.rows for values in self._with_again(row, results.get(row.slug, []), folder)],

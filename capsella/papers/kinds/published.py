@@ -15,12 +15,14 @@ from rich.table import Table
 
 from capsella.data import DataOptions
 from capsella.environment import hardware
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 from capsella.evaluation import over_seeds
 from capsella.grid import Grid, Results, Row, of_common_seeds
 
 NOT_RUN = "not run"
 """The cell of a row whose training was left out."""
+DIVERGED = "diverged"
+"""The cell of a row whose every training diverged."""
 SHORT = "short"
 """What stands behind a number of the small budget."""
 _GAP = "gap"
@@ -154,6 +156,7 @@ def table_values(
     labels: Sequence[str],
     columns: Sequence[str],
     rows: Sequence[dict[str, Any]],
+    folder: Path | None = None,
     mark: str = "",
 ) -> dict[str, Any]:
     """A table's JSON.
@@ -167,6 +170,7 @@ def table_values(
         columns: heads of the columns of numbers behind them.
         rows: each with its text under "cells", as many as there are heads, and beside it all it was made from; under
             "slugs", in the order of `ours_columns`, the rows whose networks reached what stands there.
+        folder: of these rows' runs; what diverged there is named in the cells.
         mark: what must stand behind every number of ours, in a few words; see `marked_cells`.
 
     Raises:
@@ -177,7 +181,19 @@ def table_values(
         if len(row["cells"]) != len(heads):
             raise ValueError(f"cells: must be {len(heads)}, one for each of {heads}, got {row['cells']}")
     values = {"title": title, "note": note, "measured": measured, "command": command, "heads": heads}
+    if folder is not None:
+        rows = [_with_diverged(row, ours_columns(values), folder) for row in rows]
     return {**values, "labels": len(labels), **({"mark": mark} if mark else {}), "rows": list(rows)}
+
+
+def _with_diverged(row: dict[str, Any], ours: Sequence[int], folder: Path) -> dict[str, Any]:
+    """A row whose cells in these columns say which trainings diverged: `DIVERGED`, or "1.5 (1 seed diverged)"."""
+    cells = list(row["cells"])
+    for at, slug in zip(ours, row.get("slugs", []), strict=False):
+        if gone := len(list(folder.glob(f"{slug}-seed*/diverged.json"))):
+            note = f"{cells[at]} ({counted(gone, 'seed')} diverged)"
+            cells[at] = DIVERGED if cells[at] == NOT_RUN else note
+    return {**row, "cells": cells}
 
 
 def draw_table(values: dict[str, Any]) -> Table:

@@ -153,6 +153,7 @@ class StoppedTable(FolderTable):
             note=self.note,
             measured=self._measured(runs),
             command=command,
+            folder=folder,
             labels=self.columns,
             columns=self._heads,
             rows=rows,

@@ -13,7 +13,7 @@ from capsella.grid import Budget
 from capsella.grid import run as runs
 from capsella.losses import LossOptions
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable, error_cells
-from capsella.papers.kinds.published import cells_and_marks, hardware_of, marked_cells, table_values
+from capsella.papers.kinds.published import NOT_RUN, cells_and_marks, hardware_of, marked_cells, table_values
 from capsella.papers.published import TABLES
 from capsella.routing import EMRouting
 from capsella.training import ModelOptions, Recipe, TrainingDivergedError
@@ -107,6 +107,22 @@ def test_a_cell_for_every_head():
     texts = {"title": "t", "note": "", "measured": "", "command": "c"}
     with pytest.raises(ValueError, match=r"cells: must be 2, one for each of \['a', 'b'\], got \['1'\]"):
         table_values(**texts, labels=["a"], columns=["b"], rows=[{"cells": ["1"]}])
+
+
+def test_what_diverged_is_named_in_its_cell(tmp_path):
+    for name in ("a-seed0", "b-seed1", "ab-seed0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "diverged.json").write_text("{}")
+    rows = [
+        {"cells": ["1.0", NOT_RUN, "2.0", "3.0"], "slugs": ["a", "b"]},
+        {"cells": ["1.0", "4.0", "2.0", "5.0"], "slugs": ["c", "c"]},
+    ]
+    texts = {"title": "t", "note": "", "measured": "", "command": "c", "labels": []}
+    values = table_values(**texts, columns=["x paper", "x ours", "y paper", "y ours"], rows=rows, folder=tmp_path)
+    assert [row["cells"] for row in values["rows"]] == [
+        ["1.0", "diverged", "2.0", "3.0 (1 seed diverged)"],
+        rows[1]["cells"],
+    ]
 
 
 def test_every_processor_is_named_once():
