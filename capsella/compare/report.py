@@ -64,7 +64,8 @@ def write_comparison(found: Findings) -> Path:
 BALANCED = " Images of rare classes were drawn more often, and the epoch was kept by the mean error over classes."
 GROUPED = (
     " Intervals are over groups of images, as patients, where the test has two or more; with few, folds are the safer "
-    "test. McNemar's test and latency take each image for itself."
+    "test. Where all images are right, or none, nothing tells how much groups differ. McNemar's test and latency take "
+    "each image for itself."
 )
 
 

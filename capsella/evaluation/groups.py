@@ -35,8 +35,9 @@ def over_groups(
     images: Part,
     labels: Int[np.ndarray, " images"] | None = None,
 ) -> Part:
-    """What the choice of groups adds to the variance of a mean, or of single images where that is more.
+    """What the choice of groups adds to the variance of a mean, at least what that of single images would.
 
+    Few groups may be alike by luck: then the images tell how large the variance is, and the groups how sure that is.
     A mean over classes rests on the groups that each class has: where a patient has one diagnosis, on few patients of
     the rare one. Its variance is the larger, and its degrees the smaller, of all groups together and of each class's.
 
@@ -60,7 +61,7 @@ def over_groups(
     together: Part = (count / (count - 1) * float((sums**2).sum()), count)
     parts = [together] if labels is None else [together, _by_class(added, groups, labels)]
     variance, number = max(part[0] for part in parts), min(part[1] for part in parts)
-    return (variance, number) if variance > images[0] else images
+    return max(variance, images[0]), number
 
 
 def _by_class(added: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"]) -> Part:
@@ -97,23 +98,24 @@ def worth(
 ) -> float:
     """How many independent images an image is worth for the mean of `values`, at most 1: one over the design effect.
 
-    Less the fewer the groups: Student's quantile against the normal one (Korn and Graubard 1998, Survey Methodology
-    24). Where all values are the same, nothing tells how alike a group is, and an image counts as one.
+    Less the fewer the groups, by Student's quantiles (Korn and Graubard 1998, Survey Methodology 24). Where all values
+    are the same, nothing tells how alike a group is: the design effect is taken for 1, which may be too few.
 
     labels: for the mean over classes in place of the mean over images.
 
     >>> worth(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
     0.0...
     """
-    if labels is None and np.ptp(values.astype(float)) == 0:
+    if groups is None or (count := float(len(np.unique(groups)))) < 2:
         return 1.0
-    added = deviations(values.astype(float), labels)
-    alone = float((added**2).sum())
-    variance, count = over_groups(added, groups, (alone, len(added)), labels)
-    if variance <= alone:
-        return 1.0
-    quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) / scipy.stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
-    return float(alone / variance * quantile**2)
+    effect = 1.0
+    if np.ptp(values.astype(float)) > 0:
+        added = deviations(values.astype(float), labels)
+        alone = float((added**2).sum())
+        variance, count = over_groups(added, groups, (alone, len(added)), labels)
+        effect = variance / alone if alone else 1.0
+    quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, [len(values) - 1, count - 1])
+    return float((quantiles[0] / quantiles[1]) ** 2 / effect)
 
 
 def share_interval(hits: Bool[np.ndarray, " images"], groups: Groups | None) -> tuple[float, float]:

@@ -8,7 +8,8 @@ of a mean over the table is that of two crossed random effects,
 
 The noise of single answers is in both: on the safe side, because the second is estimated from a few seeds. The quantile
 is Student's, with the degrees of freedom of Satterthwaite (1946): few seeds that differ much make a wide interval.
-Where groups of images are given, the first part is that of groups, if it is more: see `groups.py`.
+Where groups of images are given, the first part is that of groups, never less than that of images, and with the
+groups' degrees of freedom: see `groups.py`.
 Near 0 and 1, and where two networks agree on every image, a plain variance would be 0; so pseudo
 images are added, for an accuracy two right and two wrong ones (Agresti and Coull 1998), for a difference half an image
 for each outcome of the pair (Agresti and Min 2005).
@@ -56,7 +57,10 @@ class Interval:
         return float(quantiles) * self.standard_error
 
     def images_needed(self, images: int) -> int | None:
-        """Test images that would show a difference as small as the estimate, if seeds made none; None for 0."""
+        """Test images that would show a difference as small as the estimate, if seeds made none; None for 0.
+
+        Of groups: their number in place of that of images gives the groups that would.
+        """
         if self.estimate == 0:
             return None
         quantiles = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) + scipy.stats.norm.ppf(POWER)

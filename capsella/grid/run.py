@@ -12,7 +12,7 @@ from rich.console import Console
 
 from capsella.data import DataOptions, LabelledImages, Splits, load_data, load_once
 from capsella.errors import CapsellaError
-from capsella.evaluation import Evaluation, Groups, evaluate
+from capsella.evaluation import Evaluation, Groups, Interval, difference_interval, evaluate
 from capsella.models import ImageClassifier
 from capsella.training import Machine, Recipe, Run, RunFolder, images_of, load_run, resume, train
 from capsella.training.command_line import command
@@ -72,15 +72,35 @@ class Hits(NamedTuple):
 
     @classmethod
     def of(cls, tests: Sequence[Mapping[str, Any]]) -> Self:
-        """From what the seeds' results hold under "test".
+        """From what the seeds' results hold under "test"; groups from any of them, for early ones have none.
 
         Raises:
             CapsellaError: a result from before this was kept.
-            ValueError: of different numbers of images.
+            ValueError: of different numbers of images, or other groups.
         """
-        held = tests[0].get("groups")
-        groups = None if held is None else np.frombuffer(zlib.decompress(base64.b64decode(held)), "<u4").astype(int)
-        return cls(np.stack([hits_of(test) for test in tests]), groups)
+        right = np.stack([hits_of(test) for test in tests])
+        return cls(right, _common([_unpacked(test["groups"]) for test in tests if "groups" in test]))
+
+    def gain_over(self, other: "Hits") -> Interval:
+        """How much more often these seeds are right than another row's on the same images, as `difference_interval`.
+
+        Raises:
+            ValueError: other images, or other groups.
+        """
+        groups = _common([one.groups for one in (self, other) if one.groups is not None])
+        return difference_interval(self.right, other.right, groups)
+
+
+def _common(every: Sequence[Groups]) -> Groups | None:
+    """The groups that all have; None of none."""
+    if any(not np.array_equal(every[0], one) for one in every[1:]):
+        raise ValueError("groups: must be the same for all results of a test")
+    return every[0] if every else None
+
+
+def _unpacked(groups: str) -> Groups:
+    """What `packed` made, undone."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(groups)), "<u4").astype(int)
 
 
 def hits_of(test: Mapping[str, Any]) -> Bool[np.ndarray, " images"]:

@@ -86,13 +86,13 @@ def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[li
 
 
 def _intervals(row: Mapping[str, Any], ours: Sequence[int]) -> list[str]:
-    """Of a row's numbers in order, over its seeds and test images; none where its tests do not say which were right."""
+    """Of a row's numbers in order, over seeds and test images; none where tests do not say which were right."""
     tests = [[run[key] for run in row["runs"]] for key in row.get("keys", ["test"])] if row.get("runs") else []
     if not tests or len(tests) != len(ours):
         return []
     try:
         found = [accuracy_interval(*Hits.of(of)) for of in tests]
-    except CapsellaError:
+    except (CapsellaError, ValueError):
         return []
     return [f"{100 * (1 - one.high):.2f}–{100 * (1 - one.low):.2f}" for one in found]
 

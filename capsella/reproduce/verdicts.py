@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import Interval, difference_interval
+from capsella.evaluation import Interval
 from capsella.grid import Hits, still_learned
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.published import SHORT
@@ -66,7 +66,7 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
     sides = [results[slug] for slug in rows]
     try:
         better, worse = (Hits.of([run[key] for run in runs]) for runs in sides)
-        gain = difference_interval(better.right, worse.right, better.groups)
+        gain = better.gain_over(worse)
     except (CapsellaError, ValueError, KeyError) as error:
         return Verdict(claim, rows, "cannot tell", f"Not measured on the same images: {error}.")
     errors = 100 * (1 - float(better.right.mean())), 100 * (1 - float(worse.right.mean()))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t
 
 from capsella.evaluation import (
     Evaluation,
@@ -11,7 +12,7 @@ from capsella.evaluation import (
     balanced_interval,
     difference_interval,
 )
-from capsella.evaluation.groups import worth
+from capsella.evaluation.groups import share_interval, worth
 from capsella.explain.words import about_result
 
 EACH = 20  # images of a group
@@ -47,11 +48,28 @@ def evaluation(right, groups):
     return Evaluation(one_hot, labels, ("a", "b"), group=None if groups is None else torch.from_numpy(groups))
 
 
-def test_groups_that_are_no_more_alike_than_images_change_nothing():
+def test_groups_that_are_no_more_alike_than_images_count_by_their_number():
+    """That they are so alike may be luck."""
     hits = np.tile([True, True, True, False], 50)[None]
     groups = np.arange(200) // 4  # of each group, three of four
-    assert accuracy_interval(hits, groups) == accuracy_interval(hits)
-    assert evaluation(hits[0], groups).error_interval == evaluation(hits[0], None).error_interval
+    grouped, plain = accuracy_interval(hits, groups), accuracy_interval(hits)
+    assert grouped.image_error == plain.image_error
+    assert (grouped.degrees, plain.degrees) == (pytest.approx(49), pytest.approx(199))
+    assert worth(hits[0], groups) == pytest.approx((t.ppf(0.975, 199) / t.ppf(0.975, 49)) ** 2)
+
+
+@pytest.mark.parametrize("patients", [2, 3, 4])
+def test_few_groups_that_agree_by_luck_make_no_winner(patients):
+    """Two networks that are equally good on average, each better with some patients; 100 images a patient."""
+    generator = np.random.default_rng(0)
+    groups = np.arange(patients).repeat(100)
+    winners = 0
+    for _ in range(400):
+        apart = generator.normal(0, 0.06, patients).repeat(100) / 2
+        first, second = generator.random((2, 1, len(groups))) < np.stack([0.85 + apart, 0.85 - apart])[:, None]
+        interval = difference_interval(first, second, groups)
+        winners += interval.low > 0 or interval.high < 0
+    assert winners / 400 < 0.05
 
 
 def test_single_images_as_groups_are_about_as_images():
@@ -74,8 +92,19 @@ def test_copies_of_every_image_prove_no_more_than_the_images():
 
 
 @pytest.mark.parametrize("value", [0.9, 1 / 3, 1.0])
-def test_where_all_values_are_the_same_an_image_counts_as_one(value):
-    assert worth(np.full(300, value), np.arange(300) // 10) == 1.0
+def test_where_all_values_are_the_same_only_the_number_of_groups_counts(value):
+    degrees = (t.ppf(0.975, 299) / t.ppf(0.975, 29)) ** 2
+    assert worth(np.full(300, value), np.arange(300) // 10) == pytest.approx(degrees)
+    assert worth(np.full(300, value), np.arange(300)) == 1.0
+
+
+def test_one_more_mistake_makes_no_interval_narrower():
+    """Of four patients, 100 images each."""
+    groups, widths = np.arange(4).repeat(100), []
+    for wrong in range(3):
+        hits = np.arange(400) >= wrong
+        widths.append(width(share_interval(hits, groups)))
+    assert widths == sorted(widths)
 
 
 def test_a_difference_of_a_few_groups_is_wider():
@@ -141,8 +170,8 @@ def test_groups_of_other_images_are_refused():
 def test_a_reader_is_told():
     (hits, _), groups = drawn(7)
     assert evaluation(hits[0], groups).notes() == [
-        "the test images are of 30 groups; intervals are over these, but over images where a share is 0 or 100 %, or "
-        "of images of one group"
+        "the test images are of 30 groups; intervals are over these; where a share is 0 or 100 %, or of images of one "
+        "group, nothing tells how much groups differ, and an interval may be too narrow"
     ]
     assert "Other 30 groups of images would give another number" in about_result(evaluation(hits[0], groups))[0]
     assert "Another set of as many images" in about_result(evaluation(hits[0], None))[0]

@@ -192,8 +192,9 @@ class Evaluation:
         if self.groups is None:
             return []
         return [
-            f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these, but "
-            "over images where a share is 0 or 100 %, or of images of one group"
+            f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these; "
+            "where a share is 0 or 100 %, or of images of one group, nothing tells how much groups differ, and an "
+            "interval may be too narrow"
         ]
 
     def warnings(self) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from capsella.evaluation import accuracy_interval, difference_interval
+from capsella.evaluation import accuracy_interval
 from capsella.grid import Hits
 from capsella.papers.league.fields import Entrant
 from capsella.papers.league.measure import Speed
@@ -124,8 +124,7 @@ def _gain(one: Measured, others: Sequence[Mapping[str, Any]]) -> dict[str, Any] 
     """
     if one.diverged or min(len(one.compared), len(others)) < FEWEST_SEEDS:
         return None
-    own, its = Hits.of(one.compared), Hits.of(others)
-    gain = difference_interval(own.right, its.right, own.groups)
+    gain = Hits.of(one.compared).gain_over(Hits.of(others))
     return {
         "points": 100 * gain.estimate,
         "interval_95_points": [100 * gain.low, 100 * gain.high],

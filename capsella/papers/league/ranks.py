@@ -5,7 +5,6 @@ from itertools import combinations
 
 from scipy.stats import t
 
-from capsella.evaluation import difference_interval
 from capsella.grid import Hits
 
 FEWEST_SEEDS = 2
@@ -30,7 +29,7 @@ def ranks(rows: Mapping[str, Hits]) -> dict[str, str]:
     """
     rows = {name: own for name, own in rows.items() if len(own.right) >= FEWEST_SEEDS}
     pairs = list(combinations(rows, 2))
-    differences = [difference_interval(rows[a].right, rows[b].right, rows[a].groups) for a, b in pairs]
+    differences = [rows[a].gain_over(rows[b]) for a, b in pairs]
     tests = [2 * float(t.sf(abs(one.estimate) / one.standard_error, one.degrees)) for one in differences]
     ahead = dict.fromkeys(rows, 0)
     behind = dict(ahead)
