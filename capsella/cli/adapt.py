@@ -13,7 +13,7 @@ from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import ImageSet, LabelledImages, Splits, draw_labelled, single_images
 from capsella.errors import CapsellaError, at_least, counted
-from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate
+from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
 from capsella.models import ImageClassifier
 from capsella.training import (
     AdaptOptions,
@@ -139,10 +139,11 @@ def _share(percent: float, interval: tuple[float, float]) -> str:
 def _sentences(pair: Pair, gain: Interval, judged: Judged | None, out: Path) -> list[str]:
     before, after = pair
     sentences = [f"WARNING: {warning}" for warning in after.warnings()]
-    low, high = 100 * gain.low, 100 * gain.high
+    over = "test images" if after.groups is None else "groups of test images"
     sentences.append(
         f"errors on {len(after.labels)} images: {before.errors} before, {after.errors} after; accuracy "
-        f"{100 * gain.estimate:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+        f"{points(gain.estimate)} points (95 % interval {points(gain.low)} to {points(gain.high)}, over {over} alone: "
+        "other labelled images would give another number)"
     )
     if judged is None:
         sentences.append("not calibrated: that takes two labelled images of each class; predict gives no probability")

@@ -174,7 +174,7 @@ def _print_outcome(outcome: Outcome) -> None:
         costs = one.cost_texts
         table.add_row(
             Text(one.name),
-            str(len(one.errors)),
+            str(len(one.judged)),
             one.error_text,
             *costs,
             *(["yes" if one in front else ""] if others else []),

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from capsella.compare.sides import Side, Yardstick
-from capsella.compare.words import Either, Winner, points, winner_of
-from capsella.evaluation import balanced_difference_interval
+from capsella.compare.words import Either, Winner, winner_of
+from capsella.evaluation import balanced_difference_interval, points
 
 FEWEST = 5
 """Test images of a class of which none is found: of fewer, a good network may miss all by chance."""
@@ -60,8 +60,8 @@ class ByClass:
             sign = 1 if self.ahead == "capsules" else -1
             low, high = sorted((sign * self.difference.low, sign * self.difference.high))
             apart = (
-                f" But {name} finds {100 * sign * self.difference.estimate:.1f} points more of a class on average "
-                f"(95 % interval {100 * low:.1f} to {100 * high:.1f})."
+                f" But {name} finds {points(sign * self.difference.estimate, signed=False)} points more of a class on "
+                f"average (95 % interval {points(low, signed=False)} to {points(high, signed=False)})."
             )
         return apart + self._blindness
 

@@ -10,8 +10,9 @@ from capsella.compare.folds_verdict import FoldsVerdict, judge_folds
 from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan
 from capsella.compare.report import protocol
-from capsella.compare.words import points, validation_head
+from capsella.compare.words import validation_head
 from capsella.errors import counted
+from capsella.evaluation import points
 from capsella.explain.page import embedded, render_page
 from capsella.files import write_json, write_text
 

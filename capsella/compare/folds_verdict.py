@@ -9,9 +9,9 @@ from capsella.compare.by_class import ByClass, never_found
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import AgainstChance
-from capsella.compare.words import Winner, not_asked, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.compare.words import Winner, not_asked, still_learning, too_few_to_tell, winner_of, wins
 from capsella.errors import counted
-from capsella.evaluation import FoldInterval
+from capsella.evaluation import FoldInterval, points
 
 
 @dataclass(frozen=True, eq=False)

@@ -256,7 +256,9 @@ def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:
                 lines.append(f"  {one.recipe:<22}{cells}")
         lines.append("")
     seeds = len(found[0].each)
-    over = f"means of {counted(seeds, 'seed')}, with 95 % intervals over images" + (" and seeds" if seeds > 1 else "")
+    grouped = {one.group is not None for one in images.values()}
+    drawn = "images" if grouped == {False} else "groups of images" if grouped == {True} else "images or groups of them"
+    over = f"means of {counted(seeds, 'seed')}, with 95 % intervals over {drawn}" + (" and seeds" if seeds > 1 else "")
     lines.append(f"{over}; own: test images of the laboratories it was trained in")
     return "\n".join(line for text in lines for line in (textwrap.wrap(text, 80) if len(text) > 80 else [text]))
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 
 from capsella.compare.by_class import ByClass, by_class
 from capsella.compare.sides import Side, Yardstick
-from capsella.compare.words import Either, Winner, not_asked, points, still_learning, too_few_to_tell, winner_of, wins
+from capsella.compare.words import Either, Winner, not_asked, still_learning, too_few_to_tell, winner_of, wins
 from capsella.errors import counted
 from capsella.evaluation import (
     Interval,
@@ -18,6 +18,7 @@ from capsella.evaluation import (
     difference_interval,
     kept_accuracies,
     mcnemar,
+    points,
 )
 
 MOST_IMAGES = 1_000_000
@@ -256,12 +257,13 @@ def _next(
             "longer or collect more images, and compare again."
         )
         return " ".join(advice)
-    images = capsules.hits.shape[1]
-    needed = difference.images_needed(images)
-    if winner is None and needed is not None and images < needed <= MOST_IMAGES:
+    number = capsules.hits.shape[1] if by.groups is None else len(np.unique(by.groups))
+    needed = difference.images_needed(number)
+    if winner is None and needed is not None and number < needed <= MOST_IMAGES:
+        units = "test images" if by.groups is None else "groups of test images, as patients,"
         advice.append(
             f"To show a difference as small as the one measured, {100 * abs(difference.estimate):.1f} points, would "
-            f"take about {needed:,} test images, and more seeds."
+            f"take about {needed:,} {units} and more seeds."
         )
     if winner is None:
         advice.append("Until then choose by speed, size and what the errors cost, not by this difference.")

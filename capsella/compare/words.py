@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from capsella.evaluation import FoldInterval, Interval
+from capsella.evaluation import FoldInterval, Interval, points
 from capsella.training.options import Balance
 
 Winner = Literal["capsules", "CNN"]
@@ -25,12 +25,10 @@ def winner_of(difference: Either) -> Winner | None:
 def wins(winner: Winner, capsules: str, cnn: str, difference: Either, over: str = "") -> str:
     """The sentence that says which network wins; `over`: what its interval is over."""
     best, other, sign = (capsules, cnn, 1) if winner == "capsules" else (cnn, capsules, -1)
-    low, high = sorted((sign * difference.low, sign * difference.high))
+    ends = sorted((sign * difference.low, sign * difference.high))
     kind = "The capsule network" if winner == "capsules" else "The CNN"
-    return (
-        f"{kind} wins: {best} is right {100 * sign * difference.estimate:.1f} points more often than {other} "
-        f"(95 % interval{over} {100 * low:.1f} to {100 * high:.1f})."
-    )
+    mean, low, high = (points(share, signed=False) for share in (sign * difference.estimate, *ends))
+    return f"{kind} wins: {best} is right {mean} points more often than {other} (95 % interval{over} {low} to {high})."
 
 
 def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
@@ -50,8 +48,3 @@ def not_asked(networks: Sequence[str]) -> str:
 def too_few_to_tell(epochs: int) -> str:
     """What is to be added where a curve is too short to tell whether it still falls."""
     return "" if epochs >= ENOUGH_EPOCHS else " So few hardly tell: look at the curves."
-
-
-def points(share: float) -> str:
-    """A difference of shares as percentage points, with its sign."""
-    return f"{100 * share:+.1f}".replace("-", "−")

@@ -23,6 +23,7 @@ from capsella.evaluation.intervals import (
     balanced_interval,
     difference_interval,
     fold_interval,
+    points,
 )
 from capsella.evaluation.novelty.elsewhere import Elsewhere, elsewhere
 from capsella.evaluation.novelty.measure import FromElsewhere, Knowledge, Told, measure_knowledge

@@ -15,6 +15,7 @@ images are added, for an accuracy two right and two wrong ones (Agresti and Coul
 for each outcome of the pair (Agresti and Min 2005).
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -77,6 +78,17 @@ class FoldInterval(NamedTuple):
     estimate: float
     low: float
     high: float
+
+
+def points(share: float, *, signed: bool = True) -> str:
+    """A difference of shares as percentage points, to one decimal; to more where it would read 0 and is not.
+
+    >>> points(0.021), points(-0.00049), points(0.0), points(0.0004, signed=False)
+    ('+2.1', '−0.05', '+0.0', '0.04')
+    """
+    value = 100 * share
+    places = -math.floor(math.log10(abs(value))) if 1e-4 < abs(value) < 0.05 else 1
+    return f"{value:{'+' if signed else ''}.{places}f}".replace("-", "−")
 
 
 def accuracy_interval(hits: Bool[np.ndarray, "seeds images"], groups: Groups | None = None) -> Interval:

@@ -11,7 +11,7 @@ import scipy
 
 from capsella.evaluation import over_seeds
 from capsella.evaluation.wilson import CONFIDENCE
-from capsella.search.front import front, is_better
+from capsella.search.front import front
 from capsella.search.schedule import BASE, Record, Rules, finalists
 from capsella.search.space import Label
 
@@ -21,8 +21,10 @@ FIRST_SEED = 0
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate that was trained to the end. by_seed: its errors on the validation images; costs: the other
-    objectives, by name.
+    """A candidate that was trained to the end.
+
+    by_seed: its errors on the validation images. costs: the other objectives, by name. Its mean error and its spread
+    are of all seeds but the one that chose it, with which it was lucky; of all where that leaves fewer than two.
     """
 
     candidate: int
@@ -35,24 +37,35 @@ class Finalist:
         """Of each seed."""
         return tuple(self.by_seed.values())
 
+    @property
+    def judges(self) -> frozenset[int]:
+        """The seeds that count."""
+        others = frozenset(self.by_seed) - {FIRST_SEED}
+        return others if len(others) > 1 else frozenset(self.by_seed)
+
+    @property
+    def judged(self) -> tuple[float, ...]:
+        """The errors that count."""
+        return self.with_seeds(self.judges).errors
+
     def with_seeds(self, seeds: Collection[int]) -> "Finalist":
         """With the errors of these seeds alone, where it has them."""
         return replace(self, by_seed={seed: error for seed, error in self.by_seed.items() if seed in seeds})
 
     @property
     def error(self) -> float:
-        """Mean over the seeds."""
-        return statistics.fmean(self.errors)
+        """Mean over the seeds that count."""
+        return statistics.fmean(self.judged)
 
     @property
     def spread(self) -> float:
-        """Standard deviation over the seeds; 0 of one."""
-        return statistics.stdev(self.errors) if len(self.errors) > 1 else 0.0
+        """Standard deviation over the seeds that count; 0 of one."""
+        return statistics.stdev(self.judged) if len(self.judged) > 1 else 0.0
 
     @property
     def error_text(self) -> str:
         """The mean error for people, with its spread where there are several seeds."""
-        return over_seeds(self.errors)
+        return over_seeds(self.judged)
 
     @property
     def cost_texts(self) -> list[str]:
@@ -146,30 +159,50 @@ class Outcome:
             return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
         best, base = best.with_seeds(base.by_seed), base.with_seeds(best.by_seed)  # a seed may have been given up
         numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
-        # The first seed chose the finalists, so its error is too good: the others judge.
-        judges = set(best.by_seed) - {FIRST_SEED}
-        if len(judges) < 2:
+        if FIRST_SEED in best.judges:
             where = "ahead of" if base.error >= best.error else "behind"
             few = "one seed" if len(best.errors) < 2 else "the seed that chose it and one more"
             return f"{best.name.capitalize()} is {where} the recipe with {few}, which may be luck: {numbers}."
-        best, base = best.with_seeds(judges), base.with_seeds(judges)
-        gain = base.error - best.error
-        if abs(gain) <= half_interval(best.errors, base.errors):
+        low, high = self._gains(base)[best.candidate]
+        if low <= 0 <= high:
             return f"{best.name.capitalize()} is not told apart from the recipe over these seeds: {numbers}."
-        verb = "beats" if gain > 0 else "is worse than"
+        verb = "beats" if low > 0 else "is worse than"
         return f"{best.name.capitalize()} {verb} the recipe on these validation images: {numbers}."
+
+    def _gains(self, base: Finalist) -> dict[int, tuple[float, float]]:
+        """By candidate, the interval of how much less it errs than the recipe, of all that have the recipe's seeds.
+
+        Where too few seeds are left to judge by, it is the plain difference.
+        """
+        rivals = [one for one in self.finalists if one.candidate != BASE and base.judges <= one.by_seed.keys()]
+        errors = [one.with_seeds(base.judges).errors for one in rivals]
+        if FIRST_SEED in base.judges:
+            gains = [(base.error - statistics.fmean(one),) * 2 for one in errors]
+        else:
+            gains = gain_intervals(errors, base.judged)
+        return dict(zip((one.candidate for one in rivals), gains, strict=True))
 
     @property
     def front_verdict(self) -> str:
-        """Whether the front beats the recipe in all objectives, in a sentence; empty of one objective."""
-        base, whole = self.base, self.whole
-        if len(self.objectives) == 1 or base not in whole or base is None:
+        """Which finalists are better than the recipe in an objective and worse in none; empty of one objective."""
+        base = self.base
+        if len(self.objectives) == 1 or base is None or base not in self.whole:
             return ""
-        own, names = (base.error, *base.costs.values()), ", ".join(self.objectives)
-        better = [one.name for one in whole if is_better((one.error, *one.costs.values()), own)]
-        if better:
-            return f"Nowhere worse than the recipe in {names}, and somewhere better: {', '.join(better)}."
-        return f"None is better than the recipe without being worse in one of {names}."
+        gains, names = self._gains(base), ", ".join(base.costs)
+        others = [one for one in self.whole if one is not base]
+        rivals = [one for one in others if all(one.costs[name] <= base.costs[name] for name in base.costs)]
+        errs_less = [one.name for one in rivals if gains[one.candidate][0] > 0]
+        cheaper = [one for one in rivals if one.costs != base.costs]
+        alike = [one.name for one in cheaper if gains[one.candidate][0] <= 0 <= gains[one.candidate][1]]
+        parts = []
+        if errs_less:
+            parts.append(f"Errs less than the recipe and is nowhere worse in {names}: {', '.join(errs_less)}.")
+        if alike:
+            error = "with an error that is not told apart from the recipe's"
+            parts.append(f"Nowhere worse in {names} and somewhere better, {error}: {', '.join(alike)}.")
+        if not parts:
+            return f"None is better than the recipe without being worse in one of error, {names}."
+        return " ".join([*parts, *(["With so few seeds this may be luck."] if FIRST_SEED in base.judges else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -192,20 +225,20 @@ class Outcome:
         }
 
 
-def half_interval(one: Sequence[float], other: Sequence[float]) -> float:
-    """Half the 95 % interval of the difference of two means over seeds, at least two each (Welch 1947).
+def gain_intervals(errors: Sequence[Sequence[float]], base: Sequence[float]) -> list[tuple[float, float]]:
+    """How much less each candidate errs than the recipe, as a mean over seeds: 95 % intervals that hold together.
 
-    Infinite where all seeds of both agree, as they may on few images: these say nothing of how seeds differ.
+    Of many candidates that are no better, the best looks better: with Dunnett's intervals (1955), in one search of
+    twenty. They take all candidates to differ alike from seed to seed. Where all seeds of all agree, as they may on few
+    images, these say nothing of how seeds differ, and the intervals are infinite.
 
-    >>> round(half_interval([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]), 2)
-    2.27
+    >>> [(round(low, 1), round(high, 1)) for low, high in gain_intervals([[1.0, 2.0, 3.0]], [4.0, 5.0, 6.0])]
+    [(0.7, 5.3)]
     """
-    parts = [(statistics.variance(errors) / len(errors), len(errors)) for errors in (one, other)]
-    variance = sum(part for part, _ in parts)
-    if not variance:
-        return math.inf
-    degrees = variance**2 / sum(part**2 / (count - 1) for part, count in parts)
-    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * math.sqrt(variance)
+    if all(len(set(one)) == 1 for one in (*errors, base)):
+        return [(-math.inf, math.inf)] * len(errors)
+    interval = scipy.stats.dunnett(*errors, control=base, rng=0).confidence_interval(CONFIDENCE)
+    return [(-high, -low) for low, high in zip(interval.low.tolist(), interval.high.tolist(), strict=True)]
 
 
 def _finalist(

@@ -107,7 +107,8 @@ def _protocol(search: Search) -> str:
         f"{promoted if len(rungs) > 1 else ''}"
         f"The best {search.rules.finalists} and the recipe were then trained to the end with "
         f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
-        "of many is too good by chance: so is each finalist's first seed, which chose it. "
+        "of many is too good by chance: so is each finalist's first seed, which chose it. Where two others are left, "
+        "they alone count. "
         "No test image was looked at until the winner was chosen."
     )
 

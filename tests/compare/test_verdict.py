@@ -1,6 +1,7 @@
 """The verdict on constructed predictions, counted by hand."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -36,6 +37,14 @@ class TestWinner:
             "a difference as small as the one measured, 1.0 points, would take about"
             in found.sentences["what to do next"]
         )
+
+    def test_of_groups_more_groups_are_needed(self):
+        sides = side("caps", right(150, 152, 148)), side("net", right(148, 149, 147, first=20))
+        patients = Yardstick(EVEN, CLASSES, 50, 30, groups=np.arange(8).repeat(IMAGES // 8))
+        found = judge_by(*sides, patients)
+        (number,) = re.findall(r"take about ([\d,]+) groups of test images", found.sentences["what to do next"])
+        assert int(number.replace(",", "")) == found.difference.images_needed(8)
+        assert 8 < int(number.replace(",", "")) < found.difference.images_needed(IMAGES)
 
     def test_a_tie(self):
         same = right(150, 150, 150)

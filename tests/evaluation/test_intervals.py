@@ -11,6 +11,7 @@ from capsella.evaluation import (
     difference_interval,
     fold_interval,
     mean_share_interval,
+    points,
     wilson_interval,
 )
 from capsella.evaluation.paired import mcnemar
@@ -262,3 +263,14 @@ class TestBalancedDifference:
     def test_labels_of_other_images(self):
         with pytest.raises(ValueError, match="labels: must be one for each of the 4 images, got"):
             balanced_difference_interval(hits("1010"), hits("1010"), np.zeros(5, int))
+
+
+def test_no_end_that_is_not_0_reads_0():
+    assert [points(share) for share in (0.0, 0.00051, 0.00049, -0.00049, 0.000049, 1e-9)] == [
+        "+0.0",
+        "+0.1",
+        "+0.05",
+        "−0.05",
+        "+0.005",
+        "+0.0",
+    ]

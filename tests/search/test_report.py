@@ -8,7 +8,7 @@ import pytest
 from capsella.search import work, worker
 from capsella.search.candidate import Trained
 from capsella.search.final import FinalTest
-from capsella.search.outcome import Outcome
+from capsella.search.outcome import Outcome, gain_intervals
 from capsella.search.report import write_report
 from capsella.search.schedule import Job, Record, Rules
 from tests.search.made import SPACE, opened
@@ -43,7 +43,16 @@ def test_the_front_is_drawn(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ((4.0, 10.0), "Nowhere worse than the recipe in error, parameters, and somewhere better: candidate 1."),
+        (
+            (4.0, 10.0),
+            "Errs less than the recipe and is nowhere worse in parameters: candidate 1. With so few seeds this may be "
+            "luck.",
+        ),
+        (
+            (5.0, 9.0),
+            "Nowhere worse in parameters and somewhere better, with an error that is not told apart from the recipe's: "
+            "candidate 1. With so few seeds this may be luck.",
+        ),
         ((4.0, 11.0), "None is better than the recipe without being worse in one of error, parameters."),
         ((5.0, 10.0), "None is better than the recipe without being worse in one of error, parameters."),
     ],
@@ -61,7 +70,7 @@ def test_whether_the_front_beats_the_recipe_is_said(other, text):
     [
         ([(6.0, 6.1, 6.2), (4.0, 4.1, 4.2)], "Candidate 1 beats the recipe on these validation images: "),
         ([(6.0, 5.0, 4.0), (4.0, 3.0, 2.0)], "Candidate 1 is not told apart"),  # 3.04 is half the interval
-        ([(9.0, 6.0, 5.0), (1.0, 6.1, 5.1)], "Candidate 1 is not told apart"),  # the first seed chose it
+        ([(9.0, 6.0, 5.0), (1.0, 6.1, 5.1)], "Nothing beats the recipe: "),  # the first seed chose it
         ([(6.0, 6.1), (4.0, 4.1)], "Candidate 1 is ahead of the recipe with the seed that chose it and one more"),
         ([(6.0, 6.0, 6.0), (4.0, 4.0, 4.0)], "Candidate 1 is not told apart"),  # seeds that agree show no spread
     ],
@@ -74,6 +83,36 @@ def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):
         for seed, error in enumerate(of)
     ]
     assert Outcome.of(("error",), rules, records, points).verdict.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ([7.0, 11.0, 11.3], "None is better than the recipe without being worse in one of error, ms."),  # 11.15: worse
+        ([7.0, 10.6, 9.4], "Nowhere worse in ms and somewhere better, with an error that is not told apart"),
+        ([7.0, 8.0, 8.1], "Errs less than the recipe and is nowhere worse in ms: candidate 1."),
+    ],
+)
+def test_the_seed_that_chose_a_finalist_says_nothing_of_its_front(other, text):
+    rules, points = Rules((1,), finalists=1, seeds=3), {0: {"a": 1}, 1: {"a": 2}}
+    records = [
+        Record(3 * candidate + seed, Job(candidate, 0, seed), "done", (error, 5.0 - candidate))
+        for candidate, of in enumerate([[10.0, 10.0, 9.9], other])
+        for seed, error in enumerate(of)
+    ]
+    found = Outcome.of(("error", "ms"), rules, records, points)
+    assert found.front_verdict.startswith(text)
+    assert found.winner.candidate == int(sum(other[1:]) < 19.9)
+    assert "7.0" not in found.verdict
+
+
+def test_the_best_of_five_must_be_better_by_more():
+    """Dunnett's table, two-sided, 5 %: 4.30 of one candidate with 2 degrees of freedom, 3.39 of five with 6."""
+    base, other = (5.0, 7.0), (3.0, 5.0)  # each with a variance of 2, so the standard error is √2
+    for errors, quantile in (([other], 4.30), ([other] * 5, 3.39)):
+        low, high = gain_intervals(errors, base)[0]
+        assert (low + high) / 2 == pytest.approx(2.0, abs=0.01)
+        assert (high - low) / 2 == pytest.approx(quantile * 2**0.5, rel=0.005)
 
 
 def test_finalists_are_compared_over_the_seeds_that_they_share():

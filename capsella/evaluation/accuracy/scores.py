@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from capsella.evaluation.groups import Groups, share_interval
-from capsella.evaluation.intervals import Interval, difference_interval
+from capsella.evaluation.intervals import Interval, difference_interval, points
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Majority:
         return self.difference.low > 0
 
     def __str__(self) -> str:
-        low, high = 100 * self.difference.low, 100 * self.difference.high
+        low, high = self.difference.low, self.difference.high
         found = "better than" if low > 0 else "worse than" if high < 0 else "not shown to be better than"
         return (
             f"{found} calling every image {self.name}, which is right for {100 * self.share:.1f} %: "
-            f"{100 * self.difference.estimate:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+            f"{points(self.difference.estimate)} points (95 % interval {points(low)} to {points(high)})"
         )
 
 

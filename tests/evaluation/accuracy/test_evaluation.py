@@ -155,12 +155,12 @@ def test_a_model_that_names_the_commonest_class_alone_is_warned_of():
     assert constant.warnings() == [
         "never found: b (0 of 38), c (0 of 2)",
         "not shown to be better than calling every image a, which is right for 60.0 %: +0.0 points "
-        "(95 % interval -1.9 to +1.9)",
+        "(95 % interval −1.9 to +1.9)",
     ]
     assert constant.balanced_accuracy == pytest.approx(100 / 3)
     assert printed(constant).splitlines()[0] == "WARNING: never found: b (0 of 38), c (0 of 2)"
     worse = of_predictions([1] * 100, [0] * 60 + [1] * 38 + [2] * 2)
-    assert str(worse.majority).startswith("worse than calling every image a, which is right for 60.0 %: -22.0 points")
+    assert str(worse.majority).startswith("worse than calling every image a, which is right for 60.0 %: −22.0 points")
 
 
 def test_a_good_model_has_no_warning():
