@@ -11,7 +11,8 @@ from rich.text import Text
 from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
-from capsella.data import ImageSet, LabelledImages, Splits, draw_labelled, single_images
+from capsella.data import DataOptions, ImageSet, LabelledImages, Splits, draw_labelled, single_images
+from capsella.data.options import LABORATORIES
 from capsella.errors import CapsellaError, at_least, counted
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
 from capsella.models import ImageClassifier
@@ -64,6 +65,7 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
     trained, out = open_run(options.run), console()
     RunFolder(options.out).check_unused()
+    DataOptions(name=LABORATORIES, laboratories=(options.images,)).check_outside(options.out)
     if trained.adapted is not None:
         raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
     found = laboratory_of(trained, options.images, options.group)

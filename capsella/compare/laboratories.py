@@ -127,9 +127,10 @@ def transfer(options: TransferOptions, console: Console) -> tuple[list[Tested], 
     """Train what is missing, test, and write transfer.json and transfer.txt; returns the results and the text.
 
     Raises:
-        CapsellaError: laboratories without two classes in common, or that cannot be read, or whose images have changed
-            since a run; and what `train` raises.
+        CapsellaError: laboratories without two classes in common, or that cannot be read, whose images have changed
+            since a run, or that `out` lies in; and what `train` raises.
     """
+    options.data.check_outside(options.out)
     forms = {name: _usual(name).data.cells for name in options.recipes}
     read = {cells: _read(options, cells) for cells in dict.fromkeys(forms.values())}
     laboratories = next(iter(read.values()))

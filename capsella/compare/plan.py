@@ -126,10 +126,12 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
 
     Raises:
         ValueError: an unknown network, one that cannot take the images, too little time for one epoch of each.
-        CapsellaError: images that cannot be read or split; a comparison with other options is in the folder.
+        CapsellaError: images that cannot be read or split, or that its folder lies among; a comparison with other
+            options is in the folder.
     """
-    begun = None if options.dry_run else _begun(options)
     data = options.data
+    data.check_outside(options.output)
+    begun = None if options.dry_run else _begun(options)
     if begun is not None:
         data = replace(data, split_file=options.output / "split.csv", duplicates="ignore", folds=None, fold=None)
     splits, table = load_split(data)

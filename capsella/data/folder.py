@@ -28,9 +28,13 @@ from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
 from capsella.data.split.table import SplitTable
 from capsella.data.stained import SAMPLED, usual_radius
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, counted, warn_once
 
-_SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,25 @@ def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:
             for folder in folders
             for path in _files_by_class(root, folder, passed_over)
         ]
-    return [ClassFile(path, path.split("/")[0], None) for path in _files_by_class(root, "", passed_over)]
+    files = _files_by_class(root, "", passed_over)
+    _warn_of_deeper_classes(root, files)
+    return [ClassFile(path, path.split("/")[0], None) for path in files]
+
+
+def _warn_of_deeper_classes(root: Path, files: Sequence[str]) -> None:
+    """Where all classes hold nothing but the same two folders or more, these may be what was meant."""
+    within: dict[str, set[str]] = {}
+    for file in files:
+        label, name = file.split("/")[:2]
+        within.setdefault(label, set()).add(name if file.count("/") > 1 else "")
+    first, *others = within.values()
+    if len(first) > 1 and "" not in first and all(one == first for one in others):
+        classes, deeper = ", ".join(within), ", ".join(sorted(first))
+        warn_once(
+            f"deeper: {root}",
+            f"{root}: the classes are {classes}, and each holds the folders {deeper}. If these are the classes, give "
+            "one folder alone, or call them train and test",
+        )
 
 
 def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[str]:

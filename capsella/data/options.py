@@ -7,7 +7,7 @@ from typing import Literal
 
 from capsella.data.depth import ValueRange, check_range
 from capsella.data.stained import check_cells
-from capsella.errors import at_least, not_negative, require
+from capsella.errors import CapsellaError, at_least, not_negative, require
 from capsella.types import CellCut, Cells
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
@@ -217,6 +217,19 @@ class DataOptions:
     def is_own(self) -> bool:
         """Whether the images are one's own, in files that may change between two runs."""
         return self.path is not None or bool(self.laboratories)
+
+    def check_outside(self, out: Path) -> None:
+        """Nothing is written among the images: it would be read as a class of them.
+
+        Raises:
+            CapsellaError: `out` is, or lies in, a folder of images.
+        """
+        for place in (self.path, *self.laboratories):
+            if place is not None and Path(place).is_dir() and out.resolve().is_relative_to(Path(place).resolve()):
+                raise CapsellaError(
+                    f"{out}: must lie outside the folder of images {Path(place).resolve()}; go to another folder, or "
+                    "give one with --out"
+                )
 
     @property
     def source(self) -> str:

@@ -12,7 +12,7 @@ from capsella.data.reading import FORMATS
 from capsella.errors import CapsellaError
 
 SAMPLED = 200
-"""Files whose headers are read, spread evenly over the folder."""
+"""Files whose headers are read, spread evenly over the folder; and one of each class."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ def outline(path: Path) -> Outline:
         CapsellaError: no such folder, no classes, or no image among those looked at whose header can be read.
     """
     files = list_files(path, PassedOver())
-    some = [files[row] for row in spread(len(files), SAMPLED)]
+    first = {file.label: file for file in reversed(files)}  # a class of few files may have colours that no other has
+    some = [*(files[row] for row in spread(len(files), SAMPLED)), *first.values()]
     headers = [header for file in some if (header := _header(path / file.path)) is not None]
     if not headers:
         raise CapsellaError(f"{path}: must hold images that can be read, got none among its {len(files)} files")

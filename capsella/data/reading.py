@@ -17,7 +17,7 @@ from torch import Tensor
 
 from capsella.data.depth import FORMATS, ValueRange, check_range, depth_of, read_values, to_8_bits
 from capsella.data.stained import cut_cell
-from capsella.errors import CapsellaError, counted, require
+from capsella.errors import CapsellaError, counted, require, warn_once
 from capsella.progress import tracked
 from capsella.types import CellCut
 
@@ -91,6 +91,7 @@ def decode(
             if image.format == "GIF":  # whose greys are colours of a palette, too, or not, as the writer chose
                 channels = channels or 3
             image.load()
+            _warn_of_the_unseen(image, name)
             return to_tensor(ImageOps.exif_transpose(image), size, channels, cut)
         if value_range is None:
             raise CapsellaError(
@@ -166,10 +167,25 @@ def to_tensor(
 def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
     """Any mode of Pillow's that the formats use for 8 bits and fewer, to L or RGB."""
     grey_or_rgb = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
-    return image.convert(grey_or_rgb)
+    return (_on_black(image) if image.has_transparency_data else image).convert(grey_or_rgb)
+
+
+def _on_black(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)
+
+
+def _warn_of_the_unseen(image: Image.Image, name: str) -> None:
+    """Once, of an image whose transparency leaves a single colour: as what is drawn in black on nothing."""
+    if not image.has_transparency_data:
+        return
+    seen = np.asarray(_on_black(image))
+    if (seen == seen[0, 0]).all() and (np.asarray(image.convert("RGBA").getchannel("A")) < 255).any():
+        warn_once(
+            "unseen",
+            f"{name}: nothing is left of it, as what is transparent becomes black; there may be more such files. Save "
+            "them on a ground of another colour",
+        )
 
 
 def resize_array(

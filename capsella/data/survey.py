@@ -54,6 +54,8 @@ class Survey:
         number = len(list_files(self.root, PassedOver()))
         self.sampled = max(100, min(_SAMPLED, _SAMPLED_IN_ALL // max(1, number)))
         self.deep: dict[str, _Deep] = {}
+        self.transparent: list[Path] = []
+        self.colour: list[Path] = []
         self.least: tuple[int, tuple[int, int], int] | None = None
         """Pixels, (height, width) and channels of the smallest image."""
 
@@ -65,15 +67,28 @@ class Survey:
         with opened(file, str(file)) as image:
             depth, stated = depth_of(image), stated_range(image)
             width, height = image.size
+            if image.has_transparency_data:
+                self.transparent.append(file)
             channels = 1 if image.mode[0] in "1LIF" else 3
             if depth is not None:
                 values = np.empty(0) if self.options.range is not None else _some(read_values(file), self.sampled)
                 self.deep[file.relative_to(self.root).as_posix()] = _Deep(depth, stated, values)
         self.files += 1
+        if channels == 3:
+            self.colour.append(file)
         self.least = min(
             self.least or (height * width, (height, width), channels), (height * width, (height, width), channels)
         )
         return torch.zeros(1, 1, 1, dtype=torch.uint8)
+
+    def notes(self) -> list[str]:
+        """What reading changes in some files beside their size: a line each."""
+        notes = []
+        if self.transparent:
+            notes.append(f"{_named(self.transparent)} with transparency: what is transparent becomes black")
+        if self.options.channels == 1 and 0 < len(self.colour) < self.files:
+            notes.append(f"{_named(self.colour)} in colour, among grey ones: all become grey")
+        return notes
 
     def check_memory(self, images: int) -> None:
         """Raise `CapsellaError` where so many images will not fit into the memory that is free."""
@@ -104,6 +119,11 @@ class Survey:
         return FoundRange(
             value_range, (f"{depths} a channel: values {low} to {high} become 0 to 255, {origin}{of_8_bits}",)
         )
+
+
+def _named(files: Sequence[Path]) -> str:
+    """How many, and the first."""
+    return f"{counted(len(files), 'file')} ({min(files).name}{', …' if len(files) > 1 else ''})"
 
 
 def _some(values: Shaped[np.ndarray, "h w *c"], most: int) -> Shaped[np.ndarray, " k"]:

@@ -217,7 +217,7 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
     data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
     augment = replace(recipe.augment, shift=round(recipe.augment.shift * size / most))
     reasons = {
-        f"--size {size}": _why_size(size, side, most),
+        f"--size {size}": _why_size(size, side, most) + (_cut_off(images) if data.cells == "whole" else ""),
         f"--channels {data.channels}": "the images are in colour" if data.channels == 3 else "the images are grey",
         f"--batch-size {batch}": f"there are about {train:,} training images",
         f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
@@ -229,6 +229,12 @@ def _why_size(size: int, side: int, most: int) -> str:
     if size > side:
         return f"the least that is useful; the images have {side} pixels"
     return "what this recipe is meant for" if size == most else f"near the images' {side} pixels"
+
+
+def _cut_off(images: Outline) -> str:
+    """Of images that are no squares: how much of them no network sees."""
+    unseen = 100 * (1 - min(images.height, images.width) / max(images.height, images.width))
+    return f"; {unseen:.0f} % of a usual image is cut off, outside its centre square" if unseen >= 1 else ""
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:

@@ -49,6 +49,7 @@ def open_search(
     """
     check_optuna()
     _check(recipe, machine)
+    recipe.data.check_outside(folder_of(name, options))
     space = space or default_space(recipe, name)
     space = space.only(options.tune) if options.tune else space
     space.check(recipe)

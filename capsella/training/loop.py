@@ -51,12 +51,13 @@ def train(
         splits: the images of the recipe, where they are loaded already.
 
     Raises:
-        CapsellaError: a run is in `folder` already, or another process trains there; data is missing or broken; the
-            disk is full.
+        CapsellaError: a run is in `folder` already, or another process trains there; it lies among the images; data is
+            missing or broken; the disk is full.
         TrainingDivergedError: NaN or infinity; the last good checkpoint stays.
         ValueError: the images do not fit the network.
     """
     devices.check_devices(machine)
+    recipe.data.check_outside(folder)
     files = RunFolder(folder)
     with files.alone(machine):
         files.check_unused()

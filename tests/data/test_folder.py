@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from capsella.data import DataOptions, ImageSet, describe, load_data
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, CapsellaWarning
 
 from .split_files import write_split_file
 
@@ -207,6 +207,36 @@ def test_splits_in_capitals_are_splits_and_beside_classes_an_error(tmp_path: Pat
         load_data(options(tmp_path))
 
 
+def test_other_names_of_splits(tmp_path: Path):
+    for split in ("Training", "Testing"):
+        for name in ("a", "b"):
+            for number in range(8):
+                save(tmp_path / split / name / f"{number}.png", 10 * len(split) + number)
+    splits = load_data(options(tmp_path, duplicates="ignore"))
+    assert splits.classes == ("a", "b")
+    assert all(file.startswith("Testing/") for file in splits.test.files or ())
+
+
+def test_folders_that_hold_the_same_folders_are_warned_of(tmp_path: Path):
+    for place in ("north", "south"):
+        for name in ("a", "b"):
+            for number in range(8):
+                save(tmp_path / place / name / f"{number}.png", 10 * len(place) + number)
+    with pytest.warns(CapsellaWarning, match="the classes are north, south, and each holds the folders a, b. If these"):
+        assert load_data(options(tmp_path, duplicates="ignore")).classes == ("north", "south")
+
+
+def test_nothing_is_written_among_the_images(cells: Path, tmp_path: Path):
+    data = options(cells)
+    data.check_outside(tmp_path / "run")
+    (tmp_path / "link").symlink_to(cells)
+    for out in (cells, cells / "runs" / "run", tmp_path / "link" / "run"):
+        with pytest.raises(CapsellaError, match=r"must lie outside the folder of images .*cells; go to another folder"):
+            data.check_outside(out)
+        with pytest.raises(CapsellaError, match="must lie outside the folder of images"):
+            DataOptions(name="laboratories", laboratories=("pbc", str(cells))).check_outside(out)
+
+
 def test_a_folder_that_is_split_already(tmp_path: Path):
     for split, number in (("train", 10), ("val", 2), ("test", 3)):
         for name in ("a", "b"):
@@ -297,3 +327,21 @@ def test_per_class_thins_out_training_only(cells: Path):
     assert small.train.counts() == {"basophil": 3, "monocyte": 3}
     assert set(small.train.files or ()) < set(full.train.files or ())
     assert (small.test.files, small.validation.files) == (full.test.files, full.validation.files)
+
+
+def test_what_reading_changes_in_some_files_is_said(cells: Path):
+    for number in range(2):
+        Image.new("RGBA", (6, 6), (40 + number, 90, 160, 200)).save(cells / "monocyte" / f"half{number}.png")
+    notes = load_data(options(cells, channels=1)).notes
+    assert "2 files (half0.png, …) with transparency: what is transparent becomes black" in notes
+    assert "2 files (half0.png, …) in colour, among grey ones: all become grey" in notes
+    assert not any("colour" in note for note in load_data(options(cells, channels=3)).notes)
+
+
+def test_what_is_drawn_in_black_on_nothing_is_warned_of(cells: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("capsella.errors._warned", set())
+    ink = np.zeros((6, 6, 4), np.uint8)
+    ink[2:4, :, 3] = 255
+    Image.fromarray(ink).save(cells / "monocyte" / "ink.png")
+    with pytest.warns(CapsellaWarning, match=r"ink.png: nothing is left of it, as what is transparent becomes black"):
+        load_data(options(cells, channels=1))

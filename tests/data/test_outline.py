@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from capsella.data.outline import Outline, outline
+from capsella.data.outline import SAMPLED, Outline, outline
 from capsella.errors import CapsellaError
 
 
@@ -19,6 +19,14 @@ def test_the_usual_size_counts_and_one_colour_image_makes_a_set_colour(tmp_path)
     write(tmp_path / "b", "grey16.png", (60, 40), "I;16")
     assert outline(tmp_path) == Outline(tmp_path, 7, None, ("a", "b"), height=40, width=60, channels=1)
     write(tmp_path / "b", "colour.png", (60, 40))
+    assert outline(tmp_path).channels == 3
+
+
+def test_a_small_class_in_colour_makes_a_set_colour(tmp_path):
+    for number in range(2 * SAMPLED):
+        write(tmp_path / "a", f"{number}.png", (6, 4), "L")
+    for number in range(3):
+        write(tmp_path / "b", f"{number}.png", (6, 4))
     assert outline(tmp_path).channels == 3
 
 

@@ -84,7 +84,7 @@ class ReadSource(NamedTuple):
         survey.check_memory(sum(map(len, listed.named().values())))
         found = survey.find_range(lambda: () if whole else cls.without_pixels(options).split(options).train.files or ())
         read = read_folder(replace(options, range=found.value_range), given)
-        return cls(replace(read, notes=(*read.notes, *found.notes)), given, found.value_range)
+        return cls(replace(read, notes=(*read.notes, *survey.notes(), *found.notes)), given, found.value_range)
 
     @classmethod
     def without_pixels(cls, options: DataOptions) -> "ReadSource":
