@@ -31,6 +31,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     path = Path(path)
     with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise CapsellaError(f"{path}: is a device or a pipe, which a file would replace; name a file")
     # Process numbers are not enough: on machines that share the folder, each container's may be 1.
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:

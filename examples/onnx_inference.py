@@ -2,8 +2,8 @@
 
 python onnx_inference.py demo.onnx image.png …
 
-It takes files of 8 bits, or of 16 where the network was trained on such. What the network needs of an image stands in
-the file, under "preprocessing"; a network for cells that are cut out by their stain needs capsella itself.
+It takes files of 8 bits, and grey ones of 16 where the network was trained on such. What the network needs of an image
+stands in the file, under "preprocessing"; a network for cells that are cut out by their stain needs capsella itself.
 """
 
 import json
@@ -32,7 +32,10 @@ def eight_bits(image: Image.Image, value_range: list[float] | None) -> Image.Ima
 
 def prepare(path: str, expected: dict) -> np.ndarray:
     """An image file as the network takes it: [1 channels height width] in [0, 1]."""
-    image = eight_bits(ImageOps.exif_transpose(Image.open(path)), expected["value_range"])
+    stored = Image.open(path)
+    if not stored.mode.startswith(("I", "F")) and any(";16" in str(tile.args) for tile in stored.tile):
+        raise ValueError("16 bits a channel in colour, of which Pillow reads the upper 8; capsella predict reads all")
+    image = eight_bits(ImageOps.exif_transpose(stored), expected["value_range"])
     image = image.convert(MODES[expected["channels"]])
     image = ImageOps.fit(image, (expected["width"], expected["height"]), method=Image.Resampling.BICUBIC)
     pixels = np.asarray(image, dtype=np.float32) / 255

@@ -150,3 +150,11 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 
     write_whole(path, write)
     assert struct.unpack("<i", path.read_bytes()) == (2,)
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CapsellaError, match=r"pipe: is a device or a pipe, which a file would replace; name a file"):
+        write_text(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -44,6 +44,8 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
         CapsellaError: no such folder, or a file.
     """
     first, *words = arguments
+    if "" in arguments[:2]:
+        raise ValueError("the folder of images must have a name, got an empty one")
     if first not in list_recipes():
         if first.startswith("-"):
             raise ValueError(f"the first word must be a folder of images or a recipe, got {first!r}; flags come behind")

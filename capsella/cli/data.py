@@ -32,7 +32,7 @@ from capsella.data import (
     too_few,
 )
 from capsella.data.listing import no_folder
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, counted, require
 from capsella.files import write_whole
 
 USAGE = """usage: capsella data list
@@ -65,7 +65,8 @@ class Show:
 class Split:
     """Write which image is in which split, as a CSV file for --data.split-file.
 
-    Of a folder's files the headers are read, and pixels only to look for copies: --duplicates ignore leaves that out.
+    Of a folder's files the headers are read, and pixels only to look for copies.
+    --duplicates ignore leaves that out.
     """
 
     data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)
@@ -105,6 +106,8 @@ def _list() -> None:
 
 def _show(name: str, words: list[str]) -> None:
     options = tyro.cli(Show, args=[*_source(name), *words], prog=f"capsella data show {name}")
+    out = options.out or Path(f"{Path(name).resolve().name}-sheet.png")  # no name of a photograph
+    require(out.suffix.lower() == ".png", "end in .png", out=str(out))
     splits = load_data(options.data)
     height, width = splits.image_size
     depth = "" if splits.value_range else ", 8 bits a channel"
@@ -115,7 +118,6 @@ def _show(name: str, words: list[str]) -> None:
         show(Text(f"WARNING: {sentence}", style="bold red"))
     if splits.broken:
         print(f"left out {counted(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
-    out = options.out or Path(f"{Path(name).resolve().name}-sheet.png")  # no name of a photograph
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")

@@ -170,7 +170,10 @@ def _check_file(options: Evaluate) -> None:
         CapsellaError: the default file holds some.
     """
     if options.data is not None and options.out is None and options.file.exists():
-        older = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {}).get("data")
+        try:
+            older = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {}).get("data")
+        except (ValueError, AttributeError) as error:
+            raise CapsellaError(f"{options.file} is damaged: {error}; move it away, or give another --out") from error
         if older is not None and Path(older).resolve() != Path(options.data).resolve():
             raise CapsellaError(f"{options.file} holds the numbers of {older}; give another --out")
 

@@ -11,7 +11,7 @@ from capsella.cli.runs import open_run
 from capsella.data import PairSet
 from capsella.data.depth import check_range
 from capsella.errors import CapsellaError
-from capsella.evaluation import Broken, set_scale
+from capsella.evaluation import Broken, passed_over, set_scale
 from capsella.explain import explain_images, explain_pairs
 from capsella.training import own_splits
 
@@ -51,6 +51,8 @@ def run(arguments: list[str]) -> None:
     broken: list[Broken] = []
     if options.images:
         if note := set_scale(trained.model, options.images, options.cell_radius):
+            print(f"note: {note}", file=sys.stderr)
+        for note in passed_over(options.images):
             print(f"note: {note}", file=sys.stderr)
         kept = broken if options.skip_broken else None
         pictures = explain_images(trained.model, options.images, out, classes=2 if paired else 1, broken=kept)

@@ -54,7 +54,10 @@ def run(arguments: list[str]) -> None:
     try:
         images = own_splits(trained, skip_broken=True)
     except CapsellaError as error:  # the parity holds on any images
-        images = load_data(replace(trained.recipe.data, skip_broken=True))
+        try:
+            images = load_data(replace(trained.recipe.data, skip_broken=True))
+        except CapsellaError:
+            raise error from None  # which says where they were
         print(f"note: the errors below say nothing of new images: {error}", file=sys.stderr)
         facts["images"] = "others than those of the training: the errors say nothing of new images"
     exported = export_model(

@@ -1,6 +1,8 @@
 """Dispatch to a verb, and errors in one line instead of a stack trace."""
 
+import codecs
 import importlib
+import io
 import logging
 import os
 import sys
@@ -68,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `capsella` with `arguments` (without the program's name; default: the command line's)."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when PyTorch is imported, by a verb
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors="replace")  # a terminal of few letters has no arrows
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         _print_help()
@@ -77,12 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         errors = console(stderr=True)
         try:
             with warnings.catch_warnings():
+                # A sentence of ours says that an image is too large.
+                warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\) exceeds limit")
                 # Advice of the training framework to its own users; ours have other flags.
                 warnings.filterwarnings("ignore", module="lightning_fabric")
                 logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
                 warnings.showwarning = partial(_show_warning, errors, warnings.showwarning)
                 _run(words[0], words[1:])
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it may be closed
+                sys.stdout.flush()
         except BrokenPipeError:  # whoever read our output, as `head` does, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Exception, KeyboardInterrupt) as error:

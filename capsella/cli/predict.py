@@ -18,6 +18,7 @@ from capsella.evaluation import (
     Broken,
     Certainty,
     Prediction,
+    passed_over,
     predict_files,
     predict_shards,
     predict_table,
@@ -89,8 +90,8 @@ class Predict:
 def run(arguments: list[str]) -> None:
     """Predict and write."""
     options = tyro.cli(Predict, args=arguments, prog="capsella predict")
-    if not options.paths:
-        raise ValueError("paths: must name at least one image or folder")
+    if not all(options.paths or ("",)):
+        raise ValueError(f"paths: must name at least one image or folder, and none may be empty, got {options.paths}")
     if options.out is None and (options.resume or options.overwrite):
         raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
     _check_place(options)
@@ -114,6 +115,8 @@ def run(arguments: list[str]) -> None:
         _to_standard_output(options, trained.model, classes, certainty)
     else:
         _to_table(options, trained.model, classes, Path(options.out), certainty, began)
+    if options.place.on is None:
+        notes = [*notes, *passed_over(map(Path, options.paths))]
     for note in notes if paired else [*notes, *certainty.notes()]:
         console(stderr=True).print(f"note: {note}", soft_wrap=True, markup=False)
 

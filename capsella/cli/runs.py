@@ -26,7 +26,11 @@ def open_run(folder: Path) -> Run:
     """As `load_run`; says so where the training was interrupted."""
     run, files = load_run(folder), RunFolder(folder)
     if files.checkpoint.exists() and not files.is_trained:
-        done = read_progress(files.checkpoint).epoch
+        try:
+            done = read_progress(files.checkpoint).epoch
+        except CapsellaError as error:  # the weights that were kept are whole all the same
+            print(f"WARNING: this training was interrupted, and {error}", file=sys.stderr)
+            return run
         print(
             f"WARNING: this training was interrupted after epoch {done} of {run.recipe.epochs}; "
             f"capsella train --resume {shlex.quote(str(folder))} goes on",

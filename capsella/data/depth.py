@@ -20,7 +20,8 @@ ValueRange = tuple[float, float]
 """(low, high): the values that become 0 and 255; what lies outside becomes 0 or 255 as well."""
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
-_BITS_PER_SAMPLE, _COLOURS, _PLANES = 258, 262, 284
+_BITS_PER_SAMPLE, _COLOURS, _PLANES, _SAMPLE_FORMAT = 258, 262, 284, 339
+_UNSIGNED, _SIGNED = 1, 2
 _OTHER_ORDER = {
     "RGB;16B": "RGB;16L",
     "RGB;16L": "RGB;16B",
@@ -38,7 +39,13 @@ def check_range(value_range: ValueRange | None) -> None:
 
 
 def depth_of(image: ImageFile.ImageFile) -> str | None:
-    """What an opened image, not loaded yet, holds in place of 8 bits a channel, as "16 bits"; None for 8 bits."""
+    """What an opened image, not loaded yet, holds in place of 8 bits a channel, as "16 bits"; None for 8 bits.
+
+    Raises:
+        CapsellaError: 8 bits with a sign.
+    """
+    if image.format == "TIFF" and _tag(image, _SAMPLE_FORMAT) == _SIGNED and (_tag(image, _BITS_PER_SAMPLE) or 8) <= 8:
+        raise CapsellaError("its values of 8 bits have a sign; save it with black as 0")
     if image.mode == "F":
         return "floating-point numbers"
     if image.mode == "I":
@@ -69,6 +76,8 @@ def read_values(file: Path | BytesIO) -> Shaped[np.ndarray, "h w *c"]:
         if _tag(image, _COLOURS) == 0:
             raise CapsellaError("it stores white as 0, with 16 bits; save it with black as 0")
         values = np.asarray(ImageOps.exif_transpose(image))
+        if depth_of(image) == "32 bits" and (_tag(image, _SAMPLE_FORMAT) or _UNSIGNED) == _UNSIGNED:
+            values = np.ascontiguousarray(values).view(np.uint32)  # Pillow takes all for signed
     if colour:  # Pillow keeps the upper byte of each channel; the lower one is the upper one of the other byte order
         values = 256 * values.astype(np.int32) + _lower_bytes(file)
     if values.dtype.kind == "f" and not np.isfinite(values).all():

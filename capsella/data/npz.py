@@ -35,6 +35,8 @@ from capsella.data.unpack import check_archive
 from capsella.errors import CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
+MOST_CLASSES = 100_000
+"""A label beyond is no number of a class, but a code."""
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
@@ -127,7 +129,7 @@ def image_set(
         ValueError: `options.group` names no array.
     """
     labels = _labels(path, arrays)
-    names = _class_names(arrays, labels) if classes is None else classes
+    names = _class_names(path, arrays, labels) if classes is None else classes
     rows = np.arange(len(labels)) if rows is None else rows
     broken: tuple[str, ...] = ()
     seen = Fingerprints(wanted=options.name == "npz" and options.duplicates != "ignore")
@@ -161,7 +163,7 @@ def _read_prefixed(
             by_split.setdefault(_SPLITS[prefix], {})[what] = values
     if classes is None:
         every_label = np.concatenate([_labels(path, part) for part in by_split.values()])
-        classes = _class_names(arrays, every_label)
+        classes = _class_names(path, arrays, every_label)
     return {split: image_set(path, part, options, classes) for split, part in by_split.items()}
 
 
@@ -185,10 +187,14 @@ def _labels(path: Path, arrays: Arrays) -> Int[np.ndarray, " n"]:
     return labels.astype(np.int64)
 
 
-def _class_names(arrays: Arrays, labels: Int[np.ndarray, " n"]) -> tuple[str, ...]:
+def _class_names(path: Path, arrays: Arrays, labels: Int[np.ndarray, " n"]) -> tuple[str, ...]:
     if "classes" in arrays:
+        if arrays["classes"].ndim != 1:
+            raise CapsellaError(f"{path}: classes must be a list of names, got an array of {arrays['classes'].shape}")
         return tuple(str(name) for name in arrays["classes"].tolist())
-    return tuple(str(label) for label in range(labels.max(initial=-1) + 1))
+    if (largest := labels.max(initial=-1)) >= MOST_CLASSES:
+        raise CapsellaError(f"{path}: labels must count the classes from 0, got {largest}")
+    return tuple(str(label) for label in range(largest + 1))
 
 
 def _metadata(path: Path, arrays: Arrays, group: str | None, images: int) -> Arrays:

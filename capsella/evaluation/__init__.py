@@ -31,7 +31,7 @@ from capsella.evaluation.novelty.table import knowledge_table
 from capsella.evaluation.paired import McNemar, mcnemar
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import Written, predict_table
-from capsella.evaluation.prediction.listing import find_images, image_files
+from capsella.evaluation.prediction.listing import find_images, image_files, passed_over
 from capsella.evaluation.prediction.predict import Broken, Prediction, predict_files
 from capsella.evaluation.prediction.scale import scaled, set_scale
 from capsella.evaluation.prediction.tables import print_table, write_broken, write_table

@@ -222,8 +222,9 @@ def _check_size(html: str, megabytes: float, arrays: Arrays) -> None:
     of_images = sum(count for name, count in arrays.sizes().items() if name not in _OF_NETWORKS) / 1e6
     fewer = ", or take fewer images with --images" if of_images > size - megabytes else ""
     smaller = ". A smaller decoder, as of --model.decoder-width 256 in training, has fewer weights"
+    told = f"The largest parts, in MB: {parts}. " if parts else ""
     raise CapsellaError(
         f"the page would have {math.ceil(10 * size) / 10:.1f} MB, more than the {megabytes:g} of --megabytes. "
-        f"The largest parts, in MB: {parts}. Allow it with --megabytes {math.ceil(size):d}{fewer}"
+        f"{told}Allow it with --megabytes {math.ceil(size):d}{fewer}"
         f"{smaller if largest[0][0] == 'weight' else ''}"
     )

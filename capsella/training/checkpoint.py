@@ -114,12 +114,14 @@ def _read(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{part} has another checksum")
         return state
     except FileNotFoundError as error:
-        raise CapsellaError(
-            f"{path} does not exist: this training never began; start it anew in another folder"
-        ) from error
-    except (OSError, MemoryError):
+        began = path.with_name("metrics.csv").exists()
+        lost = "its training cannot go on" if began else "this training never began"
+        raise CapsellaError(f"{path} does not exist: {lost}; start it anew in another folder") from error
+    except MemoryError:
         raise
     except Exception as error:  # damaged bytes raise errors of every kind, whose texts advise to run what is there
+        if isinstance(error, OSError) and error.filename is not None:  # the system's; PyTorch's own name no file
+            raise
         raise CapsellaError(
             f"{path} is damaged or cut off, or holds more than a checkpoint's tensors and numbers: the training cannot "
             "go on from it. Bring the file back from a copy, or train anew into another folder with --out"

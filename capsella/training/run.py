@@ -1,6 +1,7 @@
 """The folder of a run: what a training writes there, and how it is read."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -275,6 +276,9 @@ def load_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     name, recipe, measured_on = RunFolder(folder).read_config()
+    if RunFolder(folder).checkpoint.exists() and not (folder / "model.json").exists():
+        on = f"capsella train --resume {shlex.quote(str(folder))} goes on"
+        raise CapsellaError(f"{folder}: this training has kept no weights yet; {on}")
     model = ImageClassifier.from_pretrained(folder).eval()
     adapted = RunFolder(folder).read("adapted") if RunFolder(folder).is_adapted else None
     return Run(folder, name, recipe, model, measured_on, adapted)

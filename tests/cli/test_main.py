@@ -1,6 +1,7 @@
 import errno
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -60,10 +61,10 @@ def test_help_groups_the_commands(cli, monkeypatch):
         assert [line.split()[0] for line in lines[heading + 1 : heading + 1 + len(verbs)]] == list(verbs)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, "data show", "data split"])
 def test_help_fits_80_columns(cli, verb, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    lines = [line for line in cli(verb, "--help").out.splitlines() if not line.startswith("usage: ")]
+    lines = [line for line in cli(*verb.split(), "--help").out.splitlines() if not line.startswith("usage: ")]
     assert [line for line in lines if len(line) > 80] == []
 
 
@@ -145,7 +146,10 @@ def test_version(cli):
         (["evaluate", "missing"], "missing is not a run folder: it has no config.json"),
         (["evaluate", "missing", "--split", "tst"], "invalid choice 'tst'"),
         (["predict", "missing"], "paths: must name at least one image or folder"),
+        (["predict", "missing", ""], "paths: must name at least one image or folder, and none may be empty"),
         (["predict", "missing", "x.png"], "missing is not a run folder"),
+        (["train", ""], "the folder of images must have a name, got an empty one"),
+        (["data", "show", "digits", "--out", "x.jpg"], "out: must end in .png, got 'x.jpg'"),
         (["explain", "missing"], "missing is not a run folder: it has no config.json"),
         (["data", "lst"], "data: must be followed by list, by show NAME or by split NAME, got 'lst'"),
         (["data", "list", "x"], "got 'list x'"),
@@ -250,6 +254,15 @@ def test_a_reader_who_leaves_early_is_no_error(cli, monkeypatch, verb):
         answer = cli(verb)
         assert answer.err == ""
         print("more", flush=True)  # what is left to say goes nowhere
+
+
+@pytest.mark.parametrize("words", [">&-", "| cat"])
+def test_standard_output_that_is_closed_or_of_few_letters(words):
+    """`models NAME` prints arrows and signs that Latin 1 has not."""
+    command = f"{shlex.quote(sys.executable)} -m capsella models sabour2017_capsnet {words}"
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    answer = subprocess.run(["bash", "-o", "pipefail", "-c", command], env=latin, capture_output=True, check=False)
+    assert (answer.returncode, answer.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,14 @@ def test_an_interruption_says_what_goes_on_with_it(interrupted):
     assert f"{folder} has 1 whole epoch; capsella train --resume {folder} goes on from its last" in answer.out
 
 
+def test_a_checkpoint_that_cannot_be_read_does_not_keep_the_weights_from_use(cli, interrupted):
+    _, folder = interrupted
+    (folder / "last.ckpt").write_bytes((folder / "last.ckpt").read_bytes()[:5000])
+    answer = cli("evaluate", folder)
+    assert answer.code == 0
+    assert f"WARNING: this training was interrupted, and {folder / 'last.ckpt'} is damaged or cut off" in answer.err
+
+
 def test_an_interrupted_training_is_told_wherever_it_is_used(cli, interrupted, images):
     _, folder = interrupted
     said = f"WARNING: this training was interrupted after epoch 1 of 3; capsella train --resume {folder} goes on"
@@ -73,6 +81,19 @@ class TestChangedImages:
         assert "note: the errors below say nothing of new images: " in answer.err
         (about,) = [json.loads(path.read_text()) for path in run.glob("*.onnx.json")]
         assert about["description"]["images"].startswith("others than those of the training")
+
+    def test_an_export_without_the_images_says_where_they_were(self, cli, run, images, tmp_path):
+        (tmp_path / "own").rename(tmp_path / "moved")
+        messages = {cli(verb, run).err for verb in ("export", "evaluate")}
+        assert len(messages) == 1
+        assert str(images) in messages.pop()
+
+    def test_numbers_of_another_laboratory_that_are_damaged_are_named(self, cli, run, tmp_path):
+        (run / "moved-all.json").write_text("{")
+        (tmp_path / "own").rename(tmp_path / "moved")
+        answer = cli("evaluate", run, "--data", tmp_path / "moved")
+        assert answer.code == 1
+        assert f"{run / 'moved-all.json'} is damaged" in answer.err
 
     def test_no_network_is_tested_on_images_that_it_may_have_learned(self, cli, run, images, tmp_path):
         other = tmp_path / "other"

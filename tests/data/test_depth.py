@@ -212,3 +212,16 @@ def test_too_much_for_the_memory_is_told_before_a_pixel_is_read(camera: Path, mo
         folder(camera, size=4096)
     with pytest.raises(CapsellaError, match=r"1,797 images of 4096×4096×1 need"):
         load_data(DataOptions(size=4096))
+
+
+def test_thirty_two_bits_without_a_sign(tmp_path: Path):
+    values = np.linspace(0, 2**32 - 1, 64).astype(np.uint32).reshape(8, 8)
+    (tmp_path / "a.tif").write_bytes(tiff(values))
+    read = read_image(tmp_path / "a.tif", value_range=(0, 2**32 - 1))[0].numpy()
+    assert np.abs(read - values * (255 / (2**32 - 1))).max() <= 0.51
+
+
+def test_eight_bits_with_a_sign_are_refused(tmp_path: Path):
+    (tmp_path / "a.tif").write_bytes(tiff(np.arange(64, dtype=np.uint8).reshape(8, 8), t339=2))
+    with pytest.raises(CapsellaError, match="its values of 8 bits have a sign; save it with black as 0"):
+        read_image(tmp_path / "a.tif")

@@ -141,6 +141,11 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
         ({"images": PIXELS, "labels": LABELS, "classes": list("abcd")}, "a: the class 'd' has no image in train"),
         ({"images": PIXELS, "labels": LABELS, "split": LABELS[:5]}, "as many split codes as labels, got 5"),
         (
+            {"images": PIXELS, "labels": LABELS, "classes": np.array(3)},
+            r"classes must be a list of names, got an array",
+        ),
+        ({"images": PIXELS, "labels": LABELS + 10**9}, "labels must count the classes from 0, got 1000000002"),
+        (
             {"images": PIXELS, "labels": LABELS, "name": ["a"] * 35},
             "as many names as labels, got 35 names and 30 labels",
         ),

@@ -20,6 +20,7 @@ from capsella.export import export_model, load_onnx, read_onnx_description
 from capsella.export.graph import describe_model
 from capsella.models import create_model, fit_confidence
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
+from tests.data.deep_files import png16
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -207,6 +208,13 @@ def test_the_example_needs_no_torch_and_predicts_as_the_run(exported_onnx, model
 @pytest.fixture
 def example():
     return runpy.run_path(str(EXAMPLE))
+
+
+def test_the_example_refuses_what_pillow_reads_half_of(example, tmp_path):
+    (tmp_path / "x.png").write_bytes(png16(np.full((20, 20, 3), 3000)))
+    about = {"channels": 3, "height": 16, "width": 16, "value_range": [0.0, 4095.0]}
+    with pytest.raises(ValueError, match="16 bits a channel in colour"):
+        example["prepare"](str(tmp_path / "x.png"), about)
 
 
 @pytest.mark.parametrize("kind", ["deep", "transparent", "colour", "on its side"])

@@ -13,7 +13,7 @@ from capsella.cli import share as command
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.routing import record
-from capsella.share import parity, share_runs
+from capsella.share import parity, share_runs, shared
 from capsella.share.arrays import Arrays
 from capsella.share.beside import add_beside, choose_features
 from capsella.share.engine import decoder_graph, encoder_graph
@@ -150,6 +150,13 @@ def test_a_page_that_is_too_large_is_refused(run, tmp_path):
     with pytest.raises(CapsellaError, match=text):
         share_runs([run], out, images=2, megabytes=0.5)
     assert not out.exists()
+
+
+def test_a_page_of_small_parts_names_none():
+    arrays = Arrays()
+    arrays.add("pixels", "u1", np.zeros(10))
+    with pytest.raises(CapsellaError, match=r"more than the 0\.01 of --megabytes\. Allow it with --megabytes 1"):
+        shared._check_size("x" * 20_000, 0.01, arrays)
 
 
 @pytest.mark.parametrize(

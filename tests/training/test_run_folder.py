@@ -67,6 +67,22 @@ def test_only_the_config_is_there(run):
     )
 
 
+def test_a_training_whose_checkpoint_is_gone_cannot_go_on(run):
+    for name in ("last.ckpt", "summary.json"):
+        (run / name).unlink(missing_ok=True)
+    assert message_of(resume, run) == (
+        f"{run / 'last.ckpt'} does not exist: its training cannot go on; start it anew in another folder"
+    )
+
+
+def test_a_training_without_a_whole_epoch_is_told(run):
+    (run / "model.json").unlink()
+    (run / "last.ckpt").touch()
+    assert message_of(load_run, run) == (
+        f"{run}: this training has kept no weights yet; capsella train --resume {run} goes on"
+    )
+
+
 def test_a_finished_run_without_its_checkpoint_is_returned(run):
     """As those of tables, of `--seeds` and of `--folds` are."""
     (run / "last.ckpt").unlink(missing_ok=True)
@@ -101,7 +117,15 @@ def test_a_recipe_of_another_version(run):
     assert message_of(load_run, run).startswith(f"{path}: not a recipe of this version of capsella: ")
 
 
-@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"text")])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        lambda path: path.write_bytes(path.read_bytes()[:5000]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"text"),
+    ],
+)
 def test_a_damaged_checkpoint(run, damage):
     (run / "summary.json").unlink()
     damage(run / "last.ckpt")

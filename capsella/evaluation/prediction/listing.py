@@ -1,9 +1,11 @@
 """The image files that paths name, one after the other: 10 million names need not be in memory together."""
 
+import codecs
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from capsella.data.listing import PassedOver
 from capsella.data.reading import ENDINGS
 from capsella.errors import CapsellaError
 from capsella.evaluation.prediction.names import Names
@@ -31,7 +33,7 @@ def image_files(paths: Iterable[Path]) -> Iterator[str]:
     """
     paths = [Path(path) for path in paths]
     seen = Names()
-    once = len(paths) == 1 and paths[0].suffix != LIST  # one folder alone names nothing twice
+    once = len(paths) == 1 and not _is_list(paths[0])  # one folder alone names nothing twice
     for path in paths:
         if not path.exists():
             raise CapsellaError(f"{path}: there is no such file or folder")
@@ -41,8 +43,24 @@ def image_files(paths: Iterable[Path]) -> Iterator[str]:
             if once or seen.add(name):
                 yield name
         if empty:
-            what = f"the folder holds no image ({', '.join(ENDINGS)})" if path.is_dir() else "the list is empty"
-            raise CapsellaError(f"{path}: {what}")
+            none = f"the folder holds no image ({', '.join(ENDINGS)})"
+            raise CapsellaError(
+                f"{path}: {'; '.join([none, *passed_over([path])]) if path.is_dir() else 'the list is empty'}"
+            )
+
+
+def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
+    """What lies in the folders among `paths` and is no image file for `image_files`: at most one line."""
+    found = PassedOver()
+    for path in map(Path, paths):
+        if path.is_dir():
+            for _ in _walk(str(path), found):
+                pass
+    return found.notes()
+
+
+def _is_list(path: Path) -> bool:
+    return path.suffix.lower() == LIST
 
 
 def listed(lines: Iterable[str]) -> Iterator[str]:
@@ -53,19 +71,22 @@ def listed(lines: Iterable[str]) -> Iterator[str]:
 def _named_by(path: Path) -> Iterator[str]:
     if path.is_dir():
         yield from _walk(str(path))
-    elif path.suffix == LIST:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-            yield from listed(file)
+    elif _is_list(path):
+        with open(path, "rb") as file:
+            wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as PowerShell writes
+        with open(path, encoding="utf-16" if wide else "utf-8-sig", errors="surrogateescape") as lines:
+            yield from listed(lines)
     else:
         yield str(path)
 
 
-def _walk(root: str) -> Iterator[str]:
+def _walk(root: str, others: PassedOver | None = None) -> Iterator[str]:
+    """The image files; what else there is goes to `others`."""
     folders = [root]  # no recursion: folders can be nested deeper than Python's stack
     while folders:
         folder = folders.pop()
         try:
-            files, inner = _entries(folder)
+            files, inner = _entries(folder, others)
         except OSError:
             yield folder
             continue
@@ -73,7 +94,7 @@ def _walk(root: str) -> Iterator[str]:
         folders += (os.path.join(folder, name) for name in reversed(inner))
 
 
-def _entries(folder: str) -> tuple[list[str], list[str]]:
+def _entries(folder: str, others: PassedOver | None) -> tuple[list[str], list[str]]:
     """Names of the image files and of the folders in a folder, sorted."""
     files, folders = [], []
     with os.scandir(folder) as entries:
@@ -84,4 +105,8 @@ def _entries(folder: str) -> tuple[list[str], list[str]]:
                 folders.append(entry.name)
             elif entry.name.lower().endswith(ENDINGS) and not (entry.is_symlink() and os.path.isdir(entry.path)):
                 files.append(entry.name)
+            elif others is not None and entry.is_dir():
+                others.add("link to a folder", Path(entry.path))
+            elif others is not None:
+                others.add_file(Path(entry.path))
     return sorted(files), sorted(folders)

@@ -30,8 +30,18 @@ def check_table(out: Path, classes: Sequence[str], certainty: Certainty = Certai
         raise CapsellaError(f"{out} is a folder; name a file in it")
     if out.suffix == ".parquet":
         check_installed("Parquet", "parquet", "pyarrow", otherwise=", or choose .csv or .jsonl")
-        if taken := sorted({"file", "class", *certainty.columns} & set(classes)):
-            raise ValueError(f"out: a Parquet column has one name, but a class is called {taken[0]!r}; choose .jsonl")
+    if out.suffix != ".jsonl":
+        _check_columns(classes, certainty)
+
+
+def _check_columns(classes: Sequence[str], certainty: Certainty) -> None:
+    """No two columns have one name.
+
+    Raises:
+        ValueError: a class has the name of another column.
+    """
+    if taken := sorted({"file", "class", *certainty.columns} & set(classes)):
+        raise ValueError(f"out: each column needs a name of its own, and a class is called {taken[0]!r}; choose .jsonl")
 
 
 def write_table(
@@ -68,7 +78,12 @@ def write_table(
 
 
 def print_table(predictions: Iterable[Prediction], classes: Sequence[str], certainty: Certainty = Certainty()) -> int:
-    """Write CSV, as `write_table` does, to standard output, a row as soon as it is there; returns the rows."""
+    """Write CSV, as `write_table` does, to standard output, a row as soon as it is there; returns the rows.
+
+    Raises:
+        ValueError: a class has the name of another column.
+    """
+    _check_columns(classes, certainty)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names that are not UTF-8 as the bytes they are
     return _write_csv_rows(predictions, classes, sys.stdout, certainty)

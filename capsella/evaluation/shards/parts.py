@@ -125,7 +125,7 @@ def _named_by(path: str) -> Iterator[str]:
         yield path
         return
     empty = True
-    for name in _listed(path) if path.endswith(LIST) else walk(path):
+    for name in _listed(path) if path.lower().endswith(LIST) else walk(path):
         empty = False
         yield name
     if empty:

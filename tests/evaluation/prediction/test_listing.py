@@ -3,7 +3,7 @@ import os
 import pytest
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import find_images, image_files, predict_files
+from capsella.evaluation import find_images, image_files, passed_over, predict_files
 from capsella.evaluation.prediction.names import Names
 
 
@@ -106,3 +106,22 @@ def test_names_are_told_apart_as_their_table_grows():
     assert len(names) == 5000
     assert "5000.png" not in names
     assert names.add("caf\udce9.png")  # bytes that are not UTF-8
+
+
+def test_what_is_passed_over_is_counted_by_kind(folder, save, tmp_path):
+    (folder / "deeper" / "scan.dcm").touch()
+    (folder / "noending").touch()
+    (folder / ".hidden").touch()
+    (folder / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
+    (line,) = passed_over([folder, folder / "b.png"])
+    kinds = line.removeprefix("passed over ").partition(" (")[0].split(", ")
+    assert {"1 link to a folder", "1 file without an ending", "1 .dcm file"} <= set(kinds)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "all").symlink_to(folder, target_is_directory=True)
+    with pytest.raises(CapsellaError, match=r"holds no image \(.*\); passed over 1 link to a folder \(all\)"):
+        find_images([tmp_path / "links"])
+
+
+def test_lists_of_other_systems(tmp_path):
+    (tmp_path / "LIST.TXT").write_bytes("a ä.png\r\nb.png\r\n".encode("utf-16"))
+    assert list(image_files([tmp_path / "LIST.TXT"])) == ["a ä.png", "b.png"]

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.evaluation import Broken, Prediction, predict_files, print_table, write_broken, write_table
+from capsella.evaluation import Broken, Certainty, Prediction, predict_files, print_table, write_broken, write_table
+from capsella.models import fit_confidence
 
 ODD = ["a\nb.png", "a\rb.png", 'a",b.png', " a .png", "'=1+1.png", "é,\u2028.png", "\x1b[31m.png", "\udce9.png"]
 CLASSES = ("dark, plain", "li\nght")
@@ -97,10 +98,14 @@ def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
         write_table(predictions(), CLASSES, tmp_path / "t.parquet")
 
 
-def test_parquet_columns_have_one_name(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("ending", "taken"), [(".parquet", "file"), (".csv", "class"), (".csv", "probability")])
+def test_columns_have_one_name(ending, taken, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: True)
-    with pytest.raises(ValueError, match=r"a class is called 'file'; choose \.jsonl"):
-        write_table([], ("a", "file"), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=rf"a class is called '{taken}'; choose \.jsonl"):
+        write_table([], ("a", taken), tmp_path / f"t{ending}", Certainty(fit_confidence(torch.eye(2), torch.arange(2))))
+    assert write_table([], ("a", taken), tmp_path / "t.jsonl") == 0
+    with pytest.raises(ValueError, match=rf"a class is called '{taken}'; choose \.jsonl"):
+        print_table([], ("a", taken), Certainty(fit_confidence(torch.eye(2), torch.arange(2))))
 
 
 def test_other_endings_and_folders_are_refused(tmp_path):
