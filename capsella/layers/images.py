@@ -117,3 +117,13 @@ class PrepareImages(nn.Sequential):
         )
         self.image_size = image_size
         self.size = image_size if crop is None else (crop, crop)
+
+    def drawn_size(self) -> tuple[int, int]:
+        """What a decoder draws.
+
+        Raises:
+            ValueError: images are cropped at random in here, so that no loss knows what is to be drawn.
+        """
+        if self.size != self.image_size:
+            raise ValueError(f"reconstruction: must be off with a crop, or the crop be None, got {self.size[0]} pixels")
+        return self.size

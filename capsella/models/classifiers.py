@@ -37,6 +37,9 @@ class CapsuleClassifier(ImageClassifier):
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
         self.scores, self.logits = scores, logits
         routing = self.class_routing
+        if routing is not None and routing.activation_kind == "shares" and decoder is None and scores is None:
+            # Its votes make poses alone, which nobody reads: a weight without a gradient stops several devices.
+            self.last_layer().weight.requires_grad_(False)
         if routing is not None and not routing.has_activations and not isinstance(scores, PoseScores):
             raise ValueError(
                 f"routing: must be one with activations, got {routing.name!r}, whose parents have poses alone; "

@@ -25,7 +25,12 @@ def evaluation_mode(model: ImageClassifier) -> Iterator[None]:
 def inference(model: ImageClassifier) -> Iterator[torch.device]:
     """Run `model` in evaluation mode and without gradients; yields its device and restores each module's mode."""
     with evaluation_mode(model), torch.inference_mode():
-        yield next(model.parameters()).device
+        yield device_of(model)
+
+
+def device_of(model: ImageClassifier) -> torch.device:
+    """Where its weights are."""
+    return next(model.parameters()).device
 
 
 def without_decoder(model: ImageClassifier) -> ImageClassifier:

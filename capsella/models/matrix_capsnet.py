@@ -94,7 +94,7 @@ def _matrix_capsnet(
             CapsuleConv2d(C, p, D, p, 3, 1, pose=pose, routing=routing),
             DenseCapsules(grid, D, p, len(classes), p, tied=True, pose=pose, vote_offset=offset, routing=routing),
         ),
-        decoder=DenseDecoder(len(classes), p, (channels, *prepare.size)) if reconstruction else None,
+        decoder=DenseDecoder(len(classes), p, (channels, *prepare.drawn_size())) if reconstruction else None,
         image_size=prepare.image_size,
         channels=channels,
         classes=classes,

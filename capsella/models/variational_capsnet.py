@@ -53,7 +53,8 @@ def ribeiro2020_capsnet(
         reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
 
     Raises:
-        ValueError: an image too small for the kernels, or a norm with a routing that has no log-odds.
+        ValueError: an image too small for the kernels, a decoder with a crop, or a norm with a routing that has no
+            log-odds.
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(5, 2), (1, 1), (3, 2), (3, 1)])
@@ -61,7 +62,7 @@ def ribeiro2020_capsnet(
         backbone=nn.Sequential(prepare, nn.Conv2d(channels, 64, 5, 2, bias=False), nn.BatchNorm2d(64), nn.ReLU()),
         primary=MatrixPrimaryCapsules(64, 8, POSE, norm=norm),
         capsule_layers=_capsule_layers(grid, len(classes), routing, norm, coordinate_addition),
-        decoder=DenseDecoder(len(classes), POSE, (channels, *prepare.size)) if reconstruction else None,
+        decoder=DenseDecoder(len(classes), POSE, (channels, *prepare.drawn_size())) if reconstruction else None,
         image_size=image_size,
         channels=channels,
         classes=classes,

@@ -32,7 +32,7 @@ from capsella.losses import total_loss
 from capsella.models import ImageClassifier
 from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.fitted import weights_digest
-from capsella.models.inference import inference, without_decoder
+from capsella.models.inference import device_of, inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
 from capsella.training.options import OptimizerOptions
@@ -128,9 +128,9 @@ def take_statistics(model: ImageClassifier, images: ImageSet) -> None:
         norm.reset_running_stats()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     number = math.ceil(len(images) / 128)  # batches count alike, so none may be a small rest
-    encoder = without_decoder(model)
+    encoder, device = without_decoder(model), device_of(model)
     with torch.no_grad():
-        parts = batches(images, math.ceil(len(images) / number), order=order)
+        parts = batches(images, math.ceil(len(images) / number), order=order, device=device)
         for seen, part in enumerate(parts, 1):
             for norm in norms:
                 norm.momentum = 1 / seen  # the mean over batches
@@ -157,14 +157,15 @@ def _learn(
     rate = options.learning_rate or recipe.optimizer.learning_rate * _SHARE_OF_RATE[options.how]
     schedule = OptimizerOptions(learning_rate=rate, schedule="cosine")
     optimizer = recipe.optimizer.create(weights)
-    augment = Augment(recipe.augment, model.image_size)
+    device = device_of(model)
+    augment = Augment(recipe.augment, model.image_size).to(device)
     sets = [images] if replay is None else [images, replay]
     orders = [_order(one, options, options.batch_size // len(sets)) for one in sets]
     model.train(options.how == "all")
     for step in tracked(range(options.steps), said):
         taken = [one.take(order[step]) for one, order in zip(sets, orders, strict=True)]
-        shown = augment(torch.cat([part.images for part in taken]).float() / 255)
-        labels = torch.cat([part.labels for part in taken])
+        shown = augment(torch.cat([part.images for part in taken]).to(device).float() / 255)
+        labels = torch.cat([part.labels for part in taken]).to(device)
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate_at(step, options.steps)
         losses = total_loss(model(shown, labels), shown, labels, recipe.loss, spread=recipe.loss.spread_last)
@@ -217,9 +218,9 @@ def cross_fitted(
         said = f"judging the labelled images, part {fold + 1} of {folds}"
         network = adapt_model(model, recipe, others, options, replay, said)
         with inference(network):
-            parts = list(batches(held, 128))
-            activations += [without_decoder(network)(part.images).activations.float() for part in parts]
-        labels += [part.labels for part in parts]
+            parts = list(batches(held, 128, device=device_of(network)))
+            activations += [without_decoder(network)(part.images).activations.float().cpu() for part in parts]
+        labels += [part.labels.cpu() for part in parts]
     return Judged(torch.cat(activations).clone(), torch.cat(labels))
 
 

@@ -14,7 +14,7 @@ from capsella.models.confidence.files import write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.fitted import weights_digest
-from capsella.models.inference import inference, without_decoder
+from capsella.models.inference import device_of, inference, without_decoder
 from capsella.models.novelty.files import write_novelty
 from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
 from capsella.models.novelty.fitted import Novelty
@@ -61,7 +61,7 @@ def familiarise_model(
     """
     if training.labels.ndim != 1 or validation.labels.ndim != 1:
         raise ValueError("training, validation: must show one class each, got pairs")
-    device = next(model.parameters()).device
+    device = device_of(model)
     few = batches(training, batch_size, order=evenly(len(training), MOST_TRAINING_IMAGES), device=device)
     fitted = fit_novelty(model, _pairs(few), _pairs(batches(validation, batch_size, device=device)))
     model.novelty = replace(fitted, weights=weights_digest(model))

@@ -32,6 +32,13 @@ class Progress:
     best: EpochRow | None = None
     sums: dict[str, float] = field(default_factory=dict)
 
+    def position(self, steps: int, alone: int) -> float:
+        """How many steps one device alone has done up to here; its epoch has `alone` of them, and this one's `steps`.
+
+        Schedules go by it: several devices may have fewer (`epoch_batches`), and go on with a training of one.
+        """
+        return self.epoch * alone + self.batch * alone / steps
+
     def of_all(self, processes: int) -> "Progress":
         """With sums as of all processes, judged by this one's: no process waits for another to write a checkpoint."""
         return self if processes == 1 else replace(self, sums=_times(self.sums, processes))

@@ -103,6 +103,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA demands it of deterministic products
     torch.use_deterministic_algorithms(recipe.deterministic)
+    torch.backends.cudnn.allow_tf32 = recipe.precision != "32-true"  # else a GPU's convolutions have 10 bits of 23
     fabric = _fabric(machine, "ddp" if world.size > 1 else "auto", recipe.precision)
     fabric.launch()
     _check_same_numbers(fabric, recipe)

@@ -132,17 +132,18 @@ class Trainer:
         self.average = None if (ema := self.recipe.optimizer.ema) is None else average_of(self.model, ema)
         self.judged = self.model if self.average is None else cast(ImageClassifier, self.average.module)
         self.progress = Progress()
-        epoch = torch.arange(self.recipe.epoch_images or len(splits.train))
-        steps = len(epoch_batches(epoch, self.recipe.batch_size, fabric.world_size))
-        self.total_steps = self.recipe.epochs * steps
+        epoch, size = torch.arange(self.recipe.epoch_images or len(splits.train)), self.recipe.batch_size
+        self.steps, self.steps_alone = (len(epoch_batches(epoch, size, n)) for n in (fabric.world_size, 1))
+        self.total_steps = self.recipe.epochs * self.steps_alone
 
     def run(self, until: int | None = None) -> None:
         """Train until the last epoch, or until validation has stopped getting better; or pause after epoch `until`."""
         with devices.ends_with_others(self.fabric, self.files.path):
             if self._is_first:
                 self._begin()
+            shown = self.recipe.epochs * self.steps
             events = closing(open_events(self.files.events, self.progress.step)) if self._is_first else nullcontext()
-            with events as writer, progress_bar(self.console, self.name, self.total_steps, self.progress.step) as bar:
+            with events as writer, progress_bar(self.console, self.name, shown, self.progress.step) as bar:
                 while not self._is_trained and (until is None or self.progress.epoch < until):
                     self._train_epoch(bar)
                     row = self._finish_epoch()
@@ -192,13 +193,13 @@ class Trainer:
         chosen = batch[rank::world]
         torch.manual_seed(self._seed_of(progress.step * world + rank, stream=2))
         images, labels, parts = next(batches(self.splits.train, len(chosen), order=chosen, device=self.fabric.device))
-        images = self.augment(images)
+        images, position = self.augment(images), progress.position(self.steps, self.steps_alone)
         for group in self.optimizer.param_groups:
-            group["lr"] = options.rate_at(progress.step, self.total_steps)
+            group["lr"] = options.rate_at(position, self.total_steps)
         images, others = mix(images, labels, mixup) if (mixup := self.recipe.augment.mixup) else (images, None)
         with explained_alone(len(images)):
             output = self.network(images, labels)
-        spread = self.recipe.loss.spread_at(progress.step, self.total_steps)
+        spread = self.recipe.loss.spread_at(position, self.total_steps)
         weights = self.class_weights
         losses = total_loss(
             output, images, labels, self.recipe.loss, parts=parts, spread=spread, class_weights=weights, others=others
@@ -229,7 +230,7 @@ class Trainer:
     def _check_finite(self, what: str, value: float, step: int) -> None:
         """Stop before a bad step is taken, so that no weight ever becomes NaN."""
         if not math.isfinite(value):
-            rate = self.recipe.optimizer.rate_at(step - 1, self.total_steps)
+            rate = self.optimizer.param_groups[0]["lr"]
             raise TrainingDivergedError(
                 f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g}); "
                 f"the last checkpoint is {self.files.checkpoint}; a smaller learning rate or --gradient-clip may help"
@@ -247,7 +248,7 @@ class Trainer:
             "step": progress.step,
             "images_seen": int(sum(row["train_images"] for row in progress.history) + sums["images"]),
             "train_images": int(sums["images"]),
-            "learning_rate": self.recipe.optimizer.rate_at(progress.step - 1, self.total_steps),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             "train_loss": sums["total"] / sums["images"],
             "train_classification": sums["classification"] / sums["images"],
             "train_reconstruction": sums["reconstruction"] / sums["images"],

@@ -90,6 +90,8 @@ class Camera(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Change the images."""
+        if self.jpeg < 100 and images.shape[1] not in (1, 3):
+            raise CapsellaError(f"jpeg: only for images that are grey or in colour, got {images.shape[1]} channels")
         share, half = torch.rand(2).tolist()
         if half < 0.5:
             return images

@@ -164,7 +164,7 @@ class OptimizerOptions:
     """The optimizer, the schedule of its learning rate, and the average of the weights."""
 
     learning_rate: float = 1e-3
-    """Learning rate of the first step, or of the first after the warm-up."""
+    """Learning rate of the first step, or of the first after the warm-up; an exponential schedule decays meanwhile."""
     schedule: Literal["exponential", "cosine", "steps"] = "exponential"
     """Exponential decay; half a cosine down to zero at the end of the training (Loshchilov and Hutter 2017); or steps,
     which multiply the learning rate by `decay` at each of `drops`."""
@@ -188,7 +188,8 @@ class OptimizerOptions:
     momentum: float = 0.9
     """Of SGD; 0 is without."""
     drops: tuple[float, ...] = ()
-    """When the schedule of steps lowers the learning rate: after these shares of the training, as 0.5 0.75."""
+    """When the schedule of steps lowers the learning rate: after these shares of the training, as 0.5 0.75. No other
+    schedule looks at them."""
 
     def __post_init__(self) -> None:
         rates = {"learning_rate": self.learning_rate, "decay": self.decay, "decay_steps": self.decay_steps}
@@ -205,7 +206,7 @@ class OptimizerOptions:
         clip = self.gradient_clip
         require(clip is None or clip > 0, "be above 0 or None", gradient_clip=clip)
 
-    def rate_at(self, step: int, total_steps: int) -> float:
+    def rate_at(self, step: float, total_steps: int) -> float:
         """The learning rate of a step, counted from 0, of a training of `total_steps`.
 
         >>> options = OptimizerOptions(learning_rate=1.0, schedule="cosine", warmup_steps=2)

@@ -294,4 +294,6 @@ def _found(recipe: Recipe, begun_in: Path) -> Recipe:
 
     places = tuple(str(path(Path(place))) if "/" in place else place for place in data.laboratories)
     found = replace(data, path=path(data.path), split_file=path(data.split_file), laboratories=places)
-    return recipe if found == data else replace(recipe, data=found)
+    recipe = recipe if found == data else replace(recipe, data=found)
+    stem = recipe.model.options.get("stem")
+    return recipe.with_model(stem=str(path(Path(stem)))) if isinstance(stem, str) and "/" in stem else recipe

@@ -9,6 +9,7 @@ import torch
 
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier, create_model, list_models
+from capsella.routing import SelfRouting
 
 CHANNELS, CLASSES = 2, ("rod", "cone", "glia")
 every_model = pytest.mark.parametrize("name", list_models())
@@ -176,3 +177,25 @@ def test_images_of_another_shape(name: str) -> None:
 def test_unknown_option(name: str) -> None:
     with pytest.raises(ValueError, match=f"option of model '{name}': .* got 'channel'; did you mean channels"):
         create_model(name, channel=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mazzia2021_efficient_capsnet", {"reconstruction": False}),
+        ("sabour2017_capsnet", {"reconstruction": False}),
+        ("hinton2018_matrix_capsnet_small", {}),
+        ("forslov2018_capsnet2_init1", {"image_size": 64}),
+    ],
+)
+def test_self_routing_leaves_no_weight_to_learn_that_nothing_reads(name, options):
+    """Its class poses are read by a decoder alone; several devices stop at a weight without a gradient."""
+    given = {"image_size": 28, "classes": 3, "routing": SelfRouting(), **options}
+    model = create_model(name, **given).train()
+    images, labels = torch.rand(2, model.channels, *model.image_size), torch.tensor([0, 2])
+    total_loss(model(images, labels), images, labels, LossOptions()).total.backward()
+    learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert [name for name, weight in learned.items() if weight.grad is None] == []
+    assert not model.last_layer().weight.requires_grad
+    drawn = create_model("sabour2017_capsnet", image_size=28, routing=SelfRouting())
+    assert drawn.last_layer().weight.requires_grad

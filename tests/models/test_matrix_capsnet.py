@@ -90,5 +90,8 @@ def test_errors() -> None:
         create_model("hinton2018_matrix_capsnet", image_size=(16, 20))
     with pytest.raises(ValueError, match="crop: must be from 1 to the image's 20×20, got 32"):
         create_model("hinton2018_cnn", image_size=20, crop=32)
+    for name in ("hinton2018_matrix_capsnet_small", "ribeiro2020_capsnet"):
+        with pytest.raises(ValueError, match="reconstruction: must be off with a crop, or the crop be None, got 32"):
+            create_model(name, image_size=48, crop=32, reconstruction=True)
     with pytest.raises(ValueError, match="pose_elements: must be a square number for matrix poses, got 8"):
         create_model("hinton2018_matrix_capsnet", pose_elements=8)

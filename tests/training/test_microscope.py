@@ -23,6 +23,11 @@ CHANGES = [
 ]
 
 
+def test_jpeg_takes_grey_and_colour_alone():
+    with pytest.raises(CapsellaError, match="jpeg: only for images that are grey or in colour, got 2 channels"):
+        Camera(1.0, 50)(torch.rand(2, 2, 16, 16))
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_each_changes_images_and_keeps_them_in_range(change):
     torch.manual_seed(0)

@@ -218,3 +218,10 @@ def test_votes_stay_float32_where_the_processor_does_not_multiply_bfloat16(tiny,
 def test_a_launch_needs_a_settled_precision(tiny):
     with pytest.raises(ValueError, match="precision: must be settled before a launch"):
         launch(tiny(precision="auto"), Machine(accelerator="cpu"))
+
+
+def test_float32_is_float32_on_a_gpu_too(tiny, quiet_train):
+    """PyTorch lets a GPU's convolutions round to ten bits."""
+    for precision in ("bf16-mixed", "32-true"):
+        quiet_train(tiny(precision=precision), precision)
+        assert torch.backends.cudnn.allow_tf32 == (precision == "bf16-mixed")

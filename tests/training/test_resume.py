@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from capsella.data import epoch_batches
 from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
 from capsella.training import Machine, OptimizerOptions, TrainingDivergedError, load_run, resume, train
 from capsella.training.augment import Augment
-from capsella.training.checkpoint import read_progress
+from capsella.training.checkpoint import Progress, read_progress
 from capsella.training.run import RunFolder
 
 TIMES = ("images_per_second", "seconds")
@@ -177,3 +178,12 @@ def test_a_bit_that_changed_in_a_checkpoint_is_no_other_weight(tiny, quiet_train
         patch.setattr("capsella.training.images.load_data", None)
         with pytest.raises(CapsellaError, match="is damaged or cut off"):
             resume(path.parent, console=Console(quiet=True))
+
+
+def test_schedules_do_not_depend_on_the_number_of_devices():
+    """Of 100 images in batches of 32, four devices have three steps an epoch, and one has four."""
+    alone, four = (len(epoch_batches(torch.arange(100), 32, devices)) for devices in (1, 4))
+    assert (alone, four) == (4, 3)
+    assert [Progress(epoch=40, batch=batch).position(alone, alone) for batch in range(4)] == [160, 161, 162, 163]
+    assert Progress(epoch=40).position(four, alone) == 160
+    assert Progress(epoch=49, batch=2).position(four, alone) == pytest.approx(198.67, abs=0.01)

@@ -14,15 +14,18 @@ import pytest
 import torch
 from rich.console import Console
 
+from capsella.data import DataOptions
 from capsella.errors import CapsellaError
 from capsella.training import (
     Machine,
+    ModelOptions,
+    Recipe,
     load_run,
     new_run_folder,
     resume,
     run_names,
 )
-from capsella.training.run import RunFolder
+from capsella.training.run import RunFolder, _found
 from tests.training.made import message_of
 
 HEADER = "epoch,learning_rate,train_loss,validation_loss,validation_error\n"
@@ -259,3 +262,14 @@ def test_a_training_that_begins_anew_has_not_diverged(tmp_path, tiny):
     files.write("diverged", {"reason": "the loss is nan"})
     files.write_config("tiny", tiny(), Machine())
     assert not files.has_diverged
+
+
+def test_a_stem_is_found_from_another_folder(tmp_path, monkeypatch):
+    (tmp_path / "there" / "runs" / "cnn").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe(model=ModelOptions("stem_linear", {"stem": "runs/cnn"}), data=DataOptions(name="digits"))
+    assert _found(recipe, tmp_path / "there").model.options["stem"] == str(tmp_path / "there" / "runs" / "cnn")
+    (tmp_path / "runs" / "cnn").mkdir(parents=True)
+    assert _found(recipe, tmp_path / "there") == recipe
+    named = recipe.with_model(stem="facebook/convnextv2-atto-1k-224")
+    assert _found(named, tmp_path / "there") == named

@@ -33,6 +33,9 @@ class Backbone(nn.Module):
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
         self.backbone = backbone
+        for name, weight in backbone.named_parameters():
+            if name.rpartition(".")[2] == "mask_token":  # DINO's, of its own training: whole images never reach it
+                weight.requires_grad_(False)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
         """The maps."""
