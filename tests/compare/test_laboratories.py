@@ -130,10 +130,11 @@ def test_each_alone(options):
 
 def test_laboratories_that_do_not_fit(options, places, tmp_path):
     for brightness, kind in enumerate(("a", "b")):
-        (tmp_path / kind).mkdir()
-        Image.new("L", (16, 16), 50 * brightness).save(tmp_path / kind / "1.png")
+        (tmp_path / "other" / kind).mkdir(parents=True)
+        Image.new("L", (16, 16), 50 * brightness).save(tmp_path / "other" / kind / "1.png")
+    other = (places[0], str(tmp_path / "other"))
     with pytest.raises(CapsellaError, match=r"at least 2 classes of the same names.*columns, rows; .*a, b"):
-        transfer(replace(options, laboratories=(places[0], str(tmp_path)), out=tmp_path / "out"), Console(quiet=True))
+        transfer(replace(options, laboratories=other, out=tmp_path / "out"), Console(quiet=True))
     with pytest.raises(ValueError, match=r"two or more different ones"):
         replace(options, laboratories=(places[0], places[0]))
     with pytest.raises(ValueError, match=r"recipes: must be for images of one's own.*got demo"):
