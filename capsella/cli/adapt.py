@@ -64,10 +64,7 @@ def run(arguments: list[str]) -> None:
     """Adapt, test, save and print."""
     options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
     trained, out = open_run(options.run), console()
-    RunFolder(options.out).check_unused()
-    DataOptions(name=LABORATORIES, laboratories=(options.images,)).check_outside(options.out)
-    if trained.adapted is not None:
-        raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
+    _check(options, trained)
     found = laboratory_of(trained, options.images, options.group)
     labelled, rest, not_to_test = draw_labelled(found.images, options.per_class, options.adapt.seed)
     own, notes = own_images(trained)
@@ -101,6 +98,16 @@ def run(arguments: list[str]) -> None:
     save_adapted(trained, network, options.out, about)
     show(_table(pairs))
     out.print(*_sentences(pairs[found.name], gain, judged, options.out), sep="\n", markup=False, soft_wrap=True)
+
+
+def _check(options: Adapt, trained: Run) -> None:
+    """Raises:
+    CapsellaError: a run is at `out`, or it lies among the images; the run was adapted before.
+    """
+    RunFolder(options.out).check_unused()
+    DataOptions(name=LABORATORIES, laboratories=(options.images,)).check_outside(options.out)
+    if trained.adapted is not None:
+        raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
 
 
 def _adapted(

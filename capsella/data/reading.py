@@ -24,7 +24,6 @@ from capsella.types import CellCut
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MOST_PIXELS = 80_000_000
 """A file that unpacks to more pixels is refused: a small file can hold enough of them to exhaust the memory."""
-
 MOST_BYTES = 400_000_000
 """A larger file is refused: `MOST_PIXELS` of four bytes are 320,000,000, and what else a file holds is read as well."""
 
@@ -166,8 +165,8 @@ def to_tensor(
 
 def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
     """Any mode of Pillow's that the formats use for 8 bits and fewer, to L or RGB."""
-    grey_or_rgb = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    return (_on_black(image) if image.has_transparency_data else image).convert(grey_or_rgb)
+    mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
+    return (_on_black(image) if image.has_transparency_data else image).convert(mode)
 
 
 def _on_black(image: Image.Image) -> Image.Image:
@@ -177,15 +176,11 @@ def _on_black(image: Image.Image) -> Image.Image:
 
 def _warn_of_the_unseen(image: Image.Image, name: str) -> None:
     """Once, of an image whose transparency leaves a single colour: as what is drawn in black on nothing."""
-    if not image.has_transparency_data:
+    if not image.has_transparency_data or (np.asarray(image.convert("RGBA").getchannel("A")) == 255).all():
         return
-    seen = np.asarray(_on_black(image))
-    if (seen == seen[0, 0]).all() and (np.asarray(image.convert("RGBA").getchannel("A")) < 255).any():
-        warn_once(
-            "unseen",
-            f"{name}: nothing is left of it, as what is transparent becomes black; there may be more such files. Save "
-            "them on a ground of another colour",
-        )
+    if len(np.unique(np.asarray(_on_black(image)).reshape(-1, 4), axis=0)) == 1:
+        why = "as what is transparent becomes black; there may be more such files"
+        warn_once("unseen", f"{name}: nothing is left of it, {why}. Save them on a ground of another colour")
 
 
 def resize_array(

@@ -50,7 +50,7 @@ class LossOptions:
         require(0 < first <= last <= 1, "rise within (0, 1]", spread_first=first, spread_last=last)
         require(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
 
-    def spread_at(self, step: float, total_steps: int) -> float:
+    def spread_at(self, step: int | float, total_steps: int) -> float:
         """The spread loss's margin at a step, counted from 0, of a training of `total_steps`.
 
         >>> options = LossOptions(spread_schedule="stairs")

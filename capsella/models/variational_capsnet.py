@@ -53,8 +53,7 @@ def ribeiro2020_capsnet(
         reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
 
     Raises:
-        ValueError: an image too small for the kernels, a decoder with a crop, or a norm with a routing that has no
-            log-odds.
+        ValueError: an image too small for the kernels, a decoder with a crop, a norm with a routing without log-odds.
     """
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(5, 2), (1, 1), (3, 2), (3, 1)])

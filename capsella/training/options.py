@@ -206,7 +206,7 @@ class OptimizerOptions:
         clip = self.gradient_clip
         require(clip is None or clip > 0, "be above 0 or None", gradient_clip=clip)
 
-    def rate_at(self, step: float, total_steps: int) -> float:
+    def rate_at(self, step: int | float, total_steps: int) -> float:
         """The learning rate of a step, counted from 0, of a training of `total_steps`.
 
         >>> options = OptimizerOptions(learning_rate=1.0, schedule="cosine", warmup_steps=2)
