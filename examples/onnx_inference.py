@@ -30,11 +30,28 @@ def eight_bits(image: Image.Image, value_range: list[float] | None) -> Image.Ima
     return image
 
 
+def refuse(image: Image.Image) -> None:
+    """What Pillow reads otherwise than it is stored, or a part of it alone; `capsella predict` reads or refuses it."""
+    tags = image.tag_v2 if image.format == "TIFF" else {}
+    bits, signs = (max(np.atleast_1d(tags.get(tag) or usual)) for tag, usual in ((258, 8), (339, 1)))
+    deep, many = image.mode.startswith(("I", "F")), image.format in ("TIFF", "PNG", "GIF", "WEBP")
+    reasons = {
+        "several pages or pictures": many and getattr(image, "n_frames", 1) > 1,
+        "16 bits a channel in colour": not deep and (bits > 8 or any(";16" in str(tile.args) for tile in image.tile)),
+        "white stored as 0, with 16 bits": deep and tags.get(262) == 0,
+        "32 bits without a sign": image.mode == "I" and bits == 32 and signs == 1,
+        "8 bits with a sign": bits <= 8 and signs == 2,
+        "values that are not finite": image.mode == "F" and not np.isfinite(np.asarray(image)).all(),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"this program cannot read it: {reason}")
+
+
 def prepare(path: str, expected: dict) -> np.ndarray:
     """An image file as the network takes it: [1 channels height width] in [0, 1]."""
     stored = Image.open(path)
-    if not stored.mode.startswith(("I", "F")) and any(";16" in str(tile.args) for tile in stored.tile):
-        raise ValueError("16 bits a channel in colour, of which Pillow reads the upper 8; capsella predict reads all")
+    refuse(stored)
     image = eight_bits(ImageOps.exif_transpose(stored), expected["value_range"])
     image = image.convert(MODES[expected["channels"]])
     image = ImageOps.fit(image, (expected["width"], expected["height"]), method=Image.Resampling.BICUBIC)

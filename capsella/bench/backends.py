@@ -18,17 +18,19 @@ from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError, unknown_name
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.onnx_files import load_onnx, write_onnx
-from capsella.export.parity import TOLERANCES, Activations
+from capsella.export.parity import Activations, usual_tolerance
 from capsella.export.reduced import write_int8
 from capsella.export.ship import CALIBRATION_IMAGES, spread_over
 from capsella.models import ImageClassifier
+from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.packed import packed
 from capsella.routing import Routing
 
 BACKENDS = {
     "eager": "PyTorch eager",
     "native": "PyTorch, native kernels",
-    "packed": "PyTorch, as capsella predict",
+    "packed": "PyTorch, packed weights",
+    "predict": "PyTorch, as capsella predict",
     "compile": "torch.compile",
     "onnxruntime": "ONNX Runtime",
     "onnxruntime-int8": "ONNX Runtime, int8",
@@ -140,16 +142,16 @@ def _prepare(
 ) -> dict[str, Activations]:
     """Every backend that can run, called once for one image and once for a batch, and compared with eager."""
     runners: dict[str, Activations] = {}
-    expected = _run_torch(Exportable(model))(pixels[:3])
+    expected = _run_torch(Exportable(model))(pixels)
     for name in backends:
         try:
             run = MAKERS[name](model, images, folder)
             run(pixels[:1])  # torch.compile compiles for one image, and then for any number
-            difference = float((run(pixels[:3]) - expected).abs().max())
+            difference = float((run(pixels) - expected).abs().max())
         except (UnavailableError, CapsellaError, ValueError) as error:  # random couplings, a kernel for other layers, …
             result.unavailable[name] = str(error)
             continue
-        most = TOLERANCES["int8" if name.endswith("int8") else "float32"].difference
+        most = usual_tolerance(model, "int8" if name.endswith("int8") else "float32").difference
         if not difference <= most:
             result.unavailable[name] = f"differs from eager by {difference:.2g}, more than {most:g}"
             continue
@@ -185,6 +187,20 @@ def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> A
 
 def _packed(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     return _run_torch(Exportable(packed(with_backend(model, "auto"))))
+
+
+def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
+    """With the question whether the image is known, which takes a second pass, or the decoder."""
+    novelty = model.novelty
+    if novelty is None:
+        raise UnavailableError("the network was not taught which images are known; packed weights are all of it")
+    quick = packed(only_as_needed(with_backend(model, "auto"), novelty))
+
+    def run(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return answer(quick, images, novelty)[0].activations
+
+    return run
 
 
 def _compiled(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
@@ -238,6 +254,7 @@ MAKERS: dict[str, Callable[[ImageClassifier, ImageSet, Path], Activations]] = {
     "eager": lambda model, images, folder: _run_torch(Exportable(model)),
     "native": _native_kernels,
     "packed": _packed,
+    "predict": _predicting,
     "compile": _compiled,
     "onnxruntime": _onnxruntime,
     "onnxruntime-int8": _onnxruntime_int8,

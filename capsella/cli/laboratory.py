@@ -5,7 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from capsella.data import ImageSet, Laboratory, Splits, copies_among, read_laboratory, single_images, without
+import torch
+
+from capsella.data import (
+    ImageSet,
+    Laboratory,
+    Splits,
+    copies_among,
+    pixel_digests,
+    read_laboratory,
+    single_images,
+    without,
+)
 from capsella.data.depth import ValueRange
 from capsella.data.images import join
 from capsella.data.split.holdout import first_per_class
@@ -13,6 +24,10 @@ from capsella.errors import CapsellaError, counted
 from capsella.training import Run, own_splits
 
 _EXAMPLES = 3
+ADAPTED = (
+    "probabilities and sets are for as many images of each class, as this run was adapted with; in the laboratory's "
+    "own mix of classes they may hold less often than asked for"
+)
 
 
 def laboratory_of(
@@ -64,6 +79,21 @@ def laboratory_images(
         low, high = found.value_range
         lines.append(f"{found.name}: capsella predict reads these files alike with --range {low:.6g} {high:.6g}")
     return images, {"laboratory": about}, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
+
+
+def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, ImageSet]:
+    """The images that a run was adapted with, and their copies and groups; and the others of that laboratory.
+
+    Raises:
+        CapsellaError: they are not at hand, or none is left; and what `laboratory_of` raises.
+    """
+    every = _as_adapted(run, adapted, adapted["laboratory"], adapted.get("group")).images
+    used = set(adapted["not_to_test"])
+    learned = torch.tensor([digest in used for digest in pixel_digests(every)])
+    test = without(every, adapted["not_to_test"])
+    if not learned.any() or not len(test):
+        raise CapsellaError("none of them is among those that the run was adapted with, or all are")
+    return every.subset(learned.nonzero().flatten()), test
 
 
 def _group_of(run: Run, place: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from capsella.cli.laboratory import ADAPTED
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console
 from capsella.data.depth import check_range
@@ -30,11 +31,6 @@ from capsella.models.novelty.fitted import REFUSE
 from capsella.ray_cluster import Place, joined
 from capsella.training import load_run
 from capsella.types import CellCut
-
-ADAPTED = (
-    "probabilities and sets are for as many images of each class, as this run was adapted with; in the laboratory's "
-    "own mix of classes they may hold less often than asked for"
-)
 
 
 @dataclass(frozen=True)

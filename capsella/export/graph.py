@@ -89,7 +89,8 @@ def _form(model: ImageClassifier) -> list[str]:
     colours = "convert to the colours above"
     if model.cut is None:
         return [colours, "crop the centre to the aspect ratio above, resize with an antialiased bicubic filter"]
-    return [f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})", colours]
+    cut = f"cut out the stained cell: capsella.data.stained.cut_cell(image, (height, width), {model.cut})"
+    return [colours, f"{cut}; radius: of a usual nucleus in pixels of your images, here of the training's"]
 
 
 def _deep_values(model: ImageClassifier) -> str:
@@ -123,6 +124,13 @@ def _calibration(model: ImageClassifier) -> dict[str, Any]:
     }
 
 
+def _left_out(model: ImageClassifier) -> dict[str, list[str]]:
+    """What `capsella predict` says of an image, and a file does not."""
+    parts = {"whether an image is known": model.novelty, "prediction sets": model.confidence}
+    missing = [name for name, fitted in parts.items() if fitted is not None]
+    return {"not_in_this_file": missing} if missing else {}
+
+
 def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
     """Sizes, classes and what has to be done to an image first, JSON-ready, with `more` entries behind.
 
@@ -153,6 +161,7 @@ def describe_model(model: ImageClassifier, **more: Any) -> dict[str, Any]:
         ],
         "output": {"name": "activations", "layout": "batch, classes", "range": [0.0, 1.0], "prediction": "the largest"},
         **_calibration(model),
+        **_left_out(model),
         "capsella": __version__,
         **more,
     }

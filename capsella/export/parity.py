@@ -13,7 +13,9 @@ from capsella.data.batches import batches
 from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier
+from capsella.models.fitted import is_of
 from capsella.models.inference import inference
+from capsella.routing import EMRouting
 
 Precision = Literal["float32", "float16", "int8"]
 Activations = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b classes"]]
@@ -45,6 +47,16 @@ TOLERANCES: dict[Precision, Tolerance] = {
 """What rounding to each precision may change."""
 
 
+def usual_tolerance(model: ImageClassifier, precision: Precision) -> Tolerance:
+    """That of the precision; with votes in bfloat16, at least that of float16.
+
+    There a difference in the last bit before the votes can become one of the last of bfloat16's eight.
+    """
+    routings = [getattr(module, "routing", None) for module in model.modules()]
+    rounds = any(isinstance(routing, EMRouting) and routing.votes == "bfloat16" for routing in routings)
+    return TOLERANCES["float16" if precision == "float32" and rounds else precision]
+
+
 @dataclass(frozen=True)
 class Parity:
     """An exported network beside the one in PyTorch on labelled images.
@@ -53,6 +65,7 @@ class Parity:
     error, exported_error: share of images classified wrong by PyTorch and by the exported network, in per cent.
     drawn: the largest difference of any pixel of the reconstructions, of images that have the same class in both; None
     of a file without them.
+    probability: the largest difference of any probability; None of a network that is not calibrated.
     """
 
     images: int
@@ -62,6 +75,7 @@ class Parity:
     exported_error: float
     tolerance: Tolerance
     drawn: float | None = None
+    probability: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -75,6 +89,7 @@ class Parity:
 
     def __str__(self) -> str:
         drawn = "" if self.drawn is None else f"largest pixel difference of reconstructions {self.drawn:.2g}, "
+        drawn += "" if self.probability is None else f"largest probability difference {self.probability:.2g}, "
         return (
             f"largest activation difference {self.difference:.2g} (at most {self.tolerance.difference:g}), {drawn}"
             f"other label for {self.flips} of {self.images} images (at most {self.tolerance.flips:g} %), "
@@ -119,7 +134,15 @@ def compare(
         exported_error=100 * float((b.argmax(1) != labels).double().mean()),
         tolerance=tolerance,
         drawn=apart,
+        probability=_probability_difference(model, a, b),
     )
+
+
+def _probability_difference(model: ImageClassifier, ours: Tensor, theirs: Tensor) -> float | None:
+    """A temperature below 1 makes more of a difference than the activations show."""
+    if (confidence := model.confidence) is None or not is_of(model, confidence):
+        return None
+    return float((confidence.probabilities(ours) - confidence.probabilities(theirs)).abs().max())
 
 
 def _answers(

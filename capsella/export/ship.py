@@ -3,7 +3,7 @@
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import Splits, single_images
@@ -18,6 +18,7 @@ from capsella.export.parity import (
     Tolerance,
     check_parity,
     compare,
+    usual_tolerance,
 )
 from capsella.export.pt2_files import load_pt2, write_pt2
 from capsella.export.reduced import write_float16, write_int8
@@ -27,6 +28,13 @@ from capsella.models import ImageClassifier
 Format = Literal["onnx", "pt2"]
 FORMATS = ("onnx", "pt2")
 CALIBRATION_IMAGES = 256
+
+
+class CheckedOn(NamedTuple):
+    """Images that a file is calibrated and compared on, where they are no splits of a training."""
+
+    train: ImageSet
+    test: ImageSet
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Exported:
 
 def export_model(
     model: ImageClassifier,
-    images: Splits,
+    images: Splits | CheckedOn,
     path: str | Path,
     *,
     format: Format = "onnx",
@@ -65,7 +73,7 @@ def export_model(
         path: the file, written only if it passes; PATH.json beside it gets description and parity.
         format: "onnx", or "pt2" for `torch.export` with the native kernels.
         precision: "float32"; of ONNX also "float16" and "int8".
-        reconstruction: with the decoder. tolerance: what may differ; default: `TOLERANCES[precision]`.
+        reconstruction: with the decoder. tolerance: what may differ; default: `usual_tolerance`.
         facts: more entries for the description.
 
     Raises:
@@ -80,7 +88,7 @@ def export_model(
     def write(temporary: Path) -> None:
         description = _written(model, temporary, train, format, precision, reconstruction, facts)
         run, drawn = _read_back(temporary, format, reconstruction)
-        check_parity(parity := compare(model, run, test, tolerance or TOLERANCES[precision], drawn=drawn))
+        check_parity(parity := compare(model, run, test, tolerance or usual_tolerance(model, precision), drawn=drawn))
         result.append((description, parity))
 
     write_whole(path, write)

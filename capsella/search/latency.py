@@ -16,7 +16,8 @@ from capsella.export.graph import with_backend
 from capsella.models import ImageClassifier
 
 BACKENDS = ("packed", "onnxruntime")
-"""That are tried: PyTorch as `capsella predict` runs it, with native kernels, and ONNX Runtime where it is installed.
+"""That are tried: PyTorch with packed weights and native kernels, and ONNX Runtime where it is installed; both without
+the question whether an image is known, which only a trained network answers.
 The others take longer to prepare than to time."""
 CALLS, MOST_SECONDS = 100, 1.0
 QUIET, ROUNDS = 1.25, 5

@@ -3,9 +3,13 @@ import re
 import pytest
 import torch
 
+from capsella.bench import backends
 from capsella.bench.backends import MAKERS, bench
-from capsella.data import ImageSet
+from capsella.data import ImageSet, batches
+from capsella.export.graph import with_backend
 from capsella.models import create_model
+from capsella.models.novelty.fit import fit_novelty
+from capsella.models.novelty.observe import answer
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 
 
@@ -63,6 +67,37 @@ def test_a_backend_that_differs_has_no_speed(monkeypatch, answer, difference):
     result = bench(*small(), backends=["eager", "native"], calls=100, batch_sizes=(1,))
     assert list(result.latencies) == ["eager"]
     assert re.fullmatch(f"differs from eager by {difference}, more than 0.0001", result.unavailable["native"])
+
+
+def test_as_predict_asks_whether_images_are_known(monkeypatch):
+    """Which takes a second pass; without it packed weights are all there is."""
+    model, images = small()
+    short = {"backends": ["packed", "predict"], "calls": 100, "batch_sizes": (1,)}
+    alone = bench(model, images, **short)
+    assert list(alone.latencies) == ["packed"]
+    assert "not taught which images are known" in alone.unavailable["predict"]
+    images = ImageSet(torch.randint(256, (90, 1, 6, 6), dtype=torch.uint8), torch.arange(90) % 10, model.classes)
+    parts = [(part.images, part.labels) for part in batches(images, 45)]
+    model.novelty = fit_novelty(model.eval(), parts[:1], parts[1:])
+    asked = []
+    monkeypatch.setattr(backends, "answer", lambda *given: asked.append(1) or answer(*given))
+    found = bench(model, images, **short)
+    assert found.differences["predict"] < 1e-4
+    assert len(asked) > 100
+
+
+def test_a_backend_is_compared_on_all_images_that_are_timed(monkeypatch):
+    """The last of them alone differs."""
+    model, images = small()
+    usual = MAKERS["eager"](with_backend(model, "eager"), images, None)
+    wrong = usual(images.images[4:].float() / 255)
+
+    def maker(*_):
+        return lambda part: usual(part) + 0.1 * torch.isclose(usual(part), wrong, atol=1e-6).all(1, keepdim=True)
+
+    monkeypatch.setitem(MAKERS, "native", maker)
+    result = bench(model, images, backends=["eager", "native"], calls=100, batch_sizes=(1, 5))
+    assert result.unavailable["native"].startswith("differs from eager by 0.1")
 
 
 def test_what_cannot_be_measured():

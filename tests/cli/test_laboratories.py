@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from jaxtyping import config
 from PIL import Image
 
 from capsella.data import ImageSet, pixel_digests, read_image
@@ -97,6 +98,17 @@ class TestAdapt:
         assert cli("predict", out, elsewhere / "Rows" / "1.png", "--coverage", 0.5).code == 0
         tested = cli("evaluate", out, "--data", elsewhere).out
         assert "lab 2: 9 images tested" in tested
+        pytest.importorskip("onnxscript", reason="needs the extra `export`")
+        config.update("jaxtyping_disable", True)  # sizes are symbols while torch.export traces
+        try:
+            answer = cli("export", out)
+        finally:
+            config.update("jaxtyping_disable", False)
+        assert answer.code == 0, answer.err
+        assert "of 9 images (at most 0 %)" in answer.out  # of that laboratory, not of the training's
+        assert "note: probabilities and sets are for as many images of each class" in answer.err
+        (described,) = [json.loads(path.read_text())["description"] for path in out.glob("*.onnx.json")]
+        assert described["images"] == f"{elsewhere}, without those of the adaptation"
         assert "left out 6 images that the run was adapted with" in tested
         values = json.loads((out / "lab 2-all.json").read_text())
         assert values["error_percent"] == about["tests"]["lab 2"]["after"]["error_percent"]
@@ -159,3 +171,14 @@ class TestAdapt:
         answer = cli("adapt", run, elsewhere, "--replay", "--out", tmp_path / "adapted")
         hidden.rename(images)
         assert "replay: needs the images that the run was trained on" in answer.err
+
+
+def test_an_adapted_run_without_its_laboratory_is_not_exported(cli, run, elsewhere, tmp_path):
+    lab = tmp_path / "lab"
+    shutil.copytree(elsewhere, lab)
+    out = tmp_path / "adapted"
+    assert cli("adapt", run, lab, "--per-class", 3, "--how", "last", "--steps", 2, "--out", out).code == 0
+    shutil.rmtree(lab)
+    answer = cli("export", out)
+    assert answer.code == 1
+    assert f"{out} was adapted to {lab}, and its file is checked on these images" in answer.err

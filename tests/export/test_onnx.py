@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import capsella
+from capsella.data import ImageSet
 from capsella.data.reading import read_image
 from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
@@ -20,7 +21,7 @@ from capsella.export import export_model, load_onnx, read_onnx_description
 from capsella.export.graph import describe_model
 from capsella.models import create_model, fit_confidence
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
-from tests.data.deep_files import png16
+from tests.data.deep_files import planar, png16, tiff
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -28,7 +29,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra `export`")
 
 from PIL import Image  # noqa: E402
 
-from capsella.export import Tolerance, compare, spread_over, write_float16, write_int8, write_onnx  # noqa: E402
+from capsella.export import Tolerance, compare, spread_over, usual_tolerance, write_float16, write_int8, write_onnx  # noqa: E402
 from capsella.export.reduced import REDUCED  # noqa: E402
 
 EXAMPLE = Path(capsella.__file__).parents[1] / "examples" / "onnx_inference.py"
@@ -210,11 +211,60 @@ def example():
     return runpy.run_path(str(EXAMPLE))
 
 
-def test_the_example_refuses_what_pillow_reads_half_of(example, tmp_path):
-    (tmp_path / "x.png").write_bytes(png16(np.full((20, 20, 3), 3000)))
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (lambda: png16(np.full((20, 20, 3), 3000)), "16 bits a channel in colour"),
+        (lambda: planar(np.full((20, 20, 3), 3000)), "16 bits a channel in colour"),
+        (lambda: tiff(np.full((20, 20), 3000, np.uint16), t262=0), "white stored as 0, with 16 bits"),
+        (lambda: tiff(np.full((20, 20), 3000, np.uint32)), "32 bits without a sign"),
+        (lambda: tiff(np.full((20, 20), 30, np.uint8), t339=2), "8 bits with a sign"),
+    ],
+)
+def test_the_example_refuses_what_pillow_reads_otherwise(example, content, reason, tmp_path):
+    (tmp_path / "x.image").write_bytes(content())
     about = {"channels": 3, "height": 16, "width": 16, "value_range": [0.0, 4095.0]}
-    with pytest.raises(ValueError, match="16 bits a channel in colour"):
-        example["prepare"](str(tmp_path / "x.png"), about)
+    with pytest.raises(ValueError, match=f"this program cannot read it: {reason}"):
+        example["prepare"](str(tmp_path / "x.image"), about)
+
+
+def test_the_example_refuses_pages_and_values_that_are_not_finite(example, tmp_path):
+    about = {"channels": 1, "height": 16, "width": 16, "value_range": [0.0, 1.0]}
+    pages = [Image.new("L", (20, 20), grey) for grey in (10, 200)]
+    pages[0].save(tmp_path / "x.tif", save_all=True, append_images=pages[1:])
+    Image.fromarray(np.full((20, 20), np.nan, np.float32)).save(tmp_path / "y.tif")
+    for name, reason in (("x.tif", "several pages or pictures"), ("y.tif", "values that are not finite")):
+        with pytest.raises(ValueError, match=reason):
+            example["prepare"](str(tmp_path / name), about)
+
+
+def test_votes_in_bfloat16_have_the_limits_of_float16():
+    short = {"image_size": 17, "classes": 3}
+    for votes, most in (("bfloat16", 1e-2), ("float32", 1e-4)):
+        model = create_model("hinton2018_matrix_capsnet_small", routing=EMRouting(votes=votes), **short)
+        assert usual_tolerance(model, "float32").difference == most
+        assert usual_tolerance(model, "int8").difference == 0.1
+
+
+def test_a_description_says_what_a_file_does_not():
+    model = create_model("sabour2017_cnn", image_size=17, classes=3)
+    assert "not_in_this_file" not in describe_model(model)
+    model.confidence = fit_confidence(torch.eye(3).repeat(3, 1) * 0.8 + 0.1, torch.arange(9) % 3)
+    assert describe_model(model)["not_in_this_file"] == ["prediction sets"]
+
+
+def test_the_parity_of_probabilities_is_measured():
+    """A temperature makes more of a difference than the activations show."""
+    model = create_model("sabour2017_cnn", image_size=17, classes=3).eval()
+    pixels = torch.randint(256, (4, 1, 17, 17), dtype=torch.uint8)
+    images = ImageSet(pixels, torch.zeros(4).long(), model.classes)
+    assert compare(model, lambda part: model(part).activations.detach(), images, Tolerance(1, 100)).probability is None
+    with torch.no_grad():
+        a = model(images.images.float() / 255).activations
+    model.confidence = fit_confidence(a.repeat(4, 1), a.argmax(1).repeat(4))
+    apart = compare(model, lambda part: (model(part).activations.detach() - 0.01).clamp(0), images, Tolerance(1, 100))
+    assert apart.probability > 0
+    assert f"largest probability difference {apart.probability:.2g}" in str(apart)
 
 
 @pytest.mark.parametrize("kind", ["deep", "transparent", "colour", "on its side"])
