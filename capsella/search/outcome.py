@@ -38,10 +38,14 @@ class Finalist:
         return tuple(self.by_seed.values())
 
     @property
+    def is_judged(self) -> bool:
+        """Whether there are two seeds or more that did not choose it."""
+        return len(self.by_seed.keys() - {FIRST_SEED}) > 1
+
+    @property
     def judges(self) -> frozenset[int]:
         """The seeds that count."""
-        others = frozenset(self.by_seed) - {FIRST_SEED}
-        return others if len(others) > 1 else frozenset(self.by_seed)
+        return frozenset(self.by_seed) - ({FIRST_SEED} if self.is_judged else set())
 
     @property
     def judged(self) -> tuple[float, ...]:
@@ -159,7 +163,7 @@ class Outcome:
             return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
         best, base = best.with_seeds(base.by_seed), base.with_seeds(best.by_seed)  # a seed may have been given up
         numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
-        if FIRST_SEED in best.judges:
+        if not best.is_judged:
             where = "ahead of" if base.error >= best.error else "behind"
             few = "one seed" if len(best.errors) < 2 else "the seed that chose it and one more"
             return f"{best.name.capitalize()} is {where} the recipe with {few}, which may be luck: {numbers}."
@@ -176,7 +180,7 @@ class Outcome:
         """
         rivals = [one for one in self.finalists if one.candidate != BASE and base.judges <= one.by_seed.keys()]
         errors = [one.with_seeds(base.judges).errors for one in rivals]
-        if FIRST_SEED in base.judges:
+        if not base.is_judged:
             gains = [(base.error - statistics.fmean(one),) * 2 for one in errors]
         else:
             gains = gain_intervals(errors, base.judged)
@@ -189,7 +193,7 @@ class Outcome:
         if len(self.objectives) == 1 or base is None or base not in self.whole:
             return ""
         gains, names = self._gains(base), ", ".join(base.costs)
-        others = [one for one in self.whole if one is not base]
+        others = [one for one in self.whole if one.candidate in gains]
         rivals = [one for one in others if all(one.costs[name] <= base.costs[name] for name in base.costs)]
         errs_less = [one.name for one in rivals if gains[one.candidate][0] > 0]
         cheaper = [one for one in rivals if one.costs != base.costs]
@@ -202,7 +206,7 @@ class Outcome:
             parts.append(f"Nowhere worse in {names} and somewhere better, {error}: {', '.join(alike)}.")
         if not parts:
             return f"None is better than the recipe without being worse in one of error, {names}."
-        return " ".join([*parts, *(["With so few seeds this may be luck."] if FIRST_SEED in base.judges else [])])
+        return " ".join([*parts, *(["With so few seeds this may be luck."] if not base.is_judged else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -235,7 +239,7 @@ def gain_intervals(errors: Sequence[Sequence[float]], base: Sequence[float]) -> 
     >>> [(round(low, 1), round(high, 1)) for low, high in gain_intervals([[1.0, 2.0, 3.0]], [4.0, 5.0, 6.0])]
     [(0.7, 5.3)]
     """
-    if all(len(set(one)) == 1 for one in (*errors, base)):
+    if not errors or all(len(set(one)) == 1 for one in (*errors, base)):
         return [(-math.inf, math.inf)] * len(errors)
     interval = scipy.stats.dunnett(*errors, control=base, rng=0).confidence_interval(CONFIDENCE)
     return [(-high, -low) for low, high in zip(interval.low.tolist(), interval.high.tolist(), strict=True)]

@@ -106,6 +106,28 @@ def test_the_seed_that_chose_a_finalist_says_nothing_of_its_front(other, text):
     assert "7.0" not in found.verdict
 
 
+def test_seeds_that_were_given_up_stop_no_verdict():
+    """The recipe alone; two common seeds, one of which chose; a candidate with fewer seeds than the recipe."""
+    rules = Rules((1,), finalists=2, seeds=4)
+    points = {number: {"a": number} for number in range(3)}
+
+    def outcome(*seeds):
+        records = [
+            Record(9 * candidate + seed, Job(candidate, 0, seed), "done", (5.0 + seed / 8 - candidate, 5.0 - candidate))
+            for candidate, of in enumerate(seeds)
+            for seed in of
+        ]
+        return Outcome.of(("error", "ms"), rules, records, points)
+
+    alone = outcome((0, 1, 2))
+    assert alone.front_verdict.startswith("None is better")
+    assert alone.verdict.startswith("No candidate but the recipe was trained to the end")
+    assert "is ahead of the recipe with the seed that chose it and one more" in outcome((0, 2), (0, 2, 3)).verdict
+    torn = outcome((0, 1, 2), (0, 1, 3), (0, 1, 2, 3))
+    assert torn.verdict.startswith("Candidate 2 beats the recipe")
+    assert torn.front_verdict == "Errs less than the recipe and is nowhere worse in ms: candidate 2."
+
+
 def test_the_best_of_five_must_be_better_by_more():
     """Dunnett's table, two-sided, 5 %: 4.30 of one candidate with 2 degrees of freedom, 3.39 of five with 6."""
     base, other = (5.0, 7.0), (3.0, 5.0)  # each with a variance of 2, so the standard error is √2
