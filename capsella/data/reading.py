@@ -178,7 +178,7 @@ def _warn_of_the_unseen(image: Image.Image, name: str) -> None:
     """Once, of an image whose transparency leaves a single colour: as what is drawn in black on nothing."""
     if not image.has_transparency_data or (np.asarray(image.convert("RGBA").getchannel("A")) == 255).all():
         return
-    if len(np.unique(np.asarray(_on_black(image)).reshape(-1, 4), axis=0)) == 1:
+    if ((seen := np.asarray(_on_black(image))) == seen[0, 0]).all():
         why = "as what is transparent becomes black; there may be more such files"
         warn_once("unseen", f"{name}: nothing is left of it, {why}. Save them on a ground of another colour")
 
