@@ -194,27 +194,19 @@ def test_names_that_are_no_unicode_come_back_from_a_split_file(cells: Path, tmp_
     assert load_data(options(cells, split_file=tmp_path / "split.csv")).train.files == splits.train.files
 
 
-def test_splits_in_capitals_are_splits_and_beside_classes_an_error(tmp_path: Path):
-    for split in ("Train", "TEST"):
+@pytest.mark.parametrize(("train", "test"), [("Train", "TEST"), ("Training", "testing")])
+def test_names_of_splits_are_splits_and_beside_classes_an_error(train: str, test: str, tmp_path: Path):
+    for split in (train, test):
         for name in ("a", "b"):
             for number in range(8):
                 save(tmp_path / split / name / f"{number}.png", 10 * len(split) + number)
     splits = load_data(options(tmp_path, duplicates="ignore"))
     assert splits.classes == ("a", "b")
-    assert all(file.startswith("TEST/") for file in splits.test.files or ())
+    assert all(file.startswith(f"{test}/") for file in splits.test.files or ())
     save(tmp_path / "unlabelled" / "0.png", 1)
-    with pytest.raises(CapsellaError, match="TEST, Train look like splits, unlabelled like classes"):
+    named = ", ".join(sorted((train, test)))
+    with pytest.raises(CapsellaError, match=f"{named} look like splits, unlabelled like classes"):
         load_data(options(tmp_path))
-
-
-def test_other_names_of_splits(tmp_path: Path):
-    for split in ("Training", "Testing"):
-        for name in ("a", "b"):
-            for number in range(8):
-                save(tmp_path / split / name / f"{number}.png", 10 * len(split) + number)
-    splits = load_data(options(tmp_path, duplicates="ignore"))
-    assert splits.classes == ("a", "b")
-    assert all(file.startswith("Testing/") for file in splits.test.files or ())
 
 
 def test_folders_that_hold_the_same_folders_are_warned_of(tmp_path: Path):
