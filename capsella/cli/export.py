@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> None:
     print(f"{about['model']}, {about['format']}, {about['precision']}, {engine}, {size:.1f} MiB")
     print(f"parity with PyTorch: {exported.parity}")
     if missing := about.get("not_in_this_file"):
-        print(f"not in the file: {' and '.join(missing)}; capsella predict says them")
+        print(f"not in the file: {' and '.join(missing)}; capsella predict has them")
     print(f"written to {exported.path}, and its description to {exported.path.name}.json")
 
 

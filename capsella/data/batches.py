@@ -53,7 +53,7 @@ def _batches(
 def epoch_batches(order: Int64[Tensor, " k"], size: int, devices: int = 1) -> list[Int64[Tensor, " b"]]:
     """An epoch's indices in batches of `size`; a rest of fewer than two images a device joins the batch before it.
 
-    A batch normalisation behind maps of one pixel can't take an image alone, nor can a device be left without any.
+    A batch normalisation behind maps of one pixel cannot take an image alone, nor can a device be left without any.
 
     >>> [len(batch) for batch in epoch_batches(torch.arange(9), 4)]
     [4, 5]

@@ -99,7 +99,7 @@ def worth(
     """How many independent images an image is worth for the mean of `values`, at most 1: one over the design effect.
 
     Less the fewer the groups, by Student's quantiles (Korn and Graubard 1998, Survey Methodology 24). Where all values
-    are the same, nothing tells how alike a group is: the design effect is taken for 1, which may be too few.
+    are the same, nothing tells how alike a group is: the design effect is taken for 1, which may be too small.
 
     labels: for the mean over classes in place of the mean over images.
 
