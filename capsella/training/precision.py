@@ -25,8 +25,11 @@ Precision = Literal["auto", "32-true", "bf16-mixed"]
 CLEARLY_FASTER = 1.2
 """So many times as fast as float32 must bfloat16 be: what less would gain is not worth another rounding."""
 ROUNDS = 5
+IMAGES = 16
+"""In the batch that is timed. With fewer, a processor may take another algorithm: one was slower with bfloat16 up to
+eight images, and 1.6 times as fast from sixteen on."""
 MEMORY = Path(pooch.os_cache("capsella")) / "precision.json"
-"""The file that remembers what was measured: ratios by processor, version of PyTorch and threads."""
+"""The file that remembers what was measured: ratios by processor, version of PyTorch, threads and images."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def choose_precision(accelerator: str, memory: Path | None = None) -> PrecisionC
         why = f"the GPU has {'' if fast else 'no '}bfloat16 units"
         return PrecisionChoice("bf16-mixed" if fast else "32-true", why)
     memory = memory or MEMORY
-    key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {IMAGES} images"
     ratio = _remembered(memory).get(key)
     if ratio is None:
         ratio = measure_ratio()
@@ -74,10 +77,10 @@ def faster(ratio: float) -> Exact:
 
 
 def measure_ratio() -> float:
-    """How many times as fast bfloat16 is: a convolution and a matrix product, forward and backward; about a second."""
+    """How many times as fast bfloat16 is: a convolution and a matrix product, forward and backward; a second or two."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         # CapsNet's second convolution with half of its inputs, and a layer of its decoder.
-        convolution, images = nn.Conv2d(128, 256, 9, stride=2), torch.randn(4, 128, 20, 20)
+        convolution, images = nn.Conv2d(128, 256, 9, stride=2), torch.randn(IMAGES, 128, 20, 20)
         dense, vectors = nn.Linear(512, 1024), torch.randn(128, 512)
 
         def step(enabled: bool) -> None:
