@@ -13,16 +13,16 @@ class TrainingDivergedError(CapsellaError):
     """The loss or a gradient is no longer a finite number."""
 
 
-def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
-    """The Euclidean norm of the gradient of each module's own parameters, by the module's name.
+def gradient_norms(model: nn.Module) -> tuple[list[str], Tensor]:
+    """Names of the modules that have parameters of their own, and the Euclidean norm of the gradient of each [modules].
 
-    The norm of these norms is the norm of the whole gradient. Parameters without a gradient count as zero.
+    The norm of these norms is the norm of the whole gradient. Parameters without a gradient are left out.
     """
     norms: dict[str, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             norms.setdefault(name.rpartition(".")[0], []).append(torch.linalg.vector_norm(parameter.grad))
-    return {layer: torch.linalg.vector_norm(torch.stack(parts)) for layer, parts in norms.items()}
+    return list(norms), torch.stack([torch.linalg.vector_norm(torch.stack(parts)) for parts in norms.values()])
 
 
 @contextmanager

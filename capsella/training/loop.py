@@ -207,8 +207,8 @@ class Trainer:
         self.wrapped_optimizer.zero_grad()
         # Gradients are averaged over the devices, of which some have an image more of an epoch's last batch.
         self.fabric.backward(losses.total * (len(chosen) * world / len(batch)))
-        norms = gradient_norms(self.model)
-        norm = torch.linalg.vector_norm(torch.stack(list(norms.values())))
+        layers, norms = gradient_norms(self.model)
+        norm = torch.linalg.vector_norm(norms)
         self._check_finite("loss", float(losses.total.detach()), progress.step + 1)
         self._check_finite("norm of the gradient", float(norm), progress.step + 1)
         if options.gradient_clip is not None:
@@ -218,7 +218,7 @@ class Trainer:
             self.average.update_parameters(self.model)
         self._add(images=len(labels), errors=count_errors(output.activations, labels))
         self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
-        self._add(**{f"gradient_{layer}": float(value) for layer, value in norms.items()})
+        self._add(**{f"gradient_{layer}": value for layer, value in zip(layers, norms.tolist(), strict=True)})
         progress.batch, progress.step = progress.batch + 1, progress.step + 1
         return f"loss {float(losses.total.detach()):.4f}"
 
