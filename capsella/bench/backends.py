@@ -14,13 +14,14 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.bench.latency import Latency, Throughput, best_throughput, latencies
+from capsella.data.batches import evenly
 from capsella.data.images import ImageSet
 from capsella.errors import CapsellaError, unknown_name
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import Activations, usual_tolerance
 from capsella.export.reduced import write_int8
-from capsella.export.ship import CALIBRATION_IMAGES, spread_over
+from capsella.export.ship import CALIBRATION_IMAGES
 from capsella.models import ImageClassifier
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.packed import packed
@@ -231,7 +232,7 @@ def _onnxruntime(model: ImageClassifier, images: ImageSet, folder: Path) -> Acti
 
 def _onnxruntime_int8(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     _require("onnxruntime")
-    path, calibration = folder / "int8.onnx", spread_over(images, CALIBRATION_IMAGES)
+    path, calibration = folder / "int8.onnx", images.subset(evenly(len(images), CALIBRATION_IMAGES))
     write_int8(_onnx_file(model, folder), path, calibration, {})
     return load_onnx(path)
 

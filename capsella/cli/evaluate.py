@@ -12,6 +12,8 @@ from capsella.cli.laboratory import laboratory_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
+from capsella.data.laboratory import on_laboratory
+from capsella.data.options import PAIRED, STEREO, VIEWED
 from capsella.errors import CapsellaError, counted
 from capsella.evaluation import (
     Elsewhere,
@@ -106,15 +108,25 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
     data: DataOptions = trained.recipe.data
     if options.test_per_class is not None and data.is_paired:
         raise ValueError("test_per_class: not for a run on pairs; use --test-pairs")
-    name = data.name if options.data is None else options.data
+    if options.data is not None:
+        data = _of_source(data, options.data)
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
-    asked = replace(data, name=name, test_pairs=pairs, test_per_class=None if images == "all" else images)
+    asked = replace(data, test_pairs=pairs, test_per_class=None if images == "all" else images)
     splits = load_data(asked) if options.data is not None else images_of(RunFolder(trained.folder), asked)
     if splits.broken:
         heading = f"left out {counted(len(splits.broken), 'broken image')}:"
         console(stderr=True).print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
     return splits.named()[options.split or "test"]
+
+
+def _of_source(data: DataOptions, name: str) -> DataOptions:
+    """The images of another source, read as the run's own are; what only the run's source has is left out."""
+    if name == data.name or data.is_paired or name in PAIRED:
+        return replace(data, name=name)
+    both = {"camera": STEREO, "viewpoints": VIEWED, "test_viewpoints": VIEWED}
+    kept = {option: getattr(data, option) for option, sources in both.items() if name in sources}
+    return replace(on_laboratory(data, name), **kept)
 
 
 def _form(images: LabelledImages | ImageClassifier) -> str:

@@ -166,8 +166,7 @@ class DataOptions:
         self._check_belongs("range", ("folder", "npz"), self.range)
         self._check_belongs("group", ("folder", "npz", LABORATORIES, *VIEWED), self.group)
         self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))
-        self._check_belongs("camera", STEREO, repr(self.camera))
-        self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
+        self._check_views()
         self._check_belongs("laboratories", (LABORATORIES,), self.laboratories)
         self._check_belongs("classes", (LABORATORIES,), self.classes)
         if self.name == LABORATORIES:
@@ -190,6 +189,14 @@ class DataOptions:
             number = getattr(self, name)
             self._check_belongs(name, PAIRED, number)
             at_least(1, **{name: number})
+
+    def _check_views(self) -> None:
+        self._check_belongs("camera", STEREO, repr(self.camera))
+        self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
+        if self.viewpoints == "all":
+            require(
+                self.test_viewpoints == "novel", "be novel without viewpoints", test_viewpoints=self.test_viewpoints
+            )
 
     def _check_folds(self) -> None:
         at_least(2, folds=self.folds)

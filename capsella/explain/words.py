@@ -18,9 +18,9 @@ FEW = 30
 """Test images of a class, below which its sensitivity is known to ten points or worse."""
 MOST_CONFUSIONS, MOST_CLASSES = 3, 12
 BALANCED = {
-    "none": "No class was shown more often for being rare (balance: none);",
-    "sampling": "Rare classes were shown more often (balance: sampling), for",
-    "weights": "Mistakes on rare classes counted more (balance: weights), for",
+    "none": "No class was shown more often for being rare (balance: none)",
+    "sampling": "Rare classes were shown more often (balance: sampling)",
+    "weights": "Mistakes on rare classes counted more (balance: weights)",
 }
 
 
@@ -44,7 +44,7 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     stopped = summary.get("stopped")
     trained = (
         f"The network {run.model.name} was trained on {len(splits.train):,} {kind} of {len(counts)} classes: {listed}. "
-        f"{len(splits.validation):,} others (validation images) were used to choose the epoch. "
+        f"{len(splits.validation):,} others (validation images) {_use_of_validation(recipe)}. "
         f"{_about_test(recipe, len(splits.test), stopped)}"
     )
     error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
@@ -57,8 +57,22 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     if stopped is not None and not stopped["reached"]:
         chosen += f" The training was to stop at an error of {stopped['at_error']:g} %, and did not reach it."
     if not recipe.data.is_paired:
-        chosen += f" {BALANCED[recipe.balance]} {choose_balance(counts).why}."
+        chosen += f" {_about_balance(recipe, splits)}"
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
+
+
+def _use_of_validation(recipe: Recipe) -> str:
+    if recipe.keep == "last":
+        return "were held out, and did not choose the epoch"
+    return "were used to choose the epoch"
+
+
+def _about_balance(recipe: Recipe, splits: Splits) -> str:
+    """How classes were balanced, with the reason where the images are it."""
+    if recipe.balance == "sampling" and "laboratory" in splits.train.metadata:
+        return "Each class of each laboratory was shown as often (balance: sampling)."
+    choice = choose_balance(splits.train.counts())
+    return f"{BALANCED[recipe.balance]}{f': {choice.why}' if choice.balance == recipe.balance else ''}."
 
 
 def _about_test(recipe: Recipe, images: int, stopped: Mapping[str, Any] | None) -> str:

@@ -10,6 +10,5 @@ from capsella.export.ship import (
     Exported,
     Format,
     export_model,
-    spread_over,
     write_onnx_as,
 )

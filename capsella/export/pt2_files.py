@@ -12,6 +12,7 @@ from capsella.errors import CapsellaError
 from capsella.export.graph import KEY, describe_model, operators, traced
 from capsella.export.parity import Activations
 from capsella.models import ImageClassifier
+from capsella.routing.backends import register_native_operators
 
 
 def write_pt2(
@@ -52,11 +53,7 @@ def load_pt2(path: str | Path, output: int = 0) -> tuple[Activations, dict[str, 
         CapsellaError: the file cannot be read, or calls native kernels and there are none here.
     """
     extra = {f"{KEY}.json": ""}
-    if _native.UNAVAILABLE is None:
-        from capsella.routing.dynamic import native as _dynamic  # noqa: F401  registers its operators
-        from capsella.routing.em import native as _em  # noqa: F401
-        from capsella.routing.heinsen import native as _heinsen  # noqa: F401
-        from capsella.routing.variational import native as _variational  # noqa: F401
+    register_native_operators()
     try:
         with open(path, "rb") as file:  # a path that does not end in .pt2 makes PyTorch warn
             module = torch.export.load(file, extra_files=extra).module()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from capsella.data.batches import evenly
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import Splits, single_images
 from capsella.errors import unknown_name
@@ -144,12 +145,5 @@ def write_onnx_as(
         description = write_onnx(model, source, reconstruction=reconstruction, facts=facts)
         if precision == "float16":
             return write_float16(source, path, description)
-        chosen = spread_over(train, CALIBRATION_IMAGES)
+        chosen = train.subset(evenly(len(train), CALIBRATION_IMAGES))
         return write_int8(source, path, chosen, description)
-
-
-def spread_over(images: ImageSet, number: int) -> ImageSet:
-    """At most `number` images, taken at even steps: sets are often sorted by class."""
-    if len(images) <= number:
-        return images
-    return images.subset([k * len(images) // number for k in range(number)])

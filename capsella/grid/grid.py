@@ -14,6 +14,7 @@ from capsella.grid.clock import Clock
 from capsella.grid.run import result_of, trained_run
 from capsella.grid.task import Task, each
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
+from capsella.training.validation import best_validation
 
 T = TypeVar("T")
 AnyRow = TypeVar("AnyRow", bound="Row")
@@ -284,5 +285,5 @@ def _validated(files: RunFolder) -> Validated:
     if files.has_diverged:
         return Validated(files.path, float("inf"), float("inf"), 0, 0.0)
     summary = files.read("summary")
-    best, error = summary["best"], summary.get("kept_by", "validation_error")  # what chose its epoch chooses a run
-    return Validated(files.path, best[error], best["validation_loss"], best["epoch"], summary["seconds"])
+    error, loss = best_validation(summary)  # what chose its epoch chooses a run
+    return Validated(files.path, error, loss, summary["best"]["epoch"], summary["seconds"])

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 from rich.console import Console
 
-from capsella.data import DataOptions, LabelledImages, Splits, load_data, load_once
+from capsella.data import DataOptions, LabelledImages, Splits, load_once
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, Groups, Interval, difference_interval, evaluate
 from capsella.models import ImageClassifier
@@ -182,7 +182,7 @@ def evaluated_again(
     """
 
     def images() -> tuple[str, LabelledImages]:
-        splits = load_data(data)
+        splits = load_once(data)
         return splits.name, splits.test
 
     return evaluated_on(folder, name, images, change)

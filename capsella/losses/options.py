@@ -10,6 +10,8 @@ FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy"
 """The losses for images that show two classes."""
 Reduction = Literal["sum", "mean"]
 Schedule = Literal["linear", "stairs"]
+STAIR = 3000
+"""Steps of one stair of the spread loss's margin in Forslöv's thesis."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class LossOptions:
         [0.2, 0.2, 0.3, 0.9, 0.9]
         """
         if self.spread_schedule == "stairs":
-            risen = 0.1 * (step // (self.spread_steps or 3000))
+            risen = 0.1 * (step // (self.spread_steps or STAIR))
         else:
             last_step = (self.spread_steps or total_steps) - 1
             risen = (self.spread_last - self.spread_first) * (step / last_step if last_step else 1.0)

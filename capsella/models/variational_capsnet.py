@@ -24,7 +24,7 @@ from capsella.routing import Routing, VariationalRouting
 
 POSE = 16
 NEAR = 0.01
-"""The authors' coordinates run from 0 to this, and not to 1 as in Hinton et al. 2018."""
+"""The authors' coordinates run from 0 to this, and not to 1 as ours of Hinton et al. 2018."""
 
 
 @register_model
@@ -37,7 +37,7 @@ def ribeiro2020_capsnet(
     """A = 64 channels, B = 8, C = D = 16 types of 4×4 matrices: 68,640 parameters at two channels, 5 classes.
 
     The authors' code has 68,714: β_u and β_a of each parent type, which its batch normalisation takes away again. Its
-    votes are M·W with M's rows added up first; here they are the paper's matrix products.
+    votes are V_bc = (Σ_a M_ab) W_bc, element by element; here they are the paper's matrix products.
 
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.

@@ -121,7 +121,8 @@ def images_cells_resnet() -> Recipe:
 @register_recipe
 def images_emnet() -> Recipe:
     """EM-NET 1 of Forslöv's thesis on a folder of images, at 224×224; some 25 images a second on two cores."""
-    return replace(emnet_modern("forslov2018_emnet1_init1"), data=replace(FOLDER, size=224, channels=3), balance="auto")
+    recipe = _over_the_whole_training(emnet_modern("forslov2018_emnet1_init1"))
+    return replace(recipe, data=replace(FOLDER, size=224, channels=3), balance="auto")
 
 
 @register_recipe
@@ -241,8 +242,8 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
     """The name of the recipe that trains a network on images of one's own, and the recipe without its paper's images.
 
     What concerns the paper's images is taken away: crops and changes of brightness, so that every network sees the same
-    pictures. The margin of the spread loss rises over the whole training, however short it is. Rare classes are
-    balanced for every network alike.
+    pictures. The margin of the spread loss rises, and a rate that falls to a tenth falls, over the whole training,
+    however long it is. Rare classes are balanced for every network alike.
 
     Raises:
         ValueError: no network has the name.
@@ -253,5 +254,16 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
         recipe = recipe.with_network(network)
     neutral = {"crop": None, "brightness": 0.0, "contrast": 0.0}
     changed = {option: neutral[option] for option in recipe.model.options if option in neutral}
-    loss = replace(recipe.loss, spread_schedule="linear")
-    return name, replace(recipe.with_model(**changed), loss=loss, balance="auto")
+    return name, replace(_over_the_whole_training(recipe.with_model(**changed)), balance="auto")
+
+
+def _over_the_whole_training(recipe: Recipe) -> Recipe:
+    """With the spread loss's margin rising from its start to its end, and a rate that falls to a tenth falling as long.
+
+    Recipes whose rate falls to a tenth are of a known length, and folders are not: in a longer training it would
+    vanish long before the end.
+    """
+    optimizer = recipe.optimizer
+    if optimizer.schedule == "exponential" and optimizer.decay <= 0.1:
+        optimizer = replace(optimizer, decay_steps=None)
+    return replace(recipe, loss=replace(recipe.loss, spread_schedule="linear"), optimizer=optimizer)

@@ -121,7 +121,7 @@ class ImageCounts:
         self.path = path = folder / "images.json"
         self._known: dict[str, list[int]] = {}
         self._present: set[str] = set()
-        self._missing: dict[str, Exception] = {}  # by source: nobody waits twice for a download that fails
+        self._missing: dict[str, Exception] = {}  # nobody waits twice for a download that fails
         if path.exists():
             self._known = json.loads(path.read_text(encoding="utf-8"))
 
@@ -133,13 +133,14 @@ class ImageCounts:
         """
         key = json.dumps(dataclasses.asdict(data), default=str, sort_keys=True)
         if key not in self._known or data.source not in self._present:
-            if data.source in self._missing:
-                raise self._missing[data.source]
+            if (known := self._missing.get(data.source, self._missing.get(key))) is not None:
+                raise known
             try:
                 self._known[key] = [len(part) for part in load_data(data).named().values()]
                 self._present.add(data.source)
             except (CapsellaError, OSError) as error:
-                self._missing[data.source] = error
+                # Where the source is there, these options alone do not fit it.
+                self._missing[key if data.source in self._present else data.source] = error
                 raise
             write_json(self.path, self._known)
         training, validation, test = self._known[key]

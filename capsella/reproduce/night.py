@@ -50,7 +50,7 @@ class Night:
                 self.make(entry)
             after()
             every = (*plan.runs, *plan.left_out)
-            clock = Clock(estimates={planned.job.row.cost: planned.seconds for planned in every})
+            clock = Clock(estimates={planned.job.row.cost: planned.whole for planned in every})
             clock.plan(planned.job.row.cost for planned in plan.runs)
             entries = {planned.job.run.path: planned.job.entries for planned in every}
             for task, _ in each(self._due(plan, clock), self.console, clock):
@@ -69,7 +69,8 @@ class Night:
         for planned in (*plan.runs, *plan.left_out):
             job, was_left_out = planned.job, planned in plan.left_out
             cost = job.row.cost
-            expected = clock.known()[cost] if cost in clock.taken or was_left_out else planned.seconds
+            whole = clock.known()[cost] if cost in clock.taken or was_left_out else planned.whole
+            expected = planned.left * whole
             fits = self.now() + expected <= end
             if fits and was_left_out:
                 clock.left[cost] += 1

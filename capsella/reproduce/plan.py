@@ -8,10 +8,16 @@ from capsella.reproduce.jobs import Job
 
 
 class Planned(NamedTuple):
-    """A run, and the seconds that are left of it."""
+    """A run, the seconds of the whole of it, and the share of it that is left."""
 
     job: Job
-    seconds: float
+    whole: float
+    left: float
+
+    @property
+    def seconds(self) -> float:
+        """That are left of it."""
+        return self.left * self.whole
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def make_plan(jobs: Sequence[Job], seconds: Callable[[Job], float], hours: float
         seconds: of a whole run.
         hours: None sets no limit.
     """
-    todo = [Planned(job, (1 - job.share_done) * seconds(job)) for job in jobs if not job.is_over]
+    todo = [Planned(job, seconds(job), 1 - job.share_done) for job in jobs if not job.is_over]
     todo.sort(key=lambda planned: (planned.job.seed, planned.seconds))
     runs: list[Planned] = []
     left_out: list[Planned] = []

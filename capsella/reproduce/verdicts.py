@@ -14,6 +14,7 @@ from capsella.papers.kinds.published import SHORT
 from capsella.papers.kinds.stopped_table import StoppedTable
 from capsella.reproduce.entries import Entry
 from capsella.training import Recipe, RunFolder
+from capsella.training.validation import best_validation
 
 Answer = Literal["supports", "contradicts", "cannot tell"]
 FEWEST_SEEDS = 2
@@ -91,9 +92,8 @@ def _chosen(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str, An
     """Which of a row's rates errs least on validation images, as a mean over its seeds; then, has the least loss."""
 
     def rank(slug: str) -> tuple[float, float]:
-        kept = [run["training"] for run in results[slug]]
-        errors = [one["best"][one.get("kept_by", "validation_error")] for one in kept]
-        return float(np.mean(errors)), float(np.mean([one["best"]["validation_loss"] for one in kept]))
+        error, loss = np.mean([best_validation(run["training"]) for run in results[slug]], axis=0)
+        return float(error), float(loss)
 
     return slugs[0] if len(slugs) == 1 else min(slugs, key=rank)
 

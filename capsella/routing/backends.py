@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, cast
 
@@ -21,6 +22,18 @@ else eager."""
 FUSED = ("native", "triton")
 MOST_POSE_ELEMENTS = 256
 """Pose elements that the native kernels take."""
+
+
+_ROUTINGS = ("cluster", "dynamic", "em", "heinsen", "variational")
+NATIVE_MODULES = ("votes_native", *(f"{name}.native" for name in _ROUTINGS))
+"""Modules of `capsella.routing` that register operators with PyTorch, each on its first import."""
+
+
+def register_native_operators() -> None:
+    """Make all native kernels known to PyTorch, as a graph that calls them needs; nothing where they are not built."""
+    if _native.UNAVAILABLE is None:
+        for name in NATIVE_MODULES:
+            import_module(f"capsella.routing.{name}")
 
 
 def choose_backend(backend: str, available: Collection[str], *, auto: str) -> str:

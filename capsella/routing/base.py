@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import unknown_name
-from capsella.routing.checks import check_names
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.parts import in_parts
 from capsella.types import Capsules, ScoredCapsules
@@ -149,8 +148,7 @@ ROUTINGS: dict[str, type[Routing]] = {}
 
 
 def register_routing(routing: type[Routing]) -> type[Routing]:
-    """Make a routing method known by its `name`; an option that it does not have is answered with the nearest."""
-    setattr(routing, "__init__", check_names(f"option of routing {routing.name!r}")(routing.__init__))  # noqa: B010
+    """Make a routing method known by its `name`."""
     ROUTINGS[routing.name] = routing
     return routing
 
@@ -165,4 +163,8 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     name = rest.pop("name", None)
     if name not in ROUTINGS:
         raise unknown_name("routing", str(name), ROUTINGS)
+    known = [field.name for field in dataclasses.fields(ROUTINGS[name])]
+    for option in rest:
+        if option not in known:
+            raise unknown_name(f"option of routing {name!r}", option, known)
     return ROUTINGS[name](**rest)

@@ -1,17 +1,10 @@
 """What public routing functions check, because broadcasting would hide it."""
 
-from collections.abc import Callable
-from functools import wraps
-from inspect import signature
 from numbers import Integral
-from typing import ParamSpec, TypeVar
 
 from torch import Tensor
 
-from capsella.errors import require, unknown_name
-
-Options = ParamSpec("Options")
-Result = TypeVar("Result")
+from capsella.errors import require
 
 
 def check_votes(votes: Tensor) -> None:
@@ -36,24 +29,3 @@ def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str
     """`tensor` has exactly `shape`; `axes` names it for the reader, as in "[j d]"."""
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{argument}: must have shape {axes} = {shape}, got {tuple(tensor.shape)}")
-
-
-def check_names(what: str) -> Callable[[Callable[Options, Result]], Callable[Options, Result]]:
-    """A decorator: an argument that the function does not have is answered with the nearest that it has.
-
-    `what`: what its arguments are, for the error.
-    """
-
-    def decorate(function: Callable[Options, Result]) -> Callable[Options, Result]:
-        known = [name for name in signature(function).parameters if name != "self"]
-
-        @wraps(function)
-        def checked(*values: Options.args, **options: Options.kwargs) -> Result:
-            for name in options:
-                if name not in known:
-                    raise unknown_name(what, name, known)
-            return function(*values, **options)
-
-        return checked
-
-    return decorate

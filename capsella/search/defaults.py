@@ -40,6 +40,15 @@ def around(value: float, factor: float) -> Range:
     return Range(float(f"{value / factor:.2g}"), float(f"{value * factor:.2g}"), log=True)
 
 
+def schedules(recipe: Recipe) -> dict[str, Choice]:
+    """The recipe's own schedule and the cosine; nothing to choose where they are one.
+
+    An exponential one is no choice for other recipes: with a decay that is not theirs, the rate would stay, or vanish.
+    """
+    own = recipe.optimizer.schedule
+    return {} if own == "cosine" else {"optimizer.schedule": Choice(own, "cosine")}
+
+
 def with_own(own: Any, *values: Any) -> Choice:
     """A choice with the recipe's own value in it."""
     return Choice(*dict.fromkeys((own, *values)))
@@ -49,7 +58,7 @@ def _training(recipe: Recipe) -> dict[str, Range | Choice]:
     options, batch = recipe.optimizer, recipe.batch_size
     return {
         "optimizer.learning_rate": around(options.learning_rate, 8.0),
-        "optimizer.schedule": with_own(options.schedule, "exponential", "cosine"),
+        **schedules(recipe),
         "optimizer.ema": with_own(options.ema, 0.98, 0.995),
         "batch_size": with_own(batch, max(1, batch // 2), 2 * batch),
     }

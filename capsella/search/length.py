@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from capsella.errors import counted, require
+from capsella.losses.options import STAIR
 from capsella.search.candidate import Images
 from capsella.search.options import TRIALS, SearchOptions
 from capsella.search.schedule import Rules, expected_epochs, rungs_of
@@ -63,14 +64,17 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
 
 
 def _lasting(recipe: Recipe, epochs: float) -> Recipe:
-    """For so many epochs, with its warm-up and its decay in their proportion."""
-    share = epochs / recipe.epochs
+    """For so many epochs, with its warm-up, its decay and the spread loss's margin in their proportion."""
+    share, steps = epochs / recipe.epochs, recipe.optimizer.decay_steps
     optimizer = replace(
         recipe.optimizer,
         warmup_steps=round(share * recipe.optimizer.warmup_steps),
-        decay_steps=max(1, round(share * recipe.optimizer.decay_steps)),
+        decay_steps=None if steps is None else max(1, round(share * steps)),
     )
-    return replace(recipe, epochs=max(1, int(epochs)), optimizer=optimizer)
+    loss = recipe.loss
+    rise = STAIR if loss.spread_schedule == "stairs" and loss.spread_steps is None else loss.spread_steps
+    loss = replace(loss, spread_steps=None if rise is None else max(1, round(share * rise)))
+    return replace(recipe, epochs=max(1, int(epochs)), optimizer=optimizer, loss=loss)
 
 
 def seconds_an_epoch(recipe: Recipe, images: Images, machine: Machine) -> float:

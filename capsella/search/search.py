@@ -91,11 +91,13 @@ def _agreed(
         length = {name: getattr(short, name) for name in ("epochs", "epoch_images")}
         length["minutes"] = options.minutes
         length["optimizer"] = {name: getattr(short.optimizer, name) for name in ("warmup_steps", "decay_steps")}
+        length["spread_steps"] = short.loss.spread_steps
     trained = replace(
         recipe,
         epochs=length["epochs"],
         epoch_images=length["epoch_images"],
         optimizer=replace(recipe.optimizer, **length["optimizer"]),
+        loss=replace(recipe.loss, spread_steps=length["spread_steps"]),
     )
     rules = rules_of(trained, options, images)
     study.agree(

@@ -126,14 +126,19 @@ def _run(page: Path, requests: list[dict[str, Any]]) -> list[Float[np.ndarray, "
     node = find_node()
     if node is None:
         raise CapsellaError("the page cannot be compared with PyTorch: Node is not installed")
-    done = subprocess.run(
-        [node, str(PAGE / "check.mjs"), str(page)],
-        input=json.dumps(requests),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=_SECONDS,
-    )
+    try:
+        done = subprocess.run(
+            [node, str(PAGE / "check.mjs"), str(page)],
+            input=json.dumps(requests),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CapsellaError(
+            f"the page cannot be compared with PyTorch: Node took more than {_SECONDS} s for {len(requests)} images"
+        ) from error
     if done.returncode != 0:
         raise CapsellaError(f"the page cannot be compared with PyTorch, Node says: {done.stderr.strip()[-500:]}")
     return [np.array(one, dtype=np.float32) for one in json.loads(done.stdout)]

@@ -20,6 +20,7 @@ from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
 from capsella.models.novelty.fitted import Novelty
 from capsella.training.balance import prior_of
 from capsella.training.images import own_splits
+from capsella.training.precision import kind_of
 from capsella.training.run import RunFolder, load_run
 
 
@@ -106,4 +107,4 @@ def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
             f"{folder}: a run on pairs has no calibrated probabilities; they are for one class an image"
         )
     splits = own_splits(run, skip_broken=True)
-    return calibrate_folder(folder, splits.train, splits.validation, torch.device("cpu"), recipe.batch_size)
+    return calibrate_folder(folder, splits.train, splits.validation, torch.device(kind_of("auto")), recipe.batch_size)

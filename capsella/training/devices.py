@@ -137,13 +137,13 @@ def _check_same_numbers(fabric: "Fabric", recipe: Recipe) -> None:
 
 def starts_training(machine: Machine) -> bool:
     """Whether this process is the first of those that a training is to have; known before they are launched."""
-    ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-    return world_of(machine).size == 1 or next((int(rank) for rank in ranks if rank), 0) == 0
+    return world_of(machine).size == 1 or is_launched_first()
 
 
 def is_launched_first() -> bool:
     """Whether no launcher says that another process comes before this one; known before a training is set up."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return next((int(rank) for rank in ranks if rank), 0) == 0
 
 
 @contextmanager

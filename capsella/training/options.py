@@ -171,9 +171,10 @@ class OptimizerOptions:
     warmup_steps: int = 0
     """The learning rate rises evenly over this many first steps."""
     decay: float = 0.96
-    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it."""
-    decay_steps: int = 2000
-    """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code."""
+    """The exponential schedule multiplies the learning rate by this every `decay_steps` steps, smoothly; 1 keeps it.
+    The schedule of steps multiplies by it at each drop: by 0.1 as a rule."""
+    decay_steps: int | None = 2000
+    """Steps for one factor of `decay`; 0.96 every 2000 in the authors' code. None: the whole training, however long."""
     least_rate: float = 0.0
     """The exponential schedule falls no lower than this."""
     l2: float = 0.0
@@ -193,7 +194,7 @@ class OptimizerOptions:
 
     def __post_init__(self) -> None:
         rates = {"learning_rate": self.learning_rate, "decay": self.decay, "decay_steps": self.decay_steps}
-        require(all(rate > 0 for rate in rates.values()), "be above 0", **rates)
+        require(all(rate is None or rate > 0 for rate in rates.values()), "be above 0", **rates)
         schedules = ("exponential", "cosine", "steps")
         require(self.schedule in schedules, "be 'exponential', 'cosine' or 'steps'", schedule=self.schedule)
         require(self.method in ("adam", "sgd"), "be 'adam' or 'sgd'", method=self.method)
@@ -201,6 +202,8 @@ class OptimizerOptions:
         rise = all(a < b for a, b in pairwise((0.0, *self.drops, 1.0)))
         require(rise, "rise within (0, 1)", drops=self.drops)
         require(bool(self.drops) or self.schedule != "steps", "be given for the schedule of steps", drops=self.drops)
+        falls = self.schedule != "steps" or self.decay <= 0.5
+        require(falls, "be at most 0.5 for the schedule of steps, whose drops multiply by it", decay=self.decay)
         not_negative(warmup_steps=self.warmup_steps, l2=self.l2, least_rate=self.least_rate)
         require(self.ema is None or 0 < self.ema < 1, "be between 0 and 1, both excluded, or None", ema=self.ema)
         clip = self.gradient_clip
@@ -216,7 +219,8 @@ class OptimizerOptions:
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "exponential":
-            return float(max(self.least_rate, self.learning_rate * self.decay ** (step / self.decay_steps)))
+            decayed = self.learning_rate * self.decay ** (step / (self.decay_steps or max(1, total_steps)))
+            return float(max(self.least_rate, decayed))
         if self.schedule == "steps":
             dropped = sum(step >= share * total_steps for share in self.drops)
             return float(self.learning_rate * self.decay**dropped)

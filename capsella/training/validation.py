@@ -1,6 +1,7 @@
 """What an epoch's weights are worth: loss and error on held-out images, how the routing does, whether to stop there."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -78,6 +79,12 @@ def kept_by(recipe: Recipe) -> str:
     return "validation_error" if recipe.balance == "none" else "validation_balanced_error"
 
 
+def best_validation(summary: Mapping[str, Any]) -> tuple[float, float]:
+    """Of what `summary_of` wrote: the validation error that chose the epoch, in per cent, and its validation loss."""
+    best = summary["best"]
+    return best[summary.get("kept_by", "validation_error")], best["validation_loss"]
+
+
 def reaches(recipe: Recipe, row: EpochRow) -> bool:
     """Whether an epoch's error is the one to stop at; never where the recipe names none."""
     stop = recipe.stop_at_error
@@ -90,13 +97,12 @@ def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device
     `broken`: the files that were left out. `device`: whose memory counts.
     """
     history = progress.history
-    speeds = sorted(row["images_per_second"] for row in history)
     return {
         "best": progress.best,
         "kept_by": kept_by(recipe),
         "epochs": progress.epoch,
         "seconds": sum(row["seconds"] for row in history),
-        "images_per_second": speeds[len(speeds) // 2],
+        "images_per_second": statistics.median_high(row["images_per_second"] for row in history),
         "peak_memory_mib": peak_memory_mib(device),
         "stopped": _stopped(recipe, progress.best or history[-1]),
         "broken_images": list(broken),

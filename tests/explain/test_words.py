@@ -36,3 +36,15 @@ def test_images_that_stopped_a_training_are_no_test(reached):
 def test_a_training_that_stops_by_validation_leaves_the_test_images_alone():
     trained, _ = told({"reached": True, "at_error": 5, "on": "validation"}, stop_on="validation")
     assert "were used neither to train nor to choose" in trained
+
+
+def test_validation_images_that_chose_no_epoch_are_not_said_to_have():
+    trained, chosen = told(None, keep="last")
+    assert "others (validation images) were held out, and did not choose the epoch." in trained
+    assert "others (validation images) were used to choose the epoch." in told(None, keep="best")[0]
+    assert "at which the training ended" in chosen
+
+
+def test_the_images_are_the_reason_of_a_balance_only_where_they_call_for_it():
+    assert "(balance: none): " in told(None, balance="none")[1]
+    assert told(None, balance="weights")[1].endswith("Mistakes on rare classes counted more (balance: weights).")

@@ -29,7 +29,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra `export`")
 
 from PIL import Image  # noqa: E402
 
-from capsella.export import Tolerance, compare, spread_over, usual_tolerance, write_float16, write_int8, write_onnx  # noqa: E402
+from capsella.export import Tolerance, compare, usual_tolerance, write_float16, write_int8, write_onnx  # noqa: E402
 from capsella.export.reduced import REDUCED  # noqa: E402
 
 EXAMPLE = Path(capsella.__file__).parents[1] / "examples" / "onnx_inference.py"
@@ -122,11 +122,6 @@ class TestInt8:
     def test_nothing_to_calibrate_on(self, exported_onnx, splits, tmp_path):
         with pytest.raises(ValueError, match="images: must hold at least one to calibrate on, got none"):
             write_int8(exported_onnx.path, tmp_path / "x", splits.train.subset([]), {})
-
-    def test_calibration_images_are_spread_over_the_set(self, splits):
-        few = spread_over(splits.train, 7)
-        assert torch.equal(few.images, splits.train.images[[0, 14, 28, 42, 57, 71, 85]])
-        assert spread_over(splits.train, 1000) is splits.train
 
 
 def test_float16_halves_convolutions_and_keeps_the_routing(exported_onnx, model, splits, tmp_path):

@@ -40,14 +40,19 @@ def test_it_calls_the_native_kernels_and_agrees(exported):
     assert load_pt2(exported.path)[1] == exported.description
 
 
-def test_a_fresh_process_runs_it(exported, model, tmp_path):
-    images = torch.rand(5, 1, 17, 17)
+@pytest.mark.parametrize("name", ["sabour2017_capsnet", "mazzia2021_efficient_capsnet"])
+def test_a_fresh_process_runs_it(name, tmp_path):
+    """It has imported no module that registers the operators of a routing."""
+    side = 28 if name == "mazzia2021_efficient_capsnet" else 17
+    model = create_model(name, image_size=side).eval()
+    write_pt2(model, tmp_path / "x.pt2")
+    images = torch.rand(5, 1, side, side)
     torch.save(images, tmp_path / "images.pt")
     code = (
         "import sys, torch; from capsella.export import load_pt2; run, about = load_pt2(sys.argv[1]); "
         "torch.save(run(torch.load(sys.argv[2])), sys.argv[3])"
     )
-    words = [sys.executable, "-c", code, exported.path, tmp_path / "images.pt", tmp_path / "out.pt"]
+    words = [sys.executable, "-c", code, tmp_path / "x.pt2", tmp_path / "images.pt", tmp_path / "out.pt"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     answer = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr

@@ -74,3 +74,13 @@ def test_compare_trains_the_light_networks_by_their_own_recipes():
     assert recipe_for("mazzia2021_efficient_capsnet")[0] == "images-efficient"
     assert recipe_for("he2016_resnet10")[0] == "images-resnet"
     assert all(get_recipe(name) for name in RECIPE_OF.values())
+
+
+@pytest.mark.parametrize("steps", [300, 30_000])
+def test_a_rate_that_falls_to_a_tenth_falls_over_the_whole_training(steps):
+    """In 2,500 steps, as in its paper's recipe, it would vanish long before the end of a long training."""
+    for recipe in (recipe_for("forslov2018_cnnnet1_init1")[1], get_recipe("images-emnet")):
+        options = recipe.optimizer
+        assert options.rate_at(steps, steps) == pytest.approx(options.learning_rate / 10)
+    paper = recipe_for("sabour2017_capsnet")[1].optimizer
+    assert paper.decay_steps is not None  # 0.96 at a time does not vanish

@@ -1,9 +1,12 @@
 """What comes when, and what is left out."""
 
+import dataclasses
+
 import pytest
 
-from capsella.grid import Row
-from capsella.reproduce import ImageCounts, Job, Speeds, make_plan
+from capsella.grid import Clock, Row
+from capsella.reproduce import ImageCounts, Job, Night, Speeds, make_plan
+from capsella.reproduce.plan import Plan
 from capsella.training.timing import StepTime
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 from tests.reproduce.made import registered, rows
@@ -94,3 +97,24 @@ def test_steps_are_timed():
 @pytest.mark.parametrize("recipe", [CAPSNET, CNN])
 def test_a_job_says_what_it_is(recipe, tmp_path):
     assert str(Job(tmp_path, Row(slug="a", cost="t/a", recipe_name="", recipe=recipe), 2)) == "t/a, seed 2"
+
+
+def test_the_rest_of_a_run_is_expected_by_what_others_took(tmp_path):
+    """Of half a run, half of what a finished seed took; and a half-done run is no estimate of whole ones."""
+    begun = tmp_path / "slow-seed1"
+    begun.mkdir()
+    (begun / "last.ckpt").write_bytes(b"")
+    (begun / "metrics.csv").write_text("epoch,step\n1,1\n")
+    recipe = dataclasses.replace(CAPSNET, epochs=4)
+    job = Job(tmp_path, Row(slug="slow", cost="slow", recipe_name="demo", recipe=recipe), 1)
+    (begun_run,) = make_plan([job], lambda _: 3000.0, None).runs
+    assert begun_run == (job, 3000.0, 0.75)
+    assert begun_run.seconds == 2250
+
+    night = Night(tmp_path, (), 3, QUIET, now=lambda: 0.0)
+    clock = Clock(estimates={"slow": begun_run.whole})
+    clock.plan(["slow", "slow"])
+    clock.finish("slow", 4000.0)
+    late = Plan((begun_run,), (), 0, hours=2999 / 3600)
+    assert list(night._due(late, clock)) == []
+    assert len(list(night._due(dataclasses.replace(late, hours=3001 / 3600), clock))) == 1

@@ -4,10 +4,12 @@ import subprocess
 import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
+import capsella
 from capsella import _native
 from capsella._native import _not_built
 from capsella.errors import CapsellaWarning
@@ -23,7 +25,7 @@ from capsella.routing import (
     UniformRouting,
     record,
 )
-from capsella.routing.backends import choose_conv_backend
+from capsella.routing.backends import NATIVE_MODULES, choose_conv_backend
 from capsella.types import Capsules
 
 GRID = (3, 3)
@@ -210,3 +212,10 @@ def test_a_program_sees_it_on_standard_error_once():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr.count("EM routing runs in PyTorch") == 1
+
+
+def test_all_modules_with_native_operators_are_known():
+    """`capsella.routing.native` has what they share, and none of its own."""
+    folder = Path(capsella.routing.__file__).parent
+    found = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*native.py")}
+    assert found - {"native"} == set(NATIVE_MODULES)

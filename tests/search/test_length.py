@@ -61,3 +61,17 @@ def test_a_study_with_other_rungs_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.search.length.rungs_of", lambda *_: (1, 3, 9))
     with pytest.raises(CapsellaError, match="begun with another rungs"):
         opened(tmp_path, warmed(2))
+
+
+def test_stairs_of_the_margin_and_the_decay_keep_their_proportion(tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1.0)
+    stairs = dataclasses.replace(RECIPE.loss, name="spread", spread_schedule="stairs")
+    recipe = dataclasses.replace(warmed(40, epochs=270), loss=stairs)
+    search = opened(tmp_path / "stairs", recipe, minutes=30.0)
+    share = search.trained.epochs / 270
+    assert search.trained.loss.spread_steps == pytest.approx(3000 * share, rel=0.02)
+    assert search.trained.optimizer.decay_steps == pytest.approx(2000 * share, rel=0.02)
+    assert opened(tmp_path / "stairs", recipe, minutes=30.0).trained == search.trained
+    whole = dataclasses.replace(recipe.optimizer, decay_steps=None)
+    search = opened(tmp_path / "whole", dataclasses.replace(warmed(40, epochs=270), optimizer=whole), minutes=30.0)
+    assert (search.trained.optimizer.decay_steps, search.trained.loss.spread_steps) == (None, None)

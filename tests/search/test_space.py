@@ -33,7 +33,10 @@ def test_em_routing_and_widths_are_in_it(name):
 
 def test_the_rival_of_em_networks_is_trained_in_the_same_ways():
     em, rival = (default_space(get_recipe(name), name) for name in ("forslov2018-emnet1-init1-modern", "he2016-cells"))
-    assert set(em.of) - set(rival.of) - {"loss.name"} == {path for path in em.of if path.startswith("model.")}
+    # The rival has its usual cosine; which of two schedules EM networks want is not known.
+    assert set(em.of) - set(rival.of) - {"loss.name", "optimizer.schedule"} == {
+        path for path in em.of if path.startswith("model.")
+    }
     assert "model.width" in rival.of
 
 
@@ -102,3 +105,16 @@ def test_without_optuna(monkeypatch):
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
     with pytest.raises(CapsellaError, match=r"a search needs optuna: pip install 'capsella\[search\]'"):
         check_optuna()
+
+
+def test_a_schedule_is_its_recipes_own_or_the_cosine():
+    """An exponential one needs a decay and steps that recipes of other schedules do not have."""
+    own = {
+        "he2016-cells": None,
+        "capsnet-mnist-best": None,
+        "hahn2019-cifar10": ("steps", "cosine"),
+        "images-emnet": ("exponential", "cosine"),
+    }
+    for name, schedules in own.items():
+        found = default_space(get_recipe(name), name).of.get("optimizer.schedule")
+        assert (found and set(found.values)) == (schedules and set(schedules))

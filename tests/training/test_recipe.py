@@ -35,7 +35,9 @@ def test_paths_routings_and_options_survive_json():
         model=ModelOptions("hinton2018_matrix_capsnet", {"routing": EMRouting(iterations=2)}),
         data=DataOptions(name="folder", path=Path("my cells"), split_file=Path("split.csv"), group="(p[0-9]+)"),
         augment=AugmentOptions(shift=3, rotation=10.0, flip=True),
-        optimizer=OptimizerOptions(learning_rate=3e-4, gradient_clip=1.0, schedule="steps", drops=(0.4, 0.8)),
+        optimizer=OptimizerOptions(
+            learning_rate=3e-4, gradient_clip=1.0, schedule="steps", decay=0.1, drops=(0.4, 0.8)
+        ),
         patience=4,
     )
     read = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
@@ -121,6 +123,7 @@ def test_a_recipe_checks_its_fields(fields, text):
         (OptimizerOptions, {"drops": (0.5, 0.5)}, "drops: must rise within (0, 1), got (0.5, 0.5)"),
         (OptimizerOptions, {"drops": (1.0,)}, "drops: must rise within (0, 1), got (1.0,)"),
         (OptimizerOptions, {"schedule": "steps"}, "drops: must be given for the schedule of steps, got ()"),
+        (OptimizerOptions, {"schedule": "steps", "drops": (0.5,)}, "decay: must be at most 0.5 for the schedule of"),
         (OptimizerOptions, {"gradient_clip": 0.0}, "gradient_clip: must be above 0 or None, got 0.0"),
         (OptimizerOptions, {"gradient_clip": -1.0}, "gradient_clip: must be above 0 or None, got -1.0"),
     ],

@@ -240,6 +240,12 @@ class _Tally:
         )
 
 
+def _search(options: AttackOptions, *place: int) -> dict[str, Any]:
+    """Steps, restarts, and starts that depend on the place alone, whatever else is attacked."""
+    generator = torch.Generator().manual_seed(mixed_seed(options.seed, *place))
+    return {"steps": options.steps, "restarts": options.restarts, "generator": generator}
+
+
 def _attack_batch(
     models: Mapping[str, ImageClassifier],
     tallies: Mapping[str, _Tally],
@@ -255,20 +261,18 @@ def _attack_batch(
     for place, (name, model) in enumerate(models.items()):
         device = next(model.parameters()).device
         x, y, tally = images.to(device), labels.to(device), tallies[name]
-        # Starts of its own for each batch and network, whatever else is attacked.
-        generator = torch.Generator().manual_seed(mixed_seed(options.seed, number, place))
-        search: dict[str, Any] = {"steps": options.steps, "restarts": options.restarts, "generator": generator}
         tally.add_gradient(margin_gradient(model, x, y))
-        for epsilon in options.epsilons:
+        for at, epsilon in enumerate(options.epsilons):
+            searches = [_search(options, number, place, at, attack) for attack in range(3)]
             tally.add(("FGSM", None, epsilon), model, fgsm(model, x, y, epsilon), y)
             halved = bim(model, x, y, epsilon, steps=max(1, options.steps // 2))
             tally.add(("BIM", None, epsilon), model, halved, y)
-            worst = pgd(model, x, y, epsilon, **search)
+            worst = pgd(model, x, y, epsilon, **searches[0])
             tally.add(("PGD", None, epsilon), model, worst, y)
             if has_class_capsules(model):
-                tally.add(("vote", None, epsilon), model, vote_attack(model, x, y, epsilon, **search), y)
+                tally.add(("vote", None, epsilon), model, vote_attack(model, x, y, epsilon, **searches[1]), y)
             if tally.novelty is not None and tally.refuse is not None:
-                hard = {**search, "steps": 2 * options.steps, "refuse": tally.refuse}
+                hard = {**searches[2], "steps": 2 * options.steps, "refuse": tally.refuse}
                 tally.add(
                     ("adaptive", None, epsilon), model, adaptive_attack(model, tally.novelty, x, y, epsilon, **hard), y
                 )
@@ -277,6 +281,8 @@ def _attack_batch(
                     there = next(target.parameters()).device
                     tallies[other].add(("transfer", name, epsilon), target, worst.to(there), labels.to(there))
             yield
-        reached = pgd(model, x, y, 1.0, steps=FULL_REACH_STEPS, restarts=FULL_REACH_RESTARTS, generator=generator)
+        hardest = _search(options, number, place, len(options.epsilons), 0)
+        hardest |= {"steps": FULL_REACH_STEPS, "restarts": FULL_REACH_RESTARTS}
+        reached = pgd(model, x, y, 1.0, **hardest)
         tally.add(("full", None, 1.0), model, reached, y)
         yield

@@ -2,7 +2,8 @@
 
 A length or a logistic near 0 or 1 has next to no slope, and losses that are flat there (margin and spread loss beyond
 their margins) mask the gradient: an attack then fails, and the network looks robust. Log-odds undo both activation
-functions exactly: they are ln ‖s‖² of a squashed length ‖s‖²/(1+‖s‖²), and λ(β_a − cost) of an EM capsule.
+functions: they are ln ‖s‖² of a squashed length ‖s‖²/(1+‖s‖²), and λ(β_a − cost) of an EM capsule. They come from the
+activation in float32, so they end at 16.6 and −27.6, without a gradient there; a report counts such images.
 """
 
 from typing import cast

@@ -19,6 +19,7 @@ from capsella.papers.kinds.figure import write_panels
 from capsella.papers.kinds.panels import Panel, Series
 from capsella.papers.kinds.published import hardware_of, seeds_of, seeds_phrase
 from capsella.training import RunFolder
+from capsella.training.validation import best_validation
 
 RATES = (3e-4, 3e-5, 3e-6)
 ITERATIONS, ACCURACY = "iterations", "validation accuracy"
@@ -202,7 +203,7 @@ def _series(name: str, run: Row, results: Results, folder: Path) -> Series:
 
 
 def _validation_error(runs: Sequence[dict[str, Any]]) -> float:
-    return float(np.mean([run["training"]["best"]["validation_error"] for run in runs]))
+    return float(np.mean([best_validation(run["training"])[0] for run in runs]))
 
 
 def _times(at: Sequence[int]) -> str:

@@ -1,8 +1,9 @@
 """The recipes of Forslöv's thesis (2018): of its networks as there, of the same in few steps, and of a CNN of today.
 
-§8: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay and L2, no augmentation
-of training images, reconstruction 0.392 times the mean. The text gives a learning rate for EM alone (Figure 34); the
-others, the decay and the weight of L2 are ours, not tuned.
+§8 to §10: batches of 5, 100,000 steps (333 passes over the 1,503 images), Adam with exponential decay and L2, no
+augmentation of training images. The text gives a learning rate for EM alone (Figure 34); the others, the decay and the
+weight of L2 are ours, not tuned. So is the weight of the reconstruction, 0.392 times the mean: §6.4.3 quotes it of
+Sabour et al. 2017, whose images have 784 pixels, and names none for these.
 """
 
 from dataclasses import replace

@@ -86,7 +86,10 @@ class ThesisRuns:
         """The same of `with_learning_rate`."""
         if self.fine is None:
             return "As long as the thesis's."
-        return f"The thesis's routing and batches, behind batch normalisation, at constant rates: {self.fine}."
+        return (
+            "The thesis's routing and batches, behind batch normalisation, at constant rates; the margin of the loss "
+            f"rises over the whole training: {self.fine}."
+        )
 
     def describe_drawn(self) -> str:
         """The same of `with_decoder`."""
@@ -128,6 +131,7 @@ class ThesisRuns:
         optimizer = replace(recipe.optimizer, learning_rate=rate)
         if self.fine is not None:
             recipe = self.fine.limit(recipe.with_model(batch_norm=True))
+            recipe = replace(recipe, loss=replace(recipe.loss, spread_schedule="linear"))
             optimizer = replace(optimizer, decay=1.0)
         else:
             recipe = _as_long_as_the_thesis(recipe, STEPS, STEPS_BETWEEN_VALIDATIONS // 10)

@@ -1,7 +1,7 @@
 """What `capsella search` changes of an EM-NET, and of its rival without capsules: size, routing, training."""
 
 from capsella.papers.forslov2018.recipes import EMNETS
-from capsella.search import Choice, Range, Space, around, register_space, with_own
+from capsella.search import Choice, Range, Space, around, register_space, schedules, with_own
 from capsella.training import Recipe
 
 
@@ -48,7 +48,7 @@ def _training(recipe: Recipe) -> dict[str, Range | Choice]:
     """What both kinds of networks may change alike. recipe: complete."""
     return {
         "optimizer.learning_rate": around(recipe.optimizer.learning_rate, 6.0),
-        "optimizer.schedule": with_own(recipe.optimizer.schedule, "exponential", "cosine"),
+        **schedules(recipe),
         "optimizer.ema": with_own(recipe.optimizer.ema, 0.98, 0.995),
         "batch_size": with_own(recipe.batch_size, 8, 16, 32),
         "augment.rotation": with_own(recipe.augment.rotation, 0.0, 180.0),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.data import load_data, single_images
+from capsella.data import load_once, single_images
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results, Row
@@ -96,7 +96,7 @@ def accuracies(run: Row, folder: Path, strengths: Mapping[str, Sequence[float]])
         if kept["strengths"] == asked and kept["seed"] == SEED:
             return list(kept["points"])
     trained = load_run(folder)
-    splits = load_data(trained.recipe.data)
+    splits = load_once(trained.recipe.data)
     result = measure_robustness(
         {run.slug: trained.model},
         single_images(splits.test, "tests of robustness"),

@@ -34,7 +34,7 @@ def table(budget: BudgetName) -> ErrorTable:
             )
         )
     note = (
-        "The paper's error is the best of ten trainings, kept at the epoch that was best on test images; of ours the "
-        "last epoch is kept."
+        "The paper's error is of the best of ten trainings, chosen by the test's toys; ours are not chosen. Both are "
+        "of the last epoch."
     )
     return ErrorTable("Heinsen 2019, smallNORB", BUDGETS.note(budget) + note, ("iterations",), tuple(rows))

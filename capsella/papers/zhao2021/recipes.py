@@ -17,7 +17,8 @@ def zhao2021_smallnorb() -> Recipe:
     4 types, 8 votes, 24 numbers a pose, as the code's defaults for CIFAR-10; which it takes for smallNORB the code does
     not tell. The authors normalise by the set's mean and deviation, and change brightness and contrast by factors
     before that; here each image is standardised by its own, after it was shifted and cut. What a shift uncovers repeats
-    the image's edge, for black would change its mean. They keep the epoch that is best on the test images; here it is
+    the image's edge, for black would change its mean, and crops stay within the image, where the authors first pad it
+    by 4. They keep the epoch that is best on the test images; here it is
     the best on toys held out of the training.
     """
     return Recipe(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.routing.backends import choose_backend, is_traced, tensor_obstacle, warn_of_eager
-from capsella.routing.checks import check_names
 from capsella.routing.cluster.eager import cluster_routing_eager
 from capsella.routing.cluster.reference import cluster_routing_reference
 
@@ -33,7 +32,6 @@ class Clustered(NamedTuple):
     weights: Float[Tensor, "b i j d"]
 
 
-@check_names("argument of cluster_routing")
 def cluster_routing(votes: Float[Tensor, "b g i j d"], *, backend: str = "auto") -> Clustered:
     """Weigh each cluster of votes by how well it agrees in itself, element by element, in one pass.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_iterations, check_names, check_shape, check_votes
+from capsella.routing.checks import check_iterations, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.dynamic.eager import dynamic_routing_eager
 from capsella.routing.dynamic.reference import dynamic_routing_reference
@@ -21,7 +21,6 @@ SLOWER_TIED = "dynamic routing with tied weights runs in PyTorch, 1.5 to 3 times
 """What layers without kernels are told; the times are in docs/reference/speed.md."""
 
 
-@check_names("argument of dynamic_routing")
 def dynamic_routing(
     votes: Float[Tensor, "b i j d"],
     iterations: int = 3,
@@ -69,7 +68,7 @@ class DynamicRouting(Routing):
     iterations: int = 3
     """Routing iterations; Sabour et al. 2017 use 3, and 1 for comparison."""
     bias: bool = False
-    """Learn a bias per parent, added before the squash (authors' code)."""
+    """Learn a bias per parent, from 0, added before the squash (authors' code, from 0.1)."""
     leaky: bool = False
     """Let children leak to a parent that is dropped (authors' code)."""
     backend: Backend = "auto"

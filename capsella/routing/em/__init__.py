@@ -10,7 +10,7 @@ from torch import Tensor
 from capsella.errors import require
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, bfloat16_factors, capsule_votes
 from capsella.routing.em.eager import compete_everywhere, em_procedure, em_routing_eager
 from capsella.routing.em.reference import em_capsule_conv_reference, em_routing_reference
@@ -23,7 +23,6 @@ SLOWER = "EM routing runs in PyTorch, 10 to 20 times slower"
 """What a layer without kernels is told; the times are in docs/reference/speed.md."""
 
 
-@check_names("argument of em_routing")
 def em_routing(
     votes: Float[Tensor, "b i j d"],
     activations: Float[Tensor, "b i"],
@@ -79,10 +78,10 @@ class EMRouting(EMSettings, LogisticRouting):
     """Who competes for a child of a convolution: every type at every site whose window holds it (the paper), or the
     types at one site, so that the child counts once for each window it is in (Forslöv 2018; many ports)."""
     beta_a_scale: float | None = None
-    """None learns β_a itself, from 0. A number s learns b in β_a = s·b, from −1 (authors' code: 5,000, from −½ and, in
-    the class capsules, −1). Costs are hundreds, and Adam moves a parameter by a learning rate a step: without a scale
-    β_a stays 0, a parent without data is half active, and where votes agree from the start, as over a black background,
-    every parent is fully active and the logistic flat."""
+    """None learns β_a itself, from 0. A number s learns b in β_a = s·b, from −1 (authors' code: 5,000, for costs twice
+    the paper's, so 2,500 here; from −½ and, in the class capsules, −1). Costs are hundreds, and Adam moves a parameter
+    by a learning rate a step: without a scale β_a stays 0, a parent without data is half active, and where votes agree
+    from the start, as over a black background, every parent is fully active and the logistic flat."""
     votes: Literal["auto", "float32", "bfloat16"] = "auto"
     """What numbers the votes of a capsule layer are products of. `bfloat16`: poses and weights are rounded to it, sums
     and gradients are float32, and all else is; the same numbers on every machine and backend, and faster where the

@@ -26,7 +26,8 @@ class EMSettings:
     iterations: int = 3
     """Routing iterations; Hinton et al. 2018 find 2 and 3 best, and 1 leaves every coupling as it starts."""
     inverse_temperature: float = 0.01
-    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … (authors' code)."""
+    """λ_final of the schedule λ_t = λ_final · (1 − decay^(t+1)), t = 0, 1, … The authors' code has this form, and 0.01;
+    its costs are twice the paper's, so that this is 0.02 here (0.005 in its class capsules)."""
     inverse_temperature_decay: float = 0.95
     """Decay of that schedule; 0 keeps λ at λ_final in every iteration."""
     variance_floor: float = 1e-4

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.heinsen.eager import heinsen_routing_eager
 from capsella.routing.heinsen.reference import heinsen_routing_reference
@@ -20,7 +20,6 @@ BACKENDS = {"eager": heinsen_routing_eager, "reference": heinsen_routing_referen
 SLOWER = "Heinsen routing runs in PyTorch, 10 to 20 times slower"
 
 
-@check_names("argument of heinsen_routing")
 def heinsen_routing(
     votes: Float[Tensor, "b i j d"],
     activations: Float[Tensor, "b i"],

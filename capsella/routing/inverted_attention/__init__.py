@@ -10,7 +10,7 @@ from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend
 from capsella.routing.base import ActivationKind, Routed, register_routing
-from capsella.routing.checks import check_iterations, check_names, check_shape, check_votes
+from capsella.routing.checks import check_iterations, check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.inverted_attention.eager import attend_by_products, attend_eager
 from capsella.routing.inverted_attention.reference import attend_reference
@@ -20,7 +20,6 @@ from capsella.routing.votes import FusedVotes, ProductRouting, Votes
 BACKENDS = {"eager": attend_eager, "reference": attend_reference}
 
 
-@check_names("argument of attend")
 def attend(
     votes: Float[Tensor, "b i j d"],
     poses: Float[Tensor, "b j d"] | None,
@@ -54,7 +53,6 @@ def attend(
     return BACKENDS[choose_backend(backend, BACKENDS, auto="eager")](votes, poses, scale, shift)
 
 
-@check_names("argument of inverted_attention_routing")
 def inverted_attention_routing(
     votes: Float[Tensor, "b i j d"],
     scale: Float[Tensor, " d"],

@@ -1,4 +1,4 @@
-"""One round of inverted dot-product attention in plain loops, line for line with Tsai et al. 2020. Slow."""
+"""One round of inverted dot-product attention in plain loops, line for line with the code of Tsai et al. 2020. Slow."""
 
 import math
 

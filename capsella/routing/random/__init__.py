@@ -8,13 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_names, check_votes
+from capsella.routing.checks import check_votes
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.fixed import fixed_capsule_conv, squashed_sums
 from capsella.types import Capsules
 
 
-@check_names("argument of random_routing")
 def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
     """Couplings c_i = softmax over the parents of standard normal logits, drawn once from `seed` and never changed.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend
 from capsella.routing.base import Routed, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.self_attention.eager import attend_to_all, self_attention_routing_eager
 from capsella.routing.self_attention.reference import self_attention_routing_reference
@@ -17,7 +17,6 @@ from capsella.routing.votes import ProductRouting, Votes
 BACKENDS = {"eager": self_attention_routing_eager, "reference": self_attention_routing_reference}
 
 
-@check_names("argument of self_attention_routing")
 def self_attention_routing(
     votes: Float[Tensor, "b i j d"], prior: Float[Tensor, "i j"] | None = None, *, backend: str = "auto"
 ) -> Routed:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend
 from capsella.routing.base import ActivationKind, Routed, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.parts import in_parts
 from capsella.routing.self_routing.eager import route_by_children, self_routing_eager
@@ -20,7 +20,6 @@ from capsella.types import Capsules
 BACKENDS = {"eager": self_routing_eager, "reference": self_routing_reference}
 
 
-@check_names("argument of self_routing")
 def self_routing(
     votes: Float[Tensor, "b i j d"],
     activations: Float[Tensor, "b i"],

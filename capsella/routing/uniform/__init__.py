@@ -7,13 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.routing.base import Routed, Routing, register_routing
-from capsella.routing.checks import check_names, check_votes
+from capsella.routing.checks import check_votes
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.fixed import fixed_capsule_conv, squashed_sums
 from capsella.types import Capsules
 
 
-@check_names("argument of uniform_routing")
 def uniform_routing(votes: Float[Tensor, "b i j d"]) -> Routed:
     """Every child gives each of the j parents 1/j of itself: v_j = squash(Σ_i V_ij / j).
 

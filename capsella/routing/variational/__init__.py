@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsella.routing.backends import Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
-from capsella.routing.checks import check_names, check_shape, check_votes
+from capsella.routing.checks import check_shape, check_votes
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.variational.eager import variational_routing_eager
 from capsella.routing.variational.reference import variational_routing_reference
@@ -20,7 +20,6 @@ BACKENDS = {"eager": variational_routing_eager, "reference": variational_routing
 SLOWER = "Variational Bayes routing runs in PyTorch, 10 to 20 times slower"
 
 
-@check_names("argument of variational_routing")
 def variational_routing(
     votes: Float[Tensor, "b i j d"],
     activations: Float[Tensor, "b i"],

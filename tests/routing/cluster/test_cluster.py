@@ -147,8 +147,6 @@ def test_errors_of_options() -> None:
         ValueError, match=r"backend: must be 'auto' or one of \['eager', 'native', 'reference'\] .* 'triton'"
     ):
         cluster_routing(torch.rand(1, 2, 3, 4, 5), backend="triton")
-    with pytest.raises(ValueError, match=r"argument of cluster_routing: .* got 'vote'; did you mean votes"):
-        cluster_routing(vote=torch.rand(1, 2, 3, 4, 5))
     with pytest.raises(ValueError, match="votes: must be at least 2, got 1"):
         ClusterCapsules(2, 3, 4, 5, 1, (3, 3))
     with pytest.raises(ValueError, match="kernel: must be an odd number, got 2"):
