@@ -9,6 +9,7 @@ from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from capsella.errors import CapsellaError, at_least
+from capsella.explain.image_grids import show
 from capsella.explain.plots import shorten
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
@@ -103,7 +104,7 @@ def vote_examples_figure(
     """Several images, each beside its histograms: one row an iteration, one column a parent.
 
     Args:
-        images: in [0, 1]; the first channel is shown of images that have neither one nor three.
+        images: in [0, 1], of one, two (a stereo pair) or three channels.
         titles: what stands above each image.
         histograms: of each image, all of as many iterations and parents.
         parents: their names.
@@ -124,10 +125,8 @@ def vote_examples_figure(
     for part, image, title, one in zip(parts, images, titles, histograms, strict=True):
         left, right = part.subfigures(1, 2, width_ratios=(2, j))
         axes = left.subplots()
-        pixels = image.permute(1, 2, 0).numpy()
-        axes.imshow(pixels if len(image) == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
+        show(axes, image.permute(1, 2, 0).numpy())
         axes.set_title(title, fontsize=10, parse_math=False)
-        axes.axis("off")
         _draw_grid(right, one, parents)
     figure.supxlabel("distance of a vote to its parent's mean; heights are couplings", fontsize=9)
     return figure

@@ -98,7 +98,7 @@ def verdicts_of(found: Reproduction) -> list[Verdict]:
 
 def _headline(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
-        return "No claim of a paper is asked here."
+        return "No claim is tested for these papers."
     counts = [
         f"{sum(verdict.answer == answer for verdict in verdicts)} {ANSWERS[answer]}"
         for answer in ("supports", "contradicts", "cannot tell")

@@ -69,7 +69,7 @@ def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
         labels=values.get("labels", 0),
         rows=_cells(entry, values, results) if "rows" in values and "heads" in values else [],
         pictures=_pictures(entry, values),
-        curves=_curves(entry, results) if entry.verb == "table" else [],
+        curves=_curves(entry, results, _names(values)) if entry.verb == "table" else [],
         runs=[(slug, runs[0]["command"]) for slug, runs in results.items() if runs],
     )
 
@@ -106,19 +106,31 @@ def _pictures(entry: Entry, values: Mapping[str, Any]) -> list[str]:
     return [base64.b64encode((path.parent / name).read_bytes()).decode() for name in names]
 
 
-def _curves(entry: Entry, trained: Results) -> list[str]:
-    """Errors against epochs, some rows a picture."""
+def _names(values: Mapping[str, Any]) -> dict[str, str]:
+    """What stands left in the row of each slug; its slug beside it where a row has several."""
+    names: dict[str, str] = {}
+    for row in values.get("rows", []):
+        label = ", ".join(text for text in map(str, row["cells"][: values.get("labels", 0)]) if text != "–")
+        slugs = row.get("slugs", [])
+        names |= {slug: label if len(slugs) == 1 else f"{label} ({slug})" for slug in slugs}
+    return names if len(set(names.values())) == len(names) else {}
+
+
+def _curves(entry: Entry, trained: Results, names: Mapping[str, str]) -> list[str]:
+    """Errors against epochs, some rows a picture; a row without a name has its slug."""
     rows = [row for row in entry.rows if trained[row.slug]]
     pictures = []
     for number, start in enumerate(range(0, len(rows), CURVES)):
         tables = {
-            row.slug: [RunFolder(row.folder(entry.folder, run["seed"])).read_metrics() for run in trained[row.slug]]
+            names.get(row.slug, row.slug): [
+                RunFolder(row.folder(entry.folder, run["seed"])).read_metrics() for run in trained[row.slug]
+            ]
             for row in rows[start : start + CURVES]
         }
         training, validation = (
-            {slug: [table[name] for table in of] for slug, of in tables.items()}
+            {row: [table[name] for table in of] for row, of in tables.items()}
             for name in ("train_error", "validation_error")
         )
-        figure = learning_figure(training, validation, {slug: f"C{n}" for n, slug in enumerate(tables)})
+        figure = learning_figure(training, validation, {row: f"C{n}" for n, row in enumerate(tables)})
         pictures.append(embedded(figure, entry.folder / "figures" / f"{entry.name}-curves{number}.png"))
     return pictures

@@ -19,7 +19,7 @@ from capsella.data import catalogue
 from capsella.errors import CapsellaError
 from capsella.grid import grid as grids
 from capsella.papers.published import FIGURES, TABLES, paper_of
-from capsella.reproduce import ImageCounts, Night, Planned, find_entries, jobs_of, make_plan
+from capsella.reproduce import ImageCounts, Night, Planned, find_entries, jobs_of, make_plan, section
 from capsella.reproduce.page import PAPERS
 from capsella.reproduce.plan import Plan
 from capsella.training import TrainingDivergedError
@@ -127,6 +127,21 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
     with registered():
         Night(copy, entries, 1, QUIET).make(entry)  # newer than its runs, but of two seeds
     assert json.loads(entry.numbers.read_text())["command"] == entry.command(1)
+
+
+def test_curves_are_named_as_the_rows_of_their_table(folder, tmp_path, monkeypatch):
+    copy, drawn = tmp_path / "copy", []
+    shutil.copytree(folder, copy)
+    with registered():
+        entries, _ = find_entries(None, "small", copy, ImageCounts(copy), stand_ins=False)
+        entry = next(one for one in entries if one.name == f"{NAME}-1")
+        values = json.loads(entry.numbers.read_text())
+        values["rows"][0]["cells"][0] = "a CNN"
+        entry.numbers.write_text(json.dumps(values))
+        draw = section.learning_figure
+        monkeypatch.setattr(section, "learning_figure", lambda *curves: drawn.extend(curves[0]) or draw(*curves))
+        assert len(section.section_of(entry, 2, None).curves) == 1
+    assert drawn == ["a CNN", "caps", "plain"]
 
 
 def test_the_hours_count_from_the_call(tmp_path):
