@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsella.data import DataOptions, load_data
+from capsella.data import DataOptions, load_once
 from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results, Row, of_common_seeds
@@ -136,7 +136,7 @@ class ImageCounts:
             if (known := self._missing.get(data.source, self._missing.get(key))) is not None:
                 raise known
             try:
-                self._known[key] = [len(part) for part in load_data(data).named().values()]
+                self._known[key] = [len(part) for part in load_once(data).named().values()]
                 self._present.add(data.source)
             except (CapsellaError, OSError) as error:
                 # Where the source is there, these options alone do not fit it.

@@ -15,7 +15,7 @@ import pytest
 
 import capsella
 from capsella.cli import main
-from capsella.data import catalogue
+from capsella.data import catalogue, load
 from capsella.errors import CapsellaError
 from capsella.grid import grid as grids
 from capsella.papers.published import FIGURES, TABLES, paper_of
@@ -184,6 +184,7 @@ def test_images_that_are_not_at_hand_leave_a_table_out(tmp_path, were_there):
         if were_there:
             assert len(find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)[0]) == 2
         patch.setitem(catalogue._SOURCES, "bars", dataclasses.replace(catalogue._SOURCES["bars"], read=read))
+        load._loaded.cache_clear()  # as in another process
         entries, missing = find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
     assert entries == []
     assert missing == {f"{NAME}-1": "bars are not there", f"{NAME}-2": "bars are not there"}
@@ -195,6 +196,7 @@ def test_without_any_images_it_says_why_once(tmp_path, capsys):
 
     with registered(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(catalogue._SOURCES, "bars", dataclasses.replace(catalogue._SOURCES["bars"], read=read))
+        load._loaded.cache_clear()  # as in another process
         with pytest.raises(SystemExit, match="1"):
             main(words(tmp_path))
     said = capsys.readouterr()
