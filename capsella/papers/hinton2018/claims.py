@@ -1,7 +1,7 @@
 """What Hinton, Sabour, Frosst 2018 claim of rows of their tables."""
 
-from capsella.papers.hinton2018.paper import TABLE_1, VIEWPOINTS
-from capsella.papers.hinton2018.tables import NIGHT_RATES
+from capsella.papers.hinton2018.paper import CNN, TABLE_1, VIEWPOINTS
+from capsella.papers.hinton2018.tables import NIGHT_CNN_RATES, NIGHT_RATES
 from capsella.papers.kinds.claim import Claim
 
 _BEST = "3-matrix-spread-yes-routed"
@@ -29,6 +29,15 @@ CLAIMS = (
         paper=(_BEST_ERROR, TABLE_1[1, "matrix", "spread", True]),
         better_rates=tuple(f"{_BEST}-rate{rate:g}" for rate in NIGHT_RATES),
         worse_rates=tuple(f"{_EVEN}-rate{rate:g}" for rate in NIGHT_RATES),
+    ),
+    Claim(
+        text="Matrix capsules err less than the CNN of 4.2 M parameters.",
+        where="hinton2018-1",
+        better=_BEST,
+        worse="cnn",
+        paper=(_BEST_ERROR, CNN),
+        better_rates=tuple(f"{_BEST}-rate{rate:g}" for rate in NIGHT_RATES),
+        worse_rates=tuple(f"cnn-rate{rate:g}" for rate in NIGHT_CNN_RATES),
     ),
     *(
         Claim(text=text, where="hinton2018-1", better=_BEST, worse=slug, paper=(_BEST_ERROR, TABLE_1[row]))

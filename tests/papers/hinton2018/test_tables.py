@@ -65,10 +65,21 @@ def test_the_flags_of_a_row_are_enough(row, flags, paper):
 def test_a_row_a_combination():
     for budget in ("small", "full"):
         table = table_1(budget)
-        assert len(table.rows) == len(ROWS)
-        assert len({row.slug for row in table.rows}) == len({row.label for row in table.rows}) == len(ROWS)
+        assert len(table.rows) == len(ROWS) + 1
+        assert len({row.slug for row in table.rows}) == len({row.label for row in table.rows}) == len(ROWS) + 1
         assert all(len(row.label) == len(table.columns) for row in table.rows)
-    assert [row.label[-2] for row in table.rows] == ["uniform", "random", *["routed"] * 8]
+    assert [row.label[-2] for row in table.rows] == ["uniform", "random", *["routed"] * 8, "–"]
+
+
+@pytest.mark.parametrize("budget", ["small", "night", "full"])
+def test_the_cnn_sees_the_images_of_the_other_rows_and_trains_alike(budget):
+    rows = {row.slug: row.recipe for row in table_1(budget).rows}
+    cnn, capsules = rows["cnn"], rows["3-matrix-spread-yes-routed"]
+    assert cnn == dataclasses.replace(capsules, model=cnn.model, loss=cnn.loss)
+    assert cnn.model.options["crop"] == capsules.model.options["crop"]
+    assert table_1(budget).rows[len(ROWS) + (2 if budget == "night" else 0)].paper == 5.2
+    if budget == "full":
+        assert cnn == get_recipe("hinton2018-smallnorb-cnn")
 
 
 def test_several_crops_are_a_row_without_a_training():
