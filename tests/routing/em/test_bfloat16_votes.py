@@ -109,6 +109,7 @@ def test_never_without_being_asked(backend: str) -> None:
         assert same_bits(layer(children), expected)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_errors() -> None:
     with pytest.raises(ValueError, match="votes: must be 'auto', 'float32' or 'bfloat16', got 'bf16'"):
         EMRouting(votes="bf16")  # type: ignore[arg-type]
