@@ -97,7 +97,7 @@ def _agreed(
         epochs=length["epochs"],
         epoch_images=length["epoch_images"],
         optimizer=replace(recipe.optimizer, **length["optimizer"]),
-        loss=replace(recipe.loss, spread_steps=length["spread_steps"]),
+        loss=replace(recipe.loss, spread_steps=length.get("spread_steps", recipe.loss.spread_steps)),
     )
     rules = rules_of(trained, options, images)
     study.agree(

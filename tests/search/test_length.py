@@ -72,6 +72,10 @@ def test_stairs_of_the_margin_and_the_decay_keep_their_proportion(tmp_path, monk
     assert search.trained.loss.spread_steps == pytest.approx(3000 * share, rel=0.02)
     assert search.trained.optimizer.decay_steps == pytest.approx(2000 * share, rel=0.02)
     assert opened(tmp_path / "stairs", recipe, minutes=30.0).trained == search.trained
+    settings = search.study.settings  # of a study that was begun before this was kept
+    kept = {name: value for name, value in settings["length"].items() if name != "spread_steps"}
+    search.study.trials.set_user_attr("settings", {**settings, "length": kept})
+    assert opened(tmp_path / "stairs", recipe, minutes=30.0).trained.loss == recipe.loss
     whole = dataclasses.replace(recipe.optimizer, decay_steps=None)
     search = opened(tmp_path / "whole", dataclasses.replace(warmed(40, epochs=270), optimizer=whole), minutes=30.0)
     assert (search.trained.optimizer.decay_steps, search.trained.loss.spread_steps) == (None, None)
