@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from capsella.cli.evaluate import _of_source
+from capsella.data import DataOptions
 from capsella.data.toys import render_toys
 from tests.cli.conftest import NARROW
 
@@ -85,3 +87,13 @@ def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     assert "drawn alone at" in answer.out
     assert int(re.search(r"drawn alone at ([\d,]+) a second", answer.out)[1].replace(",", "")) > 1000
     assert (tmp_path / "multi-sheet.png").exists()
+
+
+def test_what_only_the_runs_own_source_has_is_left_out_of_another(tmp_path) -> None:
+    own = DataOptions(name="folder", path=tmp_path, size=64, cells="matched", cell_radius=60.0, duplicates="keep")
+    other = _of_source(own, "pbc")
+    assert (other.name, other.path, other.cell_radius, other.duplicates) == ("pbc", None, None, "error")
+    assert (other.size, other.cells) == (64, "matched")
+    stereo = DataOptions(name="smallnorb", camera="both", viewpoints="elevation", test_viewpoints="familiar")
+    same = _of_source(stereo, "smallnorb-jpeg-poses")
+    assert (same.camera, same.viewpoints, same.test_viewpoints) == ("both", "elevation", "familiar")

@@ -36,7 +36,7 @@ LIMITS = {
     "night": "Small network, both cameras, a β_a that can be learned, a rate of 0.003 where no other is named, images "
     "that turn, stretch and are mixed in pairs, all five toys of each category in training, λ = 0.001 and, in E-steps "
     f"before the last, τ = 1/64: every row otherwise as `{NIGHT_BASE}`, {NIGHT}. Few images: the paper's training saw "
-    "27 to 94 times as many, and its column is of the large network. ",
+    "27 to 94 times as many, and its column is of the large network, but for the CNN, which is the paper's. ",
     "full": "One of the five toys of each category is held out to validate on, and the left camera alone is seen; the "
     "paper trains on all five. ",
 }
