@@ -1,7 +1,7 @@
 """What the trained networks are worth on the test images, which are looked at here for the first time."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from capsella.evaluation import (
     Evaluation,
     Interval,
     Robustness,
+    RobustnessPoint,
     accuracy_interval,
     evaluate,
     measure_robustness,
@@ -34,6 +35,7 @@ class Measured:
     """A network of the comparison, tested: an evaluation by seed, and those of the runs on a share of the images.
 
     changed: what it makes of changed test images; None where the network is not the best of its kind.
+    curves: the same of the seed that validates best, by change and strength.
     """
 
     trained: Trained
@@ -41,6 +43,7 @@ class Measured:
     by_share: dict[float, dict[int, Evaluation]]
     latency: Latency
     changed: Changed | None = None
+    curves: tuple[RobustnessPoint, ...] = ()
 
     @property
     def name(self) -> str:
@@ -168,16 +171,16 @@ def measure(networks: Sequence[Trained], champions: Sequence[Trained], images: I
                 for share, runs in one.by_share.items()
             },
             times[one.candidate.network],
-            _changed(one, images) if one in champions else None,
+            *(_changed(one, images) if one in champions else ()),
         )
         for one in whole
     ]
 
 
-def shipped_robustness(champions: Sequence[Measured], images: ImageSet, name: str) -> Robustness:
+def shipped_robustness(champions: Sequence[Measured], name: str) -> Robustness:
     """The curves of the runs that would be shipped."""
-    models = {one.name: one.model() for one in champions}
-    return measure_robustness(models, images.subset(evenly(len(images), MOST_CHANGED)), data=name)
+    points = (replace(point, network=one.name) for one in champions for point in one.curves)
+    return Robustness(name, 0, tuple(points))
 
 
 def write_predictions(path: Path, measured: Sequence[Measured], images: ImageSet) -> None:
@@ -201,12 +204,13 @@ def _evaluate(folder: Path, images: ImageSet) -> Evaluation:
     return evaluate(load_run(folder).model, images, batch_size=32)
 
 
-def _changed(one: Trained, images: ImageSet) -> Changed:
+def _changed(one: Trained, images: ImageSet) -> tuple[Changed, tuple[RobustnessPoint, ...]]:
+    """What every seed makes of changed images, and the points of the seed that validates best."""
     models = {str(seed): load_run(run.folder).model for seed, run in one.by_seed.items()}
     few = images.subset(evenly(len(images), MOST_CHANGED))
     result = measure_robustness(models, few, batch_size=32)
     curves = {change: [result.curve(seed, change) for seed in models] for change in result.perturbations}
-    return Changed(
+    changed = Changed(
         np.stack([points[0].hits for points in next(iter(curves.values()))]),
         {
             change: np.stack([np.mean([point.hits for point in points if point.strength > 0], 0) for points in seeds])
@@ -214,3 +218,4 @@ def _changed(one: Trained, images: ImageSet) -> Changed:
         },
         None if few.group is None else few.group.numpy(),
     )
+    return changed, tuple(point for point in result.points if point.network == str(one.best_seed))

@@ -55,7 +55,7 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     if gone := not_compared(plan, measured):
         verdict.sentences["left out"] = f"Diverged with a seed, so not compared: {', '.join(gone)}."
-    curves = shipped_robustness(pair, images, plan.splits.name)
+    curves = shipped_robustness(pair, plan.splits.name)
     found = Findings(plan, measured, pair, verdict, curves, environment())
     write_predictions(plan.folder / "test_predictions.csv", measured, images)
     write_json(plan.folder / "compare.json", values(found))

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.layers.strided_kernels import StridedConvolution, gradients_by_matrices_pay, usual_gradients
 from capsella.routing.backends import asks_second_derivative, is_transformed
 
 TILES = range(4, 17)
@@ -21,15 +22,16 @@ WORTHWHILE = 1.5
 
 
 class LargeConv2d(nn.Conv2d):
-    """`torch.nn.Conv2d`, whose trainings on a processor in float32 take about a third of the time for large kernels.
+    """`torch.nn.Conv2d`, whose trainings on a processor take about a half to a third of the time for large kernels.
 
-    The images' and the kernel's numbers are first brought to their spectra, tile by tile, where a convolution is a
-    product of numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv 1509.09308). A
-    stride of s makes s² convolutions of kernels s times smaller, whose sum is one product of matrices. The result
-    differs from the direct one by rounding: it is as near to the exact one, or nearer.
+    In float32, the images' and the kernel's numbers are first brought to their spectra, tile by tile, where a
+    convolution is a product of numbers (Mathieu, Henaff, LeCun 2014, arXiv 1312.5851; tiles: Lavin and Gray 2016, arXiv
+    1509.09308). A stride of s makes s² convolutions of kernels s times smaller, whose sum is one product of matrices.
+    The result differs from the direct one by rounding: it is as near to the exact one, or nearer. In bfloat16, the
+    gradients of strided convolutions are products of matrices.
 
-    Weights, bias and arguments are those of `torch.nn.Conv2d`. Where tiles do not pay, and outside of trainings, it is
-    that.
+    Weights, bias and arguments are those of `torch.nn.Conv2d`. Where this does not pay, and outside of trainings, it
+    is that.
     """
 
     def forward(self, input: Float[Tensor, "b in_channels h w"]) -> Float[Tensor, "b out_channels rows columns"]:
@@ -49,15 +51,25 @@ def convolve_large(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b out rows columns"]:
-    """`torch.nn.functional.conv2d`; where a gradient is asked for and tiles pay, by tiles: see `LargeConv2d`."""
-    floats = images.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    """`torch.nn.functional.conv2d`; where a gradient is asked for, as `LargeConv2d` where that pays."""
     here = images.device.type == "cpu" and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    here = here and not is_transformed()
-    tile = _tile_for(images, weight, stride, padding) if floats and here else None
-    if tile is None:
+    dtype = _computed_in(images, weight) if here and not is_transformed() else None
+    out: Tensor
+    if dtype == torch.float32 and (tile := _tile_for(images, weight, stride, padding)) is not None:
+        out = _TiledConvolution.apply(images, weight, stride, padding, tile)
+    elif dtype == torch.bfloat16 and gradients_by_matrices_pay(images, weight, stride):
+        out = StridedConvolution.apply(images.to(dtype), weight.to(dtype), stride, padding)
+    else:
         return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
-    out: Tensor = _TiledConvolution.apply(images, weight, stride, padding, tile)
-    return out if bias is None else out + bias[:, None, None]
+    return out if bias is None else out + bias.to(out.dtype)[:, None, None]
+
+
+def _computed_in(images: Tensor, weight: Tensor) -> torch.dtype | None:
+    """In which numbers a processor would convolve; None where the two have different ones."""
+    given = {images.dtype, weight.dtype}
+    if torch.is_autocast_enabled("cpu") and torch.float64 not in given:
+        return torch.get_autocast_dtype("cpu")
+    return images.dtype if len(given) == 1 else None
 
 
 def _tile_for(images: Tensor, weight: Tensor, stride: int, padding: int) -> int | None:
@@ -213,7 +225,7 @@ class _TiledConvolution(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         seen, known, images, weight = ctx.saved_tensors
         if asks_second_derivative():
-            return *_usual_backward(ctx, slope, images, weight), None, None, None
+            return *usual_gradients(ctx, slope, images, weight), None, None, None
         cut: Tiling = ctx.cut
         (batch, channels, height, width), (maps, _, kernel, _) = images.shape, weight.shape
         r, t = cut.products, len(cut.outputs)
@@ -237,16 +249,6 @@ class _TiledConvolution(torch.autograd.Function):
                 out[part.places] = part.matrix.T @ back
             of_weight = out.T.contiguous().view(maps, channels, kernel, kernel)
         return of_images, of_weight, None, None, None
-
-
-def _usual_backward(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of images and weight by PyTorch's own convolution, which has further derivatives."""
-    asked = [*ctx.needs_input_grad[:2], False]
-    stride, padding = [ctx.stride] * 2, [ctx.padding] * 2
-    of_images, of_weight, _ = torch.ops.aten.convolution_backward(
-        slope, images, weight, None, stride, padding, [1, 1], False, [0, 0], 1, asked
-    )
-    return of_images, of_weight
 
 
 def _pixels_first(maps: Tensor) -> Tensor:
