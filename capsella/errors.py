@@ -1,10 +1,12 @@
 """Errors and warnings that a user can act on."""
 
 import difflib
+import inspect
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any, Literal, get_args, get_origin
 
 
 class CapsellaError(Exception):
@@ -76,6 +78,28 @@ def not_negative(**numbers: float) -> None:
     """Each number is at least 0; a ValueError names the first that is not."""
     for name, number in numbers.items():
         require(number >= 0, "not be negative", **{name: number})
+
+
+def check_types(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Each value that was read is of the type that `hints` has for its name; other names are not looked at.
+
+    Raises:
+        ValueError: one is not; names it, the type and what came.
+
+    >>> check_types({"epochs": int}, {"epochs": "2"})
+    Traceback (most recent call last):
+    ValueError: epochs: must be of type int, got '2'
+    """
+    from beartype import BeartypeConf  # not with the package, which it would delay
+    from beartype.door import is_bearable
+
+    whole_numbers_too = BeartypeConf(is_pep484_tower=True)
+    for name, value in values.items():
+        if name in hints and not is_bearable(value, hints[name], conf=whole_numbers_too):
+            kind = f"of type {inspect.formatannotation(hints[name]).replace('typing.', '')}"
+            if get_origin(hints[name]) is Literal:
+                kind = " or ".join(map(repr, get_args(hints[name])))
+            raise ValueError(f"{name}: must be {kind}, got {value!r}")
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str | None = None) -> ValueError:

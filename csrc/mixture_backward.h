@@ -183,7 +183,7 @@ void coupling_gradients(W& w, int t, int64_t first, int64_t count, Carried<W::la
                                                   of_activation[g], grad_parameters);
       const V coupled = grad_data * carried.couplings[block * w.children + i];
       const V grad_share = share * (w.grad_shares[block * w.children + i] - w.expected[block]);
-      of_activation[g] += w.active[i] >= LEAST_ACTIVATION ? coupled + grad_share * w.inverse_active[i] : coupled;
+      of_activation[g] += coupled + grad_share * w.inverse_active[i];
       const V pull = grad_share + coupled * w.active[i];
       pulls[g] += pull;
       if (t > 0) carried.pulls[(at - w.blocks) * w.children + i] = pull;

@@ -113,9 +113,10 @@ void take_children(W& w, int64_t n) {
       std::memcpy(&w.offsets[k * w.D()], w.inputs.vote_offset + (y * w.conv.width + x) * w.D(), w.D() * sizeof(float));
   }
   if (w.packed.pairs) pair_poses(w);
+  const bool off = *std::max_element(w.active.get(), w.active.get() + w.children) < LEAST_ACTIVATION;
   for (int64_t i = 0; i < w.children; ++i) {
     w.log_active[i] = std::max(w.active[i], LEAST_ACTIVATION);
-    w.inverse_active[i] = 1.0f / w.log_active[i];
+    w.inverse_active[i] = off ? 0.0f : 1.0f / w.log_active[i];  // with no active child, shares are constants
     w.counted[i] = w.active[i] < LEAST_ACTIVATION ? w.active[i] / LEAST_ACTIVATION : 1.0f;
   }
   log_in_place<W::lanes>(w.log_active.get(), w.children);

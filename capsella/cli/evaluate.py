@@ -86,7 +86,9 @@ class Evaluate:
                 "reject: only for the split test, without crops: thresholds are those of validation images"
             )
         if self.elsewhere and (self.split not in (None, "test") or self.crops or self.data is not None):
-            raise ValueError("elsewhere: only for the run's own test images, without crops")
+            raise ValueError(
+                "elsewhere: only with the run's own test images, not with --data, --crops or another --split"
+            )
         if self.group is not None and (self.data is None or self.split is not None):
             raise ValueError("group: only for the images of --data; a run's own have the groups of its training")
         check_refuse(self.refuse)

@@ -13,13 +13,13 @@ from capsella.training.checkpoint import read_progress
 
 
 def load_runs(folders: Sequence[Path]) -> dict[str, Run]:
-    """Runs by what `run_names` calls them.
+    """Runs by what `run_names` calls them; says which were interrupted.
 
     Raises:
         ValueError: as `run_names`.
         CapsellaError: a folder is no run's.
     """
-    return dict(zip(run_names(folders), map(load_run, folders), strict=True))
+    return dict(zip(run_names(folders), map(open_run, folders), strict=True))
 
 
 def open_run(folder: Path) -> Run:

@@ -167,7 +167,7 @@ def _print_plan(search: Search, console: Console) -> None:
 def _print_outcome(outcome: Outcome) -> None:
     others = [name for name in outcome.objectives if name != "error"]
     table = Table("candidate")
-    for head in ("seeds", "validation error %", *others, *(["front"] if others else [])):
+    for head in ("seeds", f"{outcome.error_name} %", *others, *(["front"] if others else [])):
         table.add_column(head, justify="right")
     front = outcome.front
     for one in outcome.finalists:

@@ -9,8 +9,7 @@ from capsella.compare.by_class import ByClass, never_found
 from capsella.compare.folds import Fold, OverFolds, labels_of, networks_over
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import AgainstChance
-from capsella.compare.words import Winner, not_asked, still_learning, too_few_to_tell, winner_of, wins
-from capsella.errors import counted
+from capsella.compare.words import Winner, not_asked, still_learning, trained_long, winner_of, wins
 from capsella.evaluation import FoldInterval, points
 
 
@@ -94,10 +93,7 @@ def _accuracy(capsules: OverFolds, cnn: OverFolds, difference: FoldInterval) -> 
 
 def _training(unfinished: Sequence[str], plan: Plan) -> str:
     if not unfinished:
-        none = (
-            f"No network's training loss or error still fell clearly at the end of its {counted(plan.epochs, 'epoch')}."
-        )
-        return none + not_asked(plan.not_asked) + too_few_to_tell(plan.epochs)
+        return trained_long(plan.asks_curves, plan.not_asked, plan.epochs)
     return (
         f"Not trained to the end on every fold: {', '.join(unfinished)}; longer training may change the result "
         f"(--epochs {2 * plan.epochs}, with another --out).{not_asked(plan.not_asked)}"

@@ -28,7 +28,7 @@ from capsella.data import (
     single_images,
 )
 from capsella.data.options import LABORATORIES
-from capsella.errors import at_least, counted, require
+from capsella.errors import CapsellaError, at_least, counted, near_names, require
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
 from capsella.grid import Grid, Row, check_none_diverged
@@ -162,7 +162,12 @@ def _read(options: TransferOptions, cells: Cells) -> dict[str, Laboratory]:
     every = {place: read_laboratory(place, replace(options.data, cells=cells)) for place in options.laboratories}
     sets = [one.images for one in every.values()]
     classes = options.classes or common_classes(sets, options.laboratories)
-    return {place: one.of_classes(classes) for place, one in every.items()}
+    kept = {place: one.of_classes(classes) for place, one in every.items()}
+    for name in classes:
+        if not any(one.images.counts()[name] for one in kept.values()):
+            known = {name for images in sets for name in images.classes}
+            raise CapsellaError(f"classes: no laboratory has images of {name!r}; {near_names(name, known)}")
+    return kept
 
 
 def _tell(laboratories: dict[str, Laboratory], console: Console) -> None:

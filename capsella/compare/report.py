@@ -8,7 +8,7 @@ from capsella.compare.figures import accuracy_figure, learning_figure, size_figu
 from capsella.compare.measure import Measured, hits
 from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
-from capsella.compare.words import not_asked, too_few_to_tell, validation_head
+from capsella.compare.words import not_asked, trained_long, validation_head
 from capsella.data import single_images
 from capsella.environment import machine, versions
 from capsella.errors import counted
@@ -144,9 +144,10 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str], found: F
         "more epochs; training images are changed at random, validation images are not. "
     )
     unfinished, plan = found.verdict.unfinished, found.plan
-    none = f"No training curve still fell clearly at its end.{too_few_to_tell(plan.epochs)}"
-    text += f"Not trained to the end: {', '.join(unfinished)}." if unfinished else none
-    text += not_asked(plan.not_asked)
+    if unfinished:
+        text += f"Not trained to the end: {', '.join(unfinished)}.{not_asked(plan.not_asked)}"
+    else:
+        text += trained_long(plan.asks_curves, plan.not_asked, plan.epochs)
     return Section("learning", "Learning curves", text, learning_figure(training, validation, colours))
 
 

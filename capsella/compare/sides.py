@@ -36,6 +36,7 @@ class Yardstick:
     labels, classes: of the test images. groups: the number of each one's patient or the like, where known. limit:
     milliseconds that an image may take. epochs: of the training. unfinished: all networks of the comparison that still
     learned when their training ended. not_asked: those whose curves cannot tell (`curves_tell`).
+    asked: whether those of any network can.
 
     Raises:
         ValueError: a limit that is not above 0.
@@ -48,6 +49,7 @@ class Yardstick:
     unfinished: Sequence[str] = ()
     groups: Groups | None = None
     not_asked: Sequence[str] = ()
+    asked: bool = True
 
     def __post_init__(self) -> None:
         if not self.limit > 0:

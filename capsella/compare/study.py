@@ -51,6 +51,7 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
         unfinished,
         groups,
         plan.not_asked,
+        plan.asks_curves,
     )
     verdict = judge(_side(pair[0]), _side(pair[1]), judged)
     if gone := not_compared(plan, measured):

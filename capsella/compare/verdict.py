@@ -8,7 +8,7 @@ from jaxtyping import Bool
 
 from capsella.compare.by_class import ByClass, by_class
 from capsella.compare.sides import Side, Yardstick
-from capsella.compare.words import Either, Winner, not_asked, still_learning, too_few_to_tell, winner_of, wins
+from capsella.compare.words import Either, Winner, not_asked, still_learning, trained_long, winner_of, wins
 from capsella.errors import counted
 from capsella.evaluation import (
     Interval,
@@ -170,10 +170,7 @@ def _against_chance(one: Side, by: Yardstick) -> AgainstChance:
 
 def _training(by: Yardstick) -> str:
     if not by.unfinished:
-        none = (
-            f"No network's training loss or error still fell clearly at the end of its {counted(by.epochs, 'epoch')}."
-        )
-        return none + not_asked(by.not_asked) + too_few_to_tell(by.epochs)
+        return trained_long(by.asked, by.not_asked, by.epochs)
     return (
         f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
         f"last third of {counted(by.epochs, 'epoch')}; longer training may change the result.{not_asked(by.not_asked)}"

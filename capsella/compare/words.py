@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from capsella.errors import counted
 from capsella.evaluation import FoldInterval, Interval, points
 from capsella.training.options import Balance
 
@@ -35,6 +36,20 @@ def still_learning(networks: Sequence[str], unfinished: Sequence[str]) -> str:
     """What a headline says of the networks that were not trained to the end; nothing where all were."""
     early = [name for name in networks if name in unfinished]
     return f" But {' and '.join(early)} still learned when the training ended." if early else ""
+
+
+def trained_long(asked: bool, without: Sequence[str], epochs: int) -> str:
+    """What is said where no curve fell clearly at the end of the training.
+
+    asked: whether the curves of any network can tell. without: the networks whose curves cannot.
+    """
+    if not asked:
+        return (
+            f"Whether {counted(epochs, 'epoch')} are enough cannot be told: the learning rate of all networks falls to "
+            "nothing as a cosine, which brings every curve down. Twice the epochs, in another --out, would show it."
+        )
+    fell = f"No network's training loss or error still fell clearly at the end of its {counted(epochs, 'epoch')}."
+    return fell + not_asked(without) + too_few_to_tell(epochs)
 
 
 def not_asked(networks: Sequence[str]) -> str:

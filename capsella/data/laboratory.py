@@ -71,7 +71,7 @@ class Laboratory(NamedTuple):
         if self.left_out:
             each = ", ".join(f"{name} ({number})" for name, number in self.left_out.items())
             total = counted(sum(self.left_out.values()), "image")
-            lines.append(f"{self.name}: left out {total} of classes that the network does not know: {each}")
+            lines.append(f"{self.name}: left out {total} of other classes: {each}")
         lacking = [name for name, number in self.images.counts().items() if not number]
         return [*lines, *misspelt(self.name, self.left_out, lacking)]
 

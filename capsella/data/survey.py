@@ -1,7 +1,7 @@
 """A first look at the files of a folder: how large they are, and which range of values its training images have."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,19 +22,24 @@ _PERCENTILES = (0.1, 99.9)  # single hot and dead pixels must not set the range
 _SAMPLED, _SAMPLED_IN_ALL = 10_000, 10_000_000  # values a file, and of all files together
 
 
-def glance(file: Path, look: Look | None) -> Tensor:
-    """An image of one pixel in place of the file's own, whose header is checked; `look` is called with the image."""
+def glance(file: Path, look: Look | None, *, whole: bool = False) -> Tensor:
+    """An image of one pixel in place of the file's own, whose header is checked; `look` is called with the image.
+
+    whole: check its pixels, too.
+    """
     with opened(file, str(file)) as image:
         if look is not None:
             look(ImageOps.exif_transpose(image))
+        elif whole:
+            image.load()
         return torch.zeros(1, 1, 1, dtype=torch.uint8)
 
 
 class FoundRange(NamedTuple):
-    """The range for the files of more than 8 bits a channel, and a line that says where it is from."""
+    """The range for the files of more than 8 bits a channel, and where it is from."""
 
     value_range: ValueRange | None
-    notes: tuple[str, ...] = ()
+    origin: str = ""
 
 
 class _Deep(NamedTuple):
@@ -106,19 +111,21 @@ class Survey:
         """
         if not self.deep:
             return FoundRange(self.options.range)
-        value_range, origin = self.options.range, "as set"
-        if value_range is None:
-            chosen = [self.deep[file] for file in training_files() if file in self.deep]
-            value_range, origin = _range_of(chosen or list(self.deep.values()), "training image" if chosen else "image")
-        depths = ", ".join(
-            f"{counted(n, 'file')} of {depth}" for depth, n in Counter(d.depth for d in self.deep.values()).items()
-        )
-        low, high = (f"{value:,.6g}" for value in value_range)
-        rest = self.files - len(self.deep)
+        if self.options.range is not None:
+            return FoundRange(self.options.range, "as set, or found before")
+        chosen = [self.deep[file] for file in training_files() if file in self.deep]
+        return FoundRange(*_range_of(chosen or list(self.deep.values()), "training image" if chosen else "image"))
+
+    def range_notes(self, found: FoundRange, files: Collection[str]) -> list[str]:
+        """A line on the range, with how many of the `files` that were read it is of; none where it is of none."""
+        deep = Counter(self.deep[file].depth for file in files if file in self.deep)
+        if found.value_range is None or not deep:
+            return []
+        depths = ", ".join(f"{counted(number, 'file')} of {depth}" for depth, number in deep.items())
+        low, high = (f"{value:,.6g}" for value in found.value_range)
+        rest = len(files) - deep.total()
         of_8_bits = f"; {counted(rest, 'file')} of 8 bits taken as stored" if rest else ""
-        return FoundRange(
-            value_range, (f"{depths} a channel: values {low} to {high} become 0 to 255, {origin}{of_8_bits}",)
-        )
+        return [f"{depths} a channel: values {low} to {high} become 0 to 255, {found.origin}{of_8_bits}"]
 
 
 def _named(files: Sequence[Path]) -> str:

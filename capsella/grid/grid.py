@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 from rich.console import Console
 
 from capsella.data import DataOptions, load_data
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, require
 from capsella.grid.clock import Clock
 from capsella.grid.run import result_of, trained_run
 from capsella.grid.task import Task, each
 from capsella.training import Machine, Recipe, RunFolder, TrainingDivergedError
+from capsella.training.recipe import SEED_BITS
 from capsella.training.validation import best_validation
 
 T = TypeVar("T")
@@ -245,8 +246,10 @@ def at_rate(row: AnyRow, rate: float) -> AnyRow:
 
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raises:
-    ValueError: no seed, or one twice.
+    ValueError: no seed, one twice, or one that no training takes.
     """
+    for seed in seeds:
+        require(0 <= seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seeds=seed)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds: must be at least one, and each only once, got {tuple(seeds)}")
 

@@ -1,6 +1,8 @@
 """Routed capsule layers: one capsule convolution, and its dense and position-tied forms."""
 
 import math
+import operator
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -108,8 +110,18 @@ class CapsuleConv2d(nn.Module):
         """The capsule convolution of these children, in the layer's type, with its weight and geometry.
 
         In float32 where the layer's type is of half precision.
+
+        Raises:
+            ValueError: children of other types or pose elements; a `vote_offset` without numbers.
         """
-        weight = at_least_float32(self.weight)
+        weight, (_, _, types, _, q, _) = at_least_float32(self.weight), self.weight.shape
+        pose = q * q if self.geometry.matrix else q
+        if (came := tuple(children.poses.shape[3:])) != (types, pose):
+            raise ValueError(f"children: must have the layer's {types} types of {pose} pose elements, got {came}")
+        if self.vote_offset is not None and self.vote_offset.is_meta and not weight.is_meta:
+            raise ValueError(
+                "vote_offset: must not be on the meta device; no file of weights holds it: make the layer on another"
+            )
         poses, activations = (part.to(weight.dtype) for part in children)
         offset = None if self.vote_offset is None else self.vote_offset.to(weight.dtype)
         return CapsuleConv(poses, activations, weight, self.geometry, offset)
@@ -188,4 +200,5 @@ def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: 
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+    rows, columns = value if isinstance(value, Sequence) else (value, value)
+    return operator.index(rows), operator.index(columns)

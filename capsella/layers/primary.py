@@ -85,13 +85,20 @@ class DepthwisePrimaryCapsules(nn.Module):
 
     def __init__(self, types: int, pose: int, grid: tuple[int, int]) -> None:
         super().__init__()
-        self.types, self.pose = types, pose
-        self.conv = nn.Conv2d(types * pose, types * pose, grid, groups=types * pose)
+        self.types, self.pose, self.grid = types, pose, (grid[0], grid[1])
+        self.conv = nn.Conv2d(types * pose, types * pose, self.grid, groups=types * pose)
         nn.init.xavier_uniform_(self.conv.weight)
         nn.init.zeros_(cast(Tensor, self.conv.bias))
 
     def forward(self, features: Float[Tensor, "b channels rows columns"]) -> Capsules:
-        """Feature maps to squashed capsules."""
+        """Feature maps to squashed capsules.
+
+        Raises:
+            ValueError: maps of another grid, which would give capsules at several places.
+        """
+        came = tuple(features.shape[2:])
+        if came != self.grid:
+            raise ValueError(f"features: must be maps of {self.grid[0]}×{self.grid[1]}, got {'×'.join(map(str, came))}")
         maps = at_least_float32(self.conv(features))  # [b (types pose) 1 1]
         u = squash_exponential(maps.unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))

@@ -60,9 +60,9 @@ def spread_loss(
             f"labels: must be class numbers [b] = ({len(activations)},) for the spread loss, "
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
-    a_t = activations.gather(1, labels[:, None].long())
-    excess = (margin - (a_t - activations)).clamp(min=0).square()
-    return _mean(excess.scatter(1, labels[:, None].long(), 0.0).sum(1), image_weights)
+    true = _numbers(labels)[:, None]
+    excess = (margin - (activations.gather(1, true) - activations)).clamp(min=0).square()
+    return _mean(excess.scatter(1, true, 0.0).sum(1), image_weights)
 
 
 def cross_entropy(
@@ -75,7 +75,7 @@ def cross_entropy(
     Raises:
         ValueError: weights of another batch size.
     """
-    logits = at_least_float32(output.activations if output.logits is None else output.logits)
+    logits, labels = at_least_float32(output.activations if output.logits is None else output.logits), _numbers(labels)
     if image_weights is None:
         return torch.nn.functional.cross_entropy(logits, labels)
     return _mean(torch.nn.functional.cross_entropy(logits, labels, reduction="none"), image_weights)
@@ -125,11 +125,18 @@ def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> F
     return (weights * losses).mean()
 
 
+def _numbers(labels: Tensor) -> Tensor:
+    """Class numbers of any integer type as PyTorch's functions take them."""
+    if labels.dtype == torch.bool:
+        raise ValueError("labels: must be class numbers, got torch.bool; labels.long() makes 0 and 1 of them")
+    return labels.long()
+
+
 def _present(activations: Tensor, labels: Tensor) -> Tensor:
     """Labels as T [b classes] of zeros and ones."""
     batch, classes = activations.shape
     if labels.ndim == 1 and len(labels) == batch and not labels.is_floating_point():
-        return torch.nn.functional.one_hot(labels, classes).to(activations)
+        return torch.nn.functional.one_hot(_numbers(labels), classes).to(activations)
     if labels.shape == activations.shape:
         return labels.to(activations)
     raise ValueError(

@@ -124,7 +124,12 @@ def triton_obstacle(conv: CapsuleConv) -> str | None:
 
 def native_obstacle(conv: CapsuleConv) -> str | None:
     """Why the native kernels cannot take this convolution; None where they can."""
-    for name, tensor in (("poses", conv.poses), ("activations", conv.activations), ("weight", conv.weight)):
+    if torch.jit.is_tracing():
+        return "torch.jit.trace takes none of its operators; torch.export does"
+    named = {"poses": conv.poses, "activations": conv.activations, "weight": conv.weight}
+    if conv.vote_offset is not None:
+        named["vote_offset"] = conv.vote_offset
+    for name, tensor in named.items():
         if (obstacle := tensor_obstacle(name, tensor)) is not None:
             return obstacle
     if (elements := max(conv.poses.shape[-1], conv.weight.shape[-1])) > MOST_POSE_ELEMENTS:

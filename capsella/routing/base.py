@@ -3,15 +3,16 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_type_hints
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import unknown_name
+from capsella.errors import check_types, unknown_name
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.parts import in_parts
+from capsella.routing.recording import record_routed, traces_kept
 from capsella.types import Capsules, ScoredCapsules
 
 ActivationKind = Literal["lengths", "log-odds", "shares", "none"]
@@ -92,7 +93,11 @@ class Routing(ABC):
 
     @abstractmethod
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
-        """Route `votes` of children with `activations` to their parents."""
+        """Route `votes` of children with `activations` to their parents.
+
+        A large batch comes in parts of some images, and is routed again in the backward pass. So each image is routed
+        by itself, and nothing is counted or kept from call to call; random numbers may be drawn.
+        """
 
     def capsule_conv(self, conv: CapsuleConv, **parameters: Tensor) -> Capsules:
         """Route every window of the grid to the parents at its site; the types there compete for its children.
@@ -101,8 +106,9 @@ class Routing(ABC):
         """
 
         def route(children: Capsules) -> Capsules:
-            part = conv.of(children)
+            part, before = conv.of(children), traces_kept()
             routed = self.route(*capsule_votes(part), **parameters)
+            record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
             return part.parents(routed.poses, routed.activations)
 
         return in_parts(route, Capsules(conv.poses, conv.activations), conv.sizes.votes_of_an_image)
@@ -132,7 +138,9 @@ class LogisticRouting(Routing):
         Raises:
             ValueError: a backend that gives activations alone was asked for.
         """
+        before = traces_kept()
         scored = self.score(*capsule_votes(conv), **parameters)
+        record_routed(self.name, before, scored.couplings, scored.poses, scored.log_odds.sigmoid())
         return conv.scored_parents(scored.poses, scored.log_odds)
 
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
@@ -157,9 +165,10 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     """The routing that `Routing.to_dict` wrote.
 
     Raises:
-        ValueError: the name is not registered (suggests the nearest), or an option is not one of that routing's.
+        ValueError: the name is not registered (suggests the nearest), an option is not one of that routing's, or of
+            another type.
     """
-    rest = dict(options)
+    rest = {option: _tuples(value) for option, value in options.items()}
     name = rest.pop("name", None)
     if name not in ROUTINGS:
         raise unknown_name("routing", str(name), ROUTINGS)
@@ -167,4 +176,10 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     for option in rest:
         if option not in known:
             raise unknown_name(f"option of routing {name!r}", option, known)
+    check_types(get_type_hints(ROUTINGS[name]), rest)
     return ROUTINGS[name](**rest)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where options are tuples, since a routing is compared and hashed."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -51,9 +51,12 @@ class WrittenVotes:
 def shares_of(log_R: Tensor, a: Tensor) -> Tensor:
     """Each child's share R a / Σ_i R a of a parent's data [n j i], for ln R [n j i] and activations a [n 1 i].
 
-    As a softmax over the children: exact also where the sum underflows.
+    As a softmax over the children: exact also where the sum underflows. The gradient of an activation of 0 is that of
+    the share, unless no child is active.
     """
-    return (log_R + a.clamp(min=LEAST_ACTIVATION).log()).softmax(2)
+    off = (a < LEAST_ACTIVATION).all(2, keepdim=True)
+    least = (LEAST_ACTIVATION - a).clamp(min=0).detach()
+    return (log_R + (torch.where(off, a.detach(), a) + least).log()).softmax(2)
 
 
 @torch.no_grad()

@@ -113,9 +113,7 @@ def refuse_second_derivatives(operator: str, of: str) -> None:
     """Let the operator of a backward pass raise an error, where PyTorch would take its derivatives for zero."""
 
     def refuse(ctx: Any, *_: Any) -> None:
-        raise NotImplementedError(
-            f"the native kernels of {of} have no second derivatives; backend='reference' has them"
-        )
+        raise NotImplementedError(f"the native kernels of {of} have no second derivatives; backend='eager' has them")
 
     torch.library.register_autograd(f"capsella::{operator}", refuse)
 

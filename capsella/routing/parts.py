@@ -22,7 +22,7 @@ def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements
     that is traced, a routing that is recorded, and what `torch.func` or a forward derivative works on, stay whole.
 
     Args:
-        route: makes the votes and routes them, each image by itself and without chance.
+        route: makes the votes and routes them, each image by itself; a backward pass draws the same random numbers.
         children: poses [b h w c p] and activations [b h w c].
         elements: of the votes of one image, windows · children · parents · pose elements.
     """
@@ -36,9 +36,6 @@ def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements
     if not torch.is_grad_enabled():
         routed = [route(Capsules(*part)) for part in parts]
     else:
-        routed = [
-            checkpoint(lambda u, a: tuple(route(Capsules(u, a))), *part, use_reentrant=False, preserve_rng_state=False)
-            for part in parts
-        ]
+        routed = [checkpoint(lambda u, a: tuple(route(Capsules(u, a))), *part, use_reentrant=False) for part in parts]
     poses, activations = zip(*routed, strict=True)
     return Capsules(torch.cat(poses), torch.cat(activations))

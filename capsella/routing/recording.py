@@ -66,6 +66,18 @@ def is_recording() -> bool:
     return not torch.compiler.is_compiling() and _active.get() is not None
 
 
+def record_routed(name: str, before: int, couplings: Tensor, poses: Tensor, activations: Tensor) -> None:
+    """Keep what a routing gave, as one iteration, where it has kept none itself since there were `before` traces."""
+    if traces_kept() == before:
+        new_trace(name).add(couplings, poses, activations)
+
+
+def traces_kept() -> int:
+    """Traces of the `record()` that is open; 0 where none is."""
+    traces = None if torch.compiler.is_compiling() else _active.get()
+    return 0 if traces is None else len(traces)
+
+
 def record_normalised(activations: Tensor) -> None:
     """Replace the last iteration's activations in the latest trace by what the layer made of them [b h w j]."""
     if not torch.compiler.is_compiling() and (traces := _active.get()) is not None:

@@ -11,7 +11,7 @@ from capsella.search.front import front
 from capsella.search.outcome import Outcome
 from capsella.search.schedule import BASE
 
-AXES = {"ms": "milliseconds an image", "parameters": "parameters", "error": "validation error %"}
+AXES = {"ms": "milliseconds an image", "parameters": "parameters"}
 BLUE, ORANGE, GREY = "#1f6f9f", "#c2571a", "#9aa3a8"
 
 
@@ -39,7 +39,7 @@ def front_figure(outcome: Outcome, objective: str) -> Figure:
         if one.candidate == BASE or (at, one.error) in joined:
             name = "the recipe" if one.candidate == BASE else str(one.candidate)
             axes.annotate(name, (at, one.error), xytext=(6, 6), textcoords="offset points", fontsize=9)
-    axes.set(xlabel=AXES[objective], ylabel=AXES["error"])
+    axes.set(xlabel=AXES[objective], ylabel=f"{outcome.error_name} %")
     axes.margins(x=0.1)
     _scale(axes, "x", [*(v[column] for v in early), *(at for at, _ in points)])
     _scale(axes, "y", [*(v[error] for v in early), *(one for _, one in points)])
@@ -78,7 +78,7 @@ def rungs_figure(outcome: Outcome) -> Figure:
         alpha = 1.0 if candidate == BASE else 0.55
         label = "the recipe" if candidate == BASE else None
         axes.plot(*zip(*sorted(points), strict=True), "o-", color=colour, alpha=alpha, markersize=4, label=label)
-    axes.set(xlabel="epochs", ylabel=AXES["error"], xscale="log")
+    axes.set(xlabel="epochs", ylabel=f"{outcome.error_name} %", xscale="log")
     _scale(axes, "y", [error for points in lines.values() for _, error in points])
     axes.set_xticks(outcome.rules.rungs, [str(epochs) for epochs in outcome.rules.rungs])
     axes.minorticks_off()

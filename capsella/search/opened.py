@@ -10,6 +10,7 @@ from capsella.search.schedule import BASE, Rules
 from capsella.search.space import Space
 from capsella.search.study import Study
 from capsella.training import Machine, Recipe
+from capsella.training.balance import settle_balance
 
 
 @dataclass(frozen=True)
@@ -35,4 +36,6 @@ class Search:
         """What is found so far."""
         records, study = self.study.records(), self.study
         over = self.options.over(study.costs.get(BASE, {}))
-        return Outcome.of(self.options.objectives, self.rules, records, study.points, over[0] if over else "")
+        balanced = settle_balance(self.recipe, self.images.train(self.recipe))[0].balance != "none"
+        limit = over[0] if over else ""
+        return Outcome.of(self.options.objectives, self.rules, records, study.points, limit, balanced)

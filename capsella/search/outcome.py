@@ -87,7 +87,8 @@ class Outcome:
     """What a study found.
 
     objectives, rules, records, points: of the study. finalists: the best first, with the errors of the most seeds that
-    two of them have both. over: which limit the recipe is over, which is trained all the same, or nothing.
+    two of them have both. over: which limit the recipe is over, which is trained all the same, or nothing. balanced:
+    whether errors are means over classes, as rare ones were balanced.
     """
 
     objectives: tuple[str, ...]
@@ -96,6 +97,7 @@ class Outcome:
     points: Mapping[int, Mapping[str, Label]]
     finalists: tuple[Finalist, ...]
     over: str = ""
+    balanced: bool = False
 
     @classmethod
     def of(
@@ -105,6 +107,7 @@ class Outcome:
         records: Sequence[Record],
         points: Mapping[int, Mapping[str, Label]],
         over: str = "",
+        balanced: bool = False,
     ) -> "Outcome":
         """From the trials of a study, finished or not."""
         found = [_finalist(number, objectives, rules, records, points) for number in finalists(records, rules)]
@@ -112,7 +115,12 @@ class Outcome:
         seeds = max((one & other for one, other in pairs), key=len, default={0, *range(rules.seeds)})
         found = [one.with_seeds(seeds) for one in found]
         found.sort(key=lambda one: (len(one.errors) < len(seeds), one.error, *one.costs.values()))
-        return cls(tuple(objectives), rules, records, points, tuple(found), over)
+        return cls(tuple(objectives), rules, records, points, tuple(found), over, balanced)
+
+    @property
+    def error_name(self) -> str:
+        """What the candidates are judged by, for people."""
+        return "balanced validation error" if self.balanced else "validation error"
 
     @property
     def allowed(self) -> tuple[Finalist, ...]:
@@ -155,14 +163,14 @@ class Outcome:
         if base is None:
             return (
                 f"The recipe was not trained to the end, so nothing is compared with it. The best is {best.name}: "
-                f"validation error {best.error_text} %."
+                f"{self.error_name} {best.error_text} %."
             )
         if len(self.finalists) == 1 and best is base:
-            return f"No candidate but the recipe was trained to the end: validation error {base.error_text} %."
+            return f"No candidate but the recipe was trained to the end: {self.error_name} {base.error_text} %."
         if best is base:
-            return f"Nothing beats the recipe: its validation error is {base.error_text} %, the lowest of all."
+            return f"Nothing beats the recipe: its {self.error_name} is {base.error_text} %, the lowest of all."
         best, base = best.with_seeds(base.by_seed), base.with_seeds(best.by_seed)  # a seed may have been given up
-        numbers = f"validation error {best.error_text} %, the recipe's {base.error_text} %"
+        numbers = f"{self.error_name} {best.error_text} %, the recipe's {base.error_text} %"
         if not best.is_judged:
             where = "ahead of" if base.error >= best.error else "behind"
             few = "one seed" if len(best.errors) < 2 else "the seed that chose it and one more"

@@ -42,6 +42,7 @@ def write_report(search: Search, outcome: Outcome, tested: FinalTest | None = No
         verdict=outcome.verdict,
         front=_front_text(outcome),
         tested=_test_text(outcome, tested),
+        error_name=outcome.error_name,
         heads=others,
         lines=[_line(search, outcome, one) for one in outcome.finalists],
         space=[(path, own, search.space.of[path]) for path, own in search.space.labels_of(search.recipe).items()],

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import torch
 import tyro
 from torch import nn
 
-from capsella.errors import at_least, not_negative, require, unknown_name
+from capsella.errors import at_least, check_types, not_negative, require, unknown_name
 from capsella.models import ImageClassifier, create_model, model_function
 from capsella.routing import ROUTINGS, Routing, routing_from_dict
 
@@ -69,6 +69,18 @@ class ModelOptions:
         if name not in ROUTINGS:
             raise unknown_name("routing", name, ROUTINGS)
         return self.replace(routing=ROUTINGS[name]())
+
+    def check(self) -> None:
+        """The network has these options, of these types: for what was written by hand.
+
+        Raises:
+            ValueError: it has none of this name (suggests the nearest), or the value is of another type.
+        """
+        hints, known = get_type_hints(model_function(self.name)), self.defaults()
+        for name in self.options:
+            if name not in known:
+                raise unknown_name(f"option of model {self.name!r}", name, known)
+        check_types(hints, self.options)
 
     def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> ImageClassifier:
         """The network with fresh weights: see `create_model`."""
@@ -193,8 +205,9 @@ class OptimizerOptions:
     schedule looks at them."""
 
     def __post_init__(self) -> None:
-        rates = {"learning_rate": self.learning_rate, "decay": self.decay, "decay_steps": self.decay_steps}
-        require(all(rate is None or rate > 0 for rate in rates.values()), "be above 0", **rates)
+        for name in ("learning_rate", "decay", "decay_steps"):
+            number = getattr(self, name)
+            require(number is None or number > 0, "be above 0", **{name: number})
         schedules = ("exponential", "cosine", "steps")
         require(self.schedule in schedules, "be 'exponential', 'cosine' or 'steps'", schedule=self.schedule)
         require(self.method in ("adam", "sgd"), "be 'adam' or 'sgd'", method=self.method)

@@ -2,19 +2,21 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from capsella.data import DataOptions
 from capsella.data.depth import ValueRange
-from capsella.errors import CapsellaError, at_least, require
+from capsella.errors import CapsellaError, at_least, check_types, near_names, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
-from capsella.routing import Routing
+from capsella.routing import ROUTINGS, Routing
 from capsella.training.options import AugmentOptions, Balance, ModelOptions, OptimizerOptions
 from capsella.training.precision import Precision
 
 SEED_BITS = 22  # of the seeds of trainings, which results are known by; `mixed_seed` would take larger ones
+Made = TypeVar("Made")
 OF_THE_MACHINE = ("accelerator", "devices", "checkpoint_seconds")
 """Fields that recipes had once; they are `Machine`'s now, and change no result."""
 
@@ -74,6 +76,9 @@ class Recipe:
     def __post_init__(self) -> None:
         for group in (self, self.model.options, self.data, self.augment, self.loss, self.optimizer):
             _check_finite(group)
+        for option in self.model.options.values():
+            if isinstance(option, Routing) and ROUTINGS.get(option.name) is not type(option):
+                raise ValueError(f"routing: must be registered, by @register_routing, to be saved; got {option}")
         at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         at_least(1, patience=self.patience, epoch_images=self.epoch_images)
         known = self.balance in get_args(Balance)
@@ -156,17 +161,27 @@ class Recipe:
             optimizer["drops"] = tuple(optimizer.get("drops", ()))
             groups = {
                 "model": ModelOptions.from_dict(values["model"]),
-                "data": DataOptions(**data),
-                "augment": AugmentOptions(**values["augment"]),
-                "loss": LossOptions(**values["loss"]),
-                "optimizer": OptimizerOptions(**optimizer),
+                "data": _made(DataOptions, data),
+                "augment": _made(AugmentOptions, values["augment"]),
+                "loss": _made(LossOptions, values["loss"]),
+                "optimizer": _made(OptimizerOptions, optimizer),
             }
             fields = {name: value for name, value in values.items() if name not in OF_THE_MACHINE}
-            return cls(**{**fields, **groups})
+            return _made(cls, {**fields, **groups})
         except KeyError as error:
             raise CapsellaError(f"not a recipe of this version of capsella: the field {error} is missing") from error
         except (TypeError, ValueError) as error:
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
+
+
+def _made(kind: type[Made], values: Mapping[str, Any]) -> Made:
+    """A dataclass of values that were read, each of its field's type."""
+    hints = get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise ValueError(f"{name}: no such field; {near_names(name, hints)}")
+    check_types(hints, values)
+    return kind(**values)
 
 
 def _check_finite(group: Any) -> None:

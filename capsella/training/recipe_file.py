@@ -27,6 +27,8 @@ def read_recipe(path: Path) -> Recipe:
         raise CapsellaError(f'{path}: must hold {{"recipe": {{…}}}}, as `capsella search --save-recipe` writes it')
     with errors_of(path):
         try:
-            return Recipe.from_dict(values["recipe"])
+            recipe = Recipe.from_dict(values["recipe"])
+            recipe.model.check()
+            return recipe
         except (AttributeError, TypeError) as error:
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error

@@ -286,14 +286,16 @@ def load_run(folder: str | Path) -> Run:
 
 def _found(recipe: Recipe, begun_in: Path) -> Recipe:
     """With the paths of its images as they are from here."""
-    data = recipe.data
 
     def path(given: Path | None) -> Path | None:
-        moved = None if given is None else begun_in / given
-        return moved if moved is not None and moved.exists() and not Path(given or "").exists() else given
+        return begun_in / given if given and not given.exists() and (begun_in / given).exists() else given
 
-    places = tuple(str(path(Path(place))) if "/" in place else place for place in data.laboratories)
+    def place(given: str) -> str:  # as it was written, if it has not moved: recipes are compared
+        there = path(Path(given)) if "/" in given else None
+        return given if there in (None, Path(given)) else str(there)
+
+    data, stem = recipe.data, recipe.model.options.get("stem")
+    places = tuple(map(place, data.laboratories))
     found = replace(data, path=path(data.path), split_file=path(data.split_file), laboratories=places)
     recipe = recipe if found == data else replace(recipe, data=found)
-    stem = recipe.model.options.get("stem")
-    return recipe.with_model(stem=str(path(Path(stem)))) if isinstance(stem, str) and "/" in stem else recipe
+    return recipe.with_model(stem=place(stem)) if isinstance(stem, str) and "/" in stem else recipe

@@ -61,7 +61,7 @@ def test_each_is_left_out_once(found, options, places):
     assert {one.tested_in: one.trained_in for one in results} == others
     assert {one.tested_in: one.images for one in results} == dict(zip(places, (16, 24, 32), strict=True))
     assert f"{places[2]}: columns 16, rows 16\n" in said
-    assert "left out 16 images of classes that the network does not know: rings (16)" in said
+    assert "left out 16 images of other classes: rings (16)" in said
     run = load_run(options.out / "images-resnet-lab0+lab1-seed1")
     assert (run.model.classes, run.recipe.balance, run.recipe.epoch_images) == (CLASSES, "sampling", 64)
 
@@ -79,6 +79,12 @@ def test_a_class_that_one_laboratory_writes_otherwise_is_named(options, places, 
     with pytest.raises(CapsellaError, match="to be trained now"):
         transfer(replace(options, laboratories=labs, out=tmp_path / "out"), Console(file=said, width=200))
     assert f"WARNING: {labs[0]}: is the class 'diagonals', which is left out, 'Diagonal'? Then" in said.getvalue()
+
+
+def test_a_class_that_no_laboratory_has_is_an_error(options, tmp_path):
+    asked = replace(options, classes=("columns", "rowes"), out=tmp_path / "out")
+    with pytest.raises(CapsellaError, match="classes: no laboratory has images of 'rowes'; did you mean rows"):
+        transfer(asked, Console(file=io.StringIO()))
 
 
 def test_the_numbers_are_those_of_the_networks(found, options):

@@ -160,6 +160,9 @@ def test_what_still_learned_is_named():
     assert said.endswith(
         " Not asked of net, other and third: a learning rate that falls to nothing as a cosine brings every curve down."
     )
+    of_none = Yardstick(EVEN, CLASSES, 50, 30, not_asked=("caps", "net"), asked=False)
+    said = judge_by(*given[:2], of_none).sentences["training"]
+    assert said.startswith("Whether 30 epochs are enough cannot be told: the learning rate of all networks falls")
 
 
 @pytest.mark.parametrize(

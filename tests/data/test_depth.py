@@ -225,3 +225,19 @@ def test_eight_bits_with_a_sign_are_refused(tmp_path: Path):
     (tmp_path / "a.tif").write_bytes(tiff(np.arange(64, dtype=np.uint8).reshape(8, 8), t339=2))
     with pytest.raises(CapsellaError, match="its values of 8 bits have a sign; save it with black as 0"):
         read_image(tmp_path / "a.tif")
+
+
+def test_a_broken_file_that_is_left_out_is_in_no_split_and_in_no_count(camera: Path, tmp_path: Path):
+    """Its header is whole: a split file that was written without it could not be read again."""
+    whole = (camera / "train" / "a" / "0.tif").read_bytes()
+    (camera / "train" / "a" / "broken.tif").write_bytes(whole[:-40])
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(camera / "train" / "b" / "eight.png")
+    splits = folder(camera, skip_broken=True, group="((?:train|test)/./[0-9e])")
+    assert "28 files of 16 bits a channel" in splits.notes[1]
+    assert "1 file of 8 bits taken as stored" in splits.notes[1]
+    options = DataOptions(name="folder", path=camera, duplicates="ignore", skip_broken=True)
+    save_split(options, tmp_path / "split.csv")
+    assert "broken" not in (tmp_path / "split.csv").read_text()
+    again = folder(camera, skip_broken=True, split_file=tmp_path / "split.csv")
+    assert again.value_range == splits.value_range
+    assert again.train.files == splits.train.files

@@ -157,7 +157,7 @@ def test_validation_is_held_out_where_a_split_file_has_none(cells: Path, tmp_pat
         (lambda text: text.replace(",test", ",tset"), r"line \d+: split must be train, .*, unused, got 'tset'"),
         (lambda text: text + "monocyte/patient0_0.png,train\n", r"line 42: a file must be listed once, got monocyte/p"),
         (lambda text: text + "monocyte/gone.png,train\n", r"line 42: monocyte/gone\.png is not in"),
-        (lambda text: "\n".join(text.splitlines()[:-3]), "must list every image, but 3 are not, as "),
+        (lambda text: "\n".join(text.splitlines()[:-3]), "must list every image; it lacks 3, as "),
         (lambda text: text.replace(",test", ",train"), "the test split is empty"),
         (lambda text: text.replace(",train", ",test"), "the train split is empty"),
         (lambda text: text.replace("\n", "\n\0"), "CSV|line 42: split must be train"),

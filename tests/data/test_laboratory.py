@@ -66,7 +66,7 @@ def test_classes_are_matched_by_name_and_others_are_left_out(places, options):
     read = read_laboratory(str(places["c.npz"]), options)
     found = read.of_classes(("blast", "lymph"))
     assert (found.images.counts(), found.left_out) == ({"blast": 10, "lymph": 0}, {"mono": 10})
-    assert found.lines() == ["c: left out 10 images of classes that the network does not know: mono (10)"]
+    assert found.lines() == ["c: left out 10 images of other classes: mono (10)"]
     (*_, warning) = read.of_classes(("blast", "Monos")).lines()
     assert warning == "WARNING: c: is the class 'mono', which is left out, 'Monos'? Then rename it"
     rows = (read.images.labels == 1).nonzero().flatten()

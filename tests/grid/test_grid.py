@@ -96,6 +96,8 @@ def test_a_run_of_another_recipe_is_refused(tmp_path):
 
 @pytest.mark.parametrize("seeds", [[], [0, 1, 0]])
 def test_seeds_must_be_some_and_different(seeds, tmp_path):
+    with pytest.raises(ValueError, match="seeds: must be from 0 to 4194303, got -1"):
+        Grid(tmp_path, QUIET).results([row("caps")], [0, -1])
     with pytest.raises(ValueError, match="seeds: must be at least one, and each only once, got "):
         Grid(tmp_path, QUIET).results([row("caps")], seeds)
     with pytest.raises(ValueError, match="seeds: must be at least one, and each only once, got "):

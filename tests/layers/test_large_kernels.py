@@ -146,3 +146,9 @@ def test_other_convolutions_stay_what_they_are(seen, options):
     images = torch.rand(64, 64, 12, 12)
     assert torch.equal(layer(images), plain(images))
     assert not seen
+
+
+def test_one_image_without_a_batch():
+    layer = LargeConv2d(64, 64, 5)
+    image = torch.rand(64, 12, 12)
+    assert torch.equal(layer(image), layer(image[None])[0])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from capsella.layers import PrimaryCapsules
+from capsella.layers import DepthwisePrimaryCapsules, PrimaryCapsules
 from capsella.routing import dynamic_routing, length, squash
 
 
@@ -84,3 +84,10 @@ def test_weights_of_the_other_kind_are_refused(evenly_routed: bool) -> None:
     layer, other = (PrimaryCapsules(4, 2, 3, evenly_routed=even) for even in (evenly_routed, not evenly_routed))
     with pytest.raises(RuntimeError, match="coupling"):
         layer.load_state_dict(other.state_dict())
+
+
+def test_depthwise_capsules_refuse_a_larger_grid() -> None:
+    layer = DepthwisePrimaryCapsules(2, 4, (3, 6))
+    assert layer(torch.rand(1, 8, 3, 6)).poses.shape == (1, 1, 1, 2, 4)
+    with pytest.raises(ValueError, match="features: must be maps of 3×6, got 5×9"):
+        layer(torch.rand(1, 8, 5, 9))

@@ -152,3 +152,16 @@ def test_weights_that_would_broadcast(loss: Callable[..., Tensor]) -> None:
 def test_options_that_could_not_be_meant(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         LossOptions(**options)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_class_numbers_of_any_integer_type(dtype: torch.dtype) -> None:
+    activations, labels = torch.rand(4, 3), torch.tensor([0, 2, 1, 1])
+    output, other = Output(activations), labels.to(dtype)
+    assert torch.equal(margin_loss(activations, other), margin_loss(activations, labels))
+    assert torch.equal(spread_loss(activations, other), spread_loss(activations, labels))
+    assert torch.equal(cross_entropy(output, other), cross_entropy(output, labels))
+    for loss in (margin_loss, spread_loss):
+        with pytest.raises(ValueError, match=r"labels: must be class numbers, got torch\.bool"):
+            loss(activations, labels > 0)

@@ -1,3 +1,7 @@
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -70,3 +74,15 @@ def test_route_is_the_function() -> None:
         assert routed.poses.shape == (2, 3, 4)
         assert routed.activations.shape == (2, 3)
         assert routed.couplings.shape == (2, 5, 3)
+
+
+def test_lists_of_json_become_tuples_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Many(DynamicRouting):
+        name: ClassVar[str] = "many"
+        rates: tuple[float, ...] = (1.0, 2.0)
+
+    monkeypatch.setitem(ROUTINGS, "many", Many)
+    assert routing_from_dict(json.loads(json.dumps(Many(rates=(0.5,)).to_dict()))) == Many(rates=(0.5,))
+    with pytest.raises(ValueError, match="rates: must be of type tuple"):
+        routing_from_dict({"name": "many", "rates": "1, 2"})

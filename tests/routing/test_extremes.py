@@ -59,3 +59,34 @@ def test_second_derivatives_are_refused_and_not_taken_for_zero(name):
     (slope,) = torch.autograd.grad(out.poses.square().sum(), poses, create_graph=True)
     with pytest.raises(NotImplementedError, match=f"native kernels of {name} routing have no second derivatives"):
         slope.square().sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", ["em", "variational"])
+def test_a_child_that_is_not_active_has_the_gradient_of_its_share(name, backend):
+    """It was 0, as of a clamped number: a mask, or an occlusion, asks what would be if the child were there."""
+    torch.manual_seed(0)
+    poses, weights = torch.randn(1, 1, 1, 6, 4), torch.randn(2, 3)
+    activations = torch.tensor([0, 0.5, 1, 0, 0.3, 0.7]).view(1, 1, 1, 6)
+    slopes = []
+    for one in ("reference", backend):
+        torch.manual_seed(1)
+        layer = CapsuleConv2d(6, 4, 3, 4, 1, routing=ROUTINGS[name](backend=one))
+        asked = activations.clone().requires_grad_()
+        out = layer(Capsules(poses, asked))
+        (slope,) = torch.autograd.grad(
+            (out.activations * weights[0]).sum() + (out.poses[..., 0] * weights[1]).sum(), asked
+        )
+        slopes.append(slope)
+    assert slopes[0][0, 0, 0, [0, 3]].abs().min() > 1e-3
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", FUSED)
+def test_where_no_child_is_active_shares_are_constants(name, backend):
+    layer = CapsuleConv2d(6, 4, 3, 4, 1, routing=ROUTINGS[name](backend=backend))
+    activations = torch.zeros(1, 1, 1, 6, requires_grad=True)
+    out = layer(Capsules(torch.randn(1, 1, 1, 6, 4), activations))
+    (slope,) = torch.autograd.grad(out.activations.sum() + out.poses.sum(), activations)
+    assert slope.abs().max() < 1e6

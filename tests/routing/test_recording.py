@@ -1,7 +1,21 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
+from torch import Tensor
 
 from capsella.layers import CapsuleConv2d
-from capsella.routing import DynamicRouting, dynamic_routing, random_routing, record, uniform_routing
+from capsella.routing import (
+    DynamicRouting,
+    LogisticRouting,
+    Routed,
+    Routing,
+    Scored,
+    dynamic_routing,
+    random_routing,
+    record,
+    uniform_routing,
+)
 from capsella.types import Capsules
 
 
@@ -41,3 +55,45 @@ def test_nothing_is_kept_outside() -> None:
     dynamic_routing(votes)
     assert [trace.name for trace in outer] == ["uniform"]
     assert [trace.name for trace in inner] == ["random"]
+
+
+@dataclass(frozen=True)
+class Silent(Routing):
+    """A routing that keeps no trace."""
+
+    name: ClassVar[str] = "silent"
+
+    def route(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Routed:
+        couplings = torch.full(votes.shape[:3], 1 / votes.shape[2])
+        return Routed(
+            votes.mean(1), activations.mean(1, keepdim=True).expand(votes.shape[0], votes.shape[2]), couplings
+        )
+
+
+@dataclass(frozen=True)
+class SilentLogistic(LogisticRouting):
+    """The same with log-odds."""
+
+    name: ClassVar[str] = "silent-logistic"
+
+    def once(self) -> LogisticRouting:
+        return self
+
+    def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
+        return Scored(votes.mean(1), votes.sum((1, 3)), torch.full(votes.shape[:3], 1 / votes.shape[2]))
+
+
+def test_a_routing_that_keeps_no_trace_has_one_of_its_result() -> None:
+    layers = torch.nn.Sequential(
+        CapsuleConv2d(2, 4, 3, 4, kernel=2, routing=DynamicRouting(iterations=2)),
+        CapsuleConv2d(3, 4, 3, 4, kernel=1, routing=Silent()),
+        CapsuleConv2d(3, 4, 5, 6, kernel=2, routing=SilentLogistic(), norm="batch"),
+    )
+    with record() as traces:
+        out = layers(Capsules(torch.randn(2, 3, 4, 2, 4), torch.rand(2, 3, 4, 2)))
+    assert [(trace.name, len(trace.couplings)) for trace in traces] == [
+        ("dynamic", 2),
+        ("silent", 1),
+        ("silent-logistic", 1),
+    ]
+    assert torch.equal(traces[2].activations[0].reshape(out.activations.shape), out.activations)

@@ -83,6 +83,8 @@ def test_an_interval_over_seeds_says_whether_the_recipe_is_beaten(errors, text):
         for seed, error in enumerate(of)
     ]
     assert Outcome.of(("error",), rules, records, points).verdict.startswith(text)
+    named = Outcome.of(("error",), rules, records, points, balanced=True).verdict
+    assert named.startswith(text.replace("validation error", "balanced validation error"))
 
 
 @pytest.mark.parametrize(

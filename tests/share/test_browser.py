@@ -23,6 +23,7 @@ MOST_LATENCY = 16  # milliseconds from a dial's turn to the picture, median: the
 def test_a_dial_changes_the_drawing_the_arrow_and_the_length_and_reset_brings_them_back(tab):
     page = tab()
     assert page.locator(DIAL).count() == 16
+    assert page.locator("button canvas").first.locator("..").evaluate("button => button.textContent") in ("", "✗")
     start, arrow = pixels(page), page.locator(".arrow .turned").get_attribute("d")
     page.locator(DIAL).first.focus()
     page.keyboard.press("End")

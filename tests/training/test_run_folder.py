@@ -273,3 +273,14 @@ def test_a_stem_is_found_from_another_folder(tmp_path, monkeypatch):
     assert _found(recipe, tmp_path / "there") == recipe
     named = recipe.with_model(stem="facebook/convnextv2-atto-1k-224")
     assert _found(named, tmp_path / "there") == named
+
+
+def test_a_place_stays_as_it_was_written_unless_it_has_moved(tmp_path, monkeypatch):
+    """A slash at its end was lost, and the run was then one of another recipe."""
+    (tmp_path / "there" / "cells").mkdir(parents=True)
+    data = DataOptions(name="laboratories", laboratories=("cells/", "pbc"))
+    recipe = Recipe(model=ModelOptions("sabour2017_cnn"), data=data)
+    monkeypatch.chdir(tmp_path / "there")
+    assert _found(recipe, tmp_path / "there") == recipe
+    monkeypatch.chdir(tmp_path)
+    assert _found(recipe, tmp_path / "there").data.laboratories == (str(tmp_path / "there" / "cells"), "pbc")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -80,11 +81,13 @@ class ReadSource(NamedTuple):
         if options.name != "folder":
             return cls(read_source(options, given), given, options.range)
         survey = Survey(options)
-        listed = read_folder(replace(options, duplicates="ignore"), given, survey.look)
+        listed = read_folder(replace(options, duplicates="ignore", group=None), given, survey.look)
         survey.check_memory(sum(map(len, listed.named().values())))
         found = survey.find_range(lambda: () if whole else cls.without_pixels(options).split(options).train.files or ())
         read = read_folder(replace(options, range=found.value_range), given)
-        return cls(replace(read, notes=(*read.notes, *survey.notes(), *found.notes)), given, found.value_range)
+        files = [file for images in read.named().values() for file in images.files or ()]
+        notes = (*read.notes, *survey.notes(), *survey.range_notes(found, files))
+        return cls(replace(read, notes=notes), given, found.value_range)
 
     @classmethod
     def without_pixels(cls, options: DataOptions) -> "ReadSource":
@@ -95,7 +98,8 @@ class ReadSource(NamedTuple):
         if options.name != "folder":
             return cls.of(options)
         given = None if options.split_file is None else read_split_file(options.split_file)
-        return cls(read_folder(options, given, glance), given)
+        # A broken file that is left out has no place in a split.
+        return cls(read_folder(options, given, partial(glance, whole=options.skip_broken)), given)
 
     def tell(self, say: Callable[[str], object]) -> None:
         """Say what was noticed and left out."""
@@ -261,7 +265,7 @@ def _check_rows(parts: Parts, keys: dict[str, list[str]], table: SplitTable) -> 
     unlisted = [key for key in known if key not in table.rows]
     if unlisted:
         raise CapsellaError(
-            f"{parts.name}: split_file must list every image, but {len(unlisted)} are not, as {unlisted[0]}"
+            f"{parts.name}: split_file must list every image; it lacks {len(unlisted)}, as {unlisted[0]}"
         )
     for key, name in known.items():
         row = table.rows[key]

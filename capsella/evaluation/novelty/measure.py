@@ -83,7 +83,7 @@ class Knowledge:
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
         notes = [
-            f"{one.name}: {counted(one.unread, 'image')} could not be read, and count nowhere"
+            f"{one.name}: {counted(one.unread, 'image')} could not be read: left out everywhere"
             for one in self.sets
             if one.unread
         ]

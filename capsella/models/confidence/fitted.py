@@ -87,13 +87,14 @@ class Confidence:
 
         Of images drawn like the validation images, at least the share `coverage` have their true class in the set, on
         average over draws of both (Angelopoulos and Bates 2021, Theorem 1); not of each class by itself. The predicted
-        class is always there, which only adds to the coverage.
+        class is always there, and with it every class that is at least as probable, which only adds to the coverage.
 
         Raises:
             ValueError: a coverage that is not between 0 and 1.
         """
-        predicted = activations == activations.max(-1, keepdim=True).values
-        return (1 - self.probabilities(activations) <= self.quantile(coverage)) | predicted
+        p = self.probabilities(activations)
+        predicted = p.gather(-1, activations.argmax(-1, keepdim=True))
+        return (1 - p <= self.quantile(coverage)) | (p >= predicted)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

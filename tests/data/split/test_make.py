@@ -131,7 +131,7 @@ def test_a_file_that_does_not_fit_its_source(cells: Path, packed: Path, tmp_path
     for changed, message in [
         ((tmp_path / "file.csv").read_text(), r"packed has no file name of its own .* columns index, class and split"),
         (text + "60,0,unused\n", r"line 62: 60 is not in packed"),
-        (text[: text.rindex("59,")], r"packed: split_file must list every image, but 1 are not, as 59"),
+        (text[: text.rindex("59,")], r"packed: split_file must list every image; it lacks 1, as 59"),
         (text.replace("\n1,1,", "\n1,2,"), r"line 3: image 1 of packed must be of the class '1', got '2'; were other"),
         (text + "1,1,train\n", r"line 62: an index must be listed once, got 1 again"),
         (text.replace("index,", "number,"), r"must have the columns file and split, got \['number'"),

@@ -91,6 +91,10 @@ def test_a_rare_class_s_probability_holds_after_balanced_training():
     assert fitted.sets(activations, 0.95).gather(1, activations.argmax(1, keepdim=True)).all()  # the predicted class
     sets = fitted.sets(activations, 0.95)
     assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(0.95, abs=0.03)
+    p, few = fitted.probabilities(activations), fitted.sets(activations, 0.6)
+    least, most = p.masked_fill(~few, math.inf).amin(1), p.masked_fill(few, -math.inf).amax(1)
+    assert (most < least).all()  # no class is left out that is likelier than one inside
+    assert few[rare].sum(1).max() == 2  # taken for the rare one, though the other is likelier
 
 
 def test_a_prior_that_is_no_number_is_refused():
