@@ -45,8 +45,9 @@ def trained_long(asked: bool, without: Sequence[str], epochs: int) -> str:
     """
     if not asked:
         return (
-            f"Whether {counted(epochs, 'epoch')} are enough cannot be told: the learning rate of all networks falls to "
-            "nothing as a cosine, which brings every curve down. Twice the epochs, in another --out, would show it."
+            f"Whether the training of {counted(epochs, 'epoch')} was long enough cannot be told: the learning rate of "
+            "all networks falls to nothing as a cosine, which brings every curve down. Twice the epochs, in another "
+            "--out, would show it."
         )
     fell = f"No network's training loss or error still fell clearly at the end of its {counted(epochs, 'epoch')}."
     return fell + not_asked(without) + too_few_to_tell(epochs)

@@ -162,7 +162,9 @@ def test_what_still_learned_is_named():
     )
     of_none = Yardstick(EVEN, CLASSES, 50, 30, not_asked=("caps", "net"), asked=False)
     said = judge_by(*given[:2], of_none).sentences["training"]
-    assert said.startswith("Whether 30 epochs are enough cannot be told: the learning rate of all networks falls")
+    assert said.startswith(
+        "Whether the training of 30 epochs was long enough cannot be told: the learning rate of all networks"
+    )
 
 
 @pytest.mark.parametrize(
