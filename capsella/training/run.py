@@ -287,15 +287,12 @@ def load_run(folder: str | Path) -> Run:
 def _found(recipe: Recipe, begun_in: Path) -> Recipe:
     """With the paths of its images as they are from here."""
 
-    def path(given: Path | None) -> Path | None:
-        return begun_in / given if given and not given.exists() and (begun_in / given).exists() else given
-
-    def place(given: str) -> str:  # as it was written, if it has not moved: recipes are compared
-        there = path(Path(given)) if "/" in given else None
-        return given if there in (None, Path(given)) else str(there)
+    def here(given: str) -> str:  # as it was written, if it has not moved: recipes are compared
+        return str(begun_in / given) if not Path(given).exists() and (begun_in / given).exists() else given
 
     data, stem = recipe.data, recipe.model.options.get("stem")
-    places = tuple(map(place, data.laboratories))
-    found = replace(data, path=path(data.path), split_file=path(data.split_file), laboratories=places)
+    path, split_file = (None if one is None else Path(here(str(one))) for one in (data.path, data.split_file))
+    places = tuple(here(one) if "/" in one else one for one in data.laboratories)
+    found = replace(data, path=path, split_file=split_file, laboratories=places)
     recipe = recipe if found == data else replace(recipe, data=found)
-    return recipe.with_model(stem=place(stem)) if isinstance(stem, str) and "/" in stem else recipe
+    return recipe.with_model(stem=here(stem)) if isinstance(stem, str) and "/" in stem else recipe
