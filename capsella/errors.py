@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_type_hints
 
 
 class CapsellaError(Exception):
@@ -80,26 +80,42 @@ def not_negative(**numbers: float) -> None:
         require(number >= 0, "not be negative", **{name: number})
 
 
-def check_types(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Each value that was read is of the type that `hints` has for its name; other names are not looked at.
+def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
+    """Each value that was read is of the type that a dataclass or a function has for its name.
+
+    Names that it has not are not looked at, nor choices among some values, of which the dataclass says more.
+
+    Args:
+        kind: the dataclass or function. Types that cannot be named where it stands are not checked.
+        values: by name.
+        group: what its names are called by, before a dot.
 
     Raises:
-        ValueError: one is not; names it, the type and what came.
+        ValueError: a value is of another type; names it, the type and what came.
 
-    >>> check_types({"epochs": int}, {"epochs": "2"})
+    >>> def train(epochs: int): ...
+    >>> check_types(train, {"epochs": "2"})
     Traceback (most recent call last):
     ValueError: epochs: must be of type int, got '2'
     """
-    from beartype import BeartypeConf  # not with the package, which it would delay
-    from beartype.door import is_bearable
+    from typeguard import CollectionCheckStrategy, TypeCheckError, check_type  # not with the package: it would delay it
 
-    whole_numbers_too = BeartypeConf(is_pep484_tower=True)
+    try:
+        hints = get_type_hints(kind)
+    except NameError:  # of an import for type checkers alone
+        return
     for name, value in values.items():
-        if name in hints and not is_bearable(value, hints[name], conf=whole_numbers_too):
-            kind = f"of type {inspect.formatannotation(hints[name]).replace('typing.', '')}"
-            if get_origin(hints[name]) is Literal:
-                kind = " or ".join(map(repr, get_args(hints[name])))
-            raise ValueError(f"{name}: must be {kind}, got {value!r}")
+        hint = hints.get(name, Any)
+        said = inspect.formatannotation(hint).replace("typing.", "")
+        if "Literal[" in said:
+            continue
+        try:
+            check_type(value, hint, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
+            fits = not (isinstance(value, bool) and hint in (int, float))  # which Python takes for numbers
+        except TypeCheckError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{f'{group}.' if group else ''}{name}: must be of type {said}, got {value!r}")
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str | None = None) -> ValueError:

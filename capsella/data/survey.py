@@ -28,6 +28,8 @@ def glance(file: Path, look: Look | None, *, whole: bool = False) -> Tensor:
     whole: check its pixels, too.
     """
     with opened(file, str(file)) as image:
+        if whole and depth_of(image) is not None:
+            read_values(file)
         if look is not None:
             look(ImageOps.exif_transpose(image))
         elif whole:

@@ -57,13 +57,15 @@ def convolve_large(
     here = images.device.type == "cpu" and torch.is_grad_enabled() and not is_traced()
     dtype = _computed_in(images, weight) if here and not is_transformed() else None
     out: Tensor
-    if dtype == torch.float32 and (tile := _tile_for(images, weight, stride, padding)) is not None:
-        out = _TiledConvolution.apply(images, weight, stride, padding, tile)
-    elif dtype == torch.bfloat16 and gradients_by_matrices_pay(images, weight, stride):
-        out = StridedConvolution.apply(images.to(dtype), weight.to(dtype), stride, padding)
-    else:
+    if dtype == torch.bfloat16 and gradients_by_matrices_pay(images, weight, stride):
+        rounded = (None if one is None else one.to(dtype) for one in (images, weight, bias))
+        out = StridedConvolution.apply(*rounded, stride, padding)
+        return out
+    tile = _tile_for(images, weight, stride, padding) if dtype == torch.float32 else None
+    if tile is None:
         return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
-    return out if bias is None else out + bias.to(out.dtype)[:, None, None]
+    out = _TiledConvolution.apply(images, weight, stride, padding, tile)
+    return out if bias is None else out + bias[:, None, None]
 
 
 def _computed_in(images: Tensor, weight: Tensor) -> torch.dtype | None:

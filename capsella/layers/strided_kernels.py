@@ -16,30 +16,32 @@ FEWEST = 8
 
 def gradients_by_matrices_pay(images: Tensor, weight: Tensor, stride: int) -> bool:
     """Whether `StridedConvolution` is the quicker one: measured on a core with AMX, of 32 to 512 maps."""
-    return stride > 1 and weight.numel() >= LARGE and len(images) >= FEWEST
+    asked = images.requires_grad or weight.requires_grad
+    return asked and stride > 1 and weight.numel() >= LARGE and len(images) >= FEWEST
 
 
 class StridedConvolution(torch.autograd.Function):
     """`torch.nn.functional.conv2d` of bfloat16, whose gradients are a product of matrices for each tap of the kernel.
 
-    images [b c h w], weight [out c k k], stride, padding → [b out rows columns]. The gradient of images is a sum
-    in float32 of products that are rounded to bfloat16: its own rounding error is up to one and a half times PyTorch's.
-    That of the kernel is as near to the exact one as PyTorch's.
+    images [b c h w], weight [out c k k], bias [out] or None, stride, padding → [b out rows columns]. The gradient of
+    images is a sum in float32 of products that are rounded to bfloat16: its own rounding error is up to one and a half
+    times PyTorch's. That of the kernel is as near to the exact one as PyTorch's.
     """
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
         """Convolve."""
         ctx.save_for_backward(images, weight)
         ctx.stride, ctx.padding = stride, padding
-        return torch.nn.functional.conv2d(images, weight, None, stride, padding)
+        return torch.nn.functional.conv2d(images, weight, bias, stride, padding)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """Of the slopes [b out rows columns], the gradients of images and weight."""
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        """Of the slopes [b out rows columns], the gradients of images, weight and bias."""
         images, weight = ctx.saved_tensors
+        of_bias = slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         if asks_second_derivative():
-            return *usual_gradients(ctx, slope, images, weight), None, None
+            return *usual_gradients(ctx, slope, images, weight), of_bias, None, None
         size = slope.shape[-2:]
         slopes = slope.permute(2, 3, 0, 1).reshape(-1, len(weight))
         of_images = of_weight = None
@@ -47,7 +49,7 @@ class StridedConvolution(torch.autograd.Function):
             of_images = _of_images(slopes, size, images, weight, ctx.stride, ctx.padding)
         if ctx.needs_input_grad[1]:
             of_weight = _of_weight(slopes, size, images, weight, ctx.stride, ctx.padding)
-        return of_images, of_weight, None, None
+        return of_images, of_weight, of_bias, None, None
 
 
 def usual_gradients(ctx: Any, slope: Tensor, images: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:

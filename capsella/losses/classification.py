@@ -112,7 +112,7 @@ def multi_hot(labels: Int[Tensor, "b k"], classes: int) -> Int[Tensor, "b classe
     >>> multi_hot(torch.tensor([[2, 0]]), 4)
     tensor([[1, 0, 1, 0]])
     """
-    return torch.nn.functional.one_hot(labels, classes).amax(1)
+    return torch.nn.functional.one_hot(labels.long(), classes).amax(1)
 
 
 def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> Float[Tensor, ""]:
@@ -127,8 +127,8 @@ def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> F
 
 def _numbers(labels: Tensor) -> Tensor:
     """Class numbers of any integer type as PyTorch's functions take them."""
-    if labels.dtype == torch.bool:
-        raise ValueError("labels: must be class numbers, got torch.bool; labels.long() makes 0 and 1 of them")
+    if labels.dtype == torch.bool or labels.is_floating_point():
+        raise ValueError(f"labels: must be class numbers, of an integer type, got {labels.dtype}")
     return labels.long()
 
 

@@ -101,7 +101,7 @@ def _classification(
     if labels.ndim == 2 and shares is not None:
         raise ValueError("others: must be None for images of two classes, got some")
     present = multi_hot(labels, output.activations.shape[1]) if labels.ndim == 2 else labels
-    each = shares if class_weights is None else class_weights[labels] * (1.0 if shares is None else shares)
+    each = shares if class_weights is None else class_weights[labels.long()] * (1.0 if shares is None else shares)
     if options.name == "margin":
         constants = options.positive_margin, options.negative_margin, options.absent_weight
         return margin_loss(output.activations, present, *constants, image_weights=each)

@@ -164,13 +164,12 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
     defaults = {key: parameter.default for key, parameter in inspect.signature(function).parameters.items()}
     if unknown := sorted(set(options) - set(defaults)):
         raise unknown_name(f"option of model {name!r}", unknown[0], defaults)
-    plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
-    chosen = {**defaults, **plain}
+    chosen = {**defaults, **_plain(options)}
     chosen["image_size"] = _image_size(chosen["image_size"])
     chosen["classes"] = _class_names(chosen["classes"])
     at_least(1, channels=chosen.get("channels"))
     if isinstance(chosen.get("routing"), dict):
-        chosen["routing"] = routing_from_dict(chosen["routing"])
+        chosen["routing"] = routing_from_dict(_plain(chosen["routing"]))
     if "routing" in chosen:
         routing = chosen["routing"]
         require(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
@@ -201,6 +200,11 @@ def model_function(name: str) -> ModelFunction:
     if name not in _MODELS:
         raise unknown_name("model", name, _MODELS, "`capsella models` lists them")
     return _MODELS[name]
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of NumPy as Python's."""
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
 
 
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:

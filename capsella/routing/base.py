@@ -1,9 +1,10 @@
 """What a routing method is to a capsule layer: options, the parameters it learns, and two entry points."""
 
 import dataclasses
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from torch import Tensor
 from capsella.errors import check_types, unknown_name
 from capsella.routing.convolution import CapsuleConv, capsule_votes
 from capsella.routing.parts import in_parts
-from capsella.routing.recording import record_routed, traces_kept
+from capsella.routing.recording import is_recording, record_routed, traces_kept
 from capsella.types import Capsules, ScoredCapsules
 
 ActivationKind = Literal["lengths", "log-odds", "shares", "none"]
@@ -108,7 +109,8 @@ class Routing(ABC):
         def route(children: Capsules) -> Capsules:
             part, before = conv.of(children), traces_kept()
             routed = self.route(*capsule_votes(part), **parameters)
-            record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
+            if is_recording():
+                record_routed(self.name, before, routed.couplings, routed.poses, routed.activations)
             return part.parents(routed.poses, routed.activations)
 
         return in_parts(route, Capsules(conv.poses, conv.activations), conv.sizes.votes_of_an_image)
@@ -140,7 +142,8 @@ class LogisticRouting(Routing):
         """
         before = traces_kept()
         scored = self.score(*capsule_votes(conv), **parameters)
-        record_routed(self.name, before, scored.couplings, scored.poses, scored.log_odds.sigmoid())
+        if is_recording():
+            record_routed(self.name, before, scored.couplings, scored.poses, scored.log_odds.sigmoid())
         return conv.scored_parents(scored.poses, scored.log_odds)
 
     def route(self, votes: Float[Tensor, "b i j d"], activations: Float[Tensor, "b i"], **parameters: Tensor) -> Routed:
@@ -176,10 +179,26 @@ def routing_from_dict(options: dict[str, Any]) -> Routing:
     for option in rest:
         if option not in known:
             raise unknown_name(f"option of routing {name!r}", option, known)
-    check_types(get_type_hints(ROUTINGS[name]), rest)
+    check_types(ROUTINGS[name], rest, "routing")
     return ROUTINGS[name](**rest)
 
 
 def _tuples(value: Any) -> Any:
     """JSON has lists where options are tuples, since a routing is compared and hashed."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def check_saved(routing: Routing) -> None:
+    """What is saved of the routing brings it back.
+
+    Raises:
+        ValueError: it is not registered, or JSON has no such options.
+    """
+    if ROUTINGS.get(getattr(routing, "name", "")) is not type(routing):
+        raise ValueError(f"routing: must be registered, by @register_routing, to be saved; got {routing}")
+    try:
+        same = routing_from_dict(json.loads(json.dumps(routing.to_dict()))) == routing
+    except TypeError:  # not for JSON
+        same = False
+    if not same:
+        raise ValueError(f"routing: must have options of numbers, words, or tuples of them, to be saved; got {routing}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -76,11 +76,11 @@ class ModelOptions:
         Raises:
             ValueError: it has none of this name (suggests the nearest), or the value is of another type.
         """
-        hints, known = get_type_hints(model_function(self.name)), self.defaults()
+        known = self.defaults()
         for name in self.options:
             if name not in known:
                 raise unknown_name(f"option of model {self.name!r}", name, known)
-        check_types(hints, self.options)
+        check_types(model_function(self.name), self.options, "model")
 
     def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> ImageClassifier:
         """The network with fresh weights: see `create_model`."""

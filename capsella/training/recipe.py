@@ -5,13 +5,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args
 
 from capsella.data import DataOptions
 from capsella.data.depth import ValueRange
 from capsella.errors import CapsellaError, at_least, check_types, near_names, require
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
-from capsella.routing import ROUTINGS, Routing
+from capsella.routing import Routing
+from capsella.routing.base import check_saved
 from capsella.training.options import AugmentOptions, Balance, ModelOptions, OptimizerOptions
 from capsella.training.precision import Precision
 
@@ -77,8 +78,8 @@ class Recipe:
         for group in (self, self.model.options, self.data, self.augment, self.loss, self.optimizer):
             _check_finite(group)
         for option in self.model.options.values():
-            if isinstance(option, Routing) and ROUTINGS.get(option.name) is not type(option):
-                raise ValueError(f"routing: must be registered, by @register_routing, to be saved; got {option}")
+            if isinstance(option, Routing):
+                check_saved(option)
         at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         at_least(1, patience=self.patience, epoch_images=self.epoch_images)
         known = self.balance in get_args(Balance)
@@ -154,17 +155,17 @@ class Recipe:
             if data["name"] in ("folder", "npz") or data.get("of") in ("folder", "npz"):
                 data.setdefault("duplicates", "ignore")  # a run from before copies were looked for keeps its split
             for key in ("laboratories", "classes"):
-                data[key] = tuple(data.get(key, ()))
+                data[key] = _tuple(data.get(key, ()))
             if data.get("range") is not None:
-                data["range"] = tuple(data["range"])
+                data["range"] = _tuple(data["range"])
             optimizer = dict(values["optimizer"])
-            optimizer["drops"] = tuple(optimizer.get("drops", ()))
+            optimizer["drops"] = _tuple(optimizer.get("drops", ()))
             groups = {
                 "model": ModelOptions.from_dict(values["model"]),
-                "data": _made(DataOptions, data),
-                "augment": _made(AugmentOptions, values["augment"]),
-                "loss": _made(LossOptions, values["loss"]),
-                "optimizer": _made(OptimizerOptions, optimizer),
+                "data": _made(DataOptions, data, "data"),
+                "augment": _made(AugmentOptions, values["augment"], "augment"),
+                "loss": _made(LossOptions, values["loss"], "loss"),
+                "optimizer": _made(OptimizerOptions, optimizer, "optimizer"),
             }
             fields = {name: value for name, value in values.items() if name not in OF_THE_MACHINE}
             return _made(cls, {**fields, **groups})
@@ -174,13 +175,18 @@ class Recipe:
             raise CapsellaError(f"not a recipe of this version of capsella: {error}") from error
 
 
-def _made(kind: type[Made], values: Mapping[str, Any]) -> Made:
-    """A dataclass of values that were read, each of its field's type."""
-    hints = get_type_hints(kind)
+def _tuple(value: Any) -> Any:
+    """JSON has lists for tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _made(kind: type[Made], values: Mapping[str, Any], group: str = "") -> Made:
+    """A dataclass of values that were read, each of its field's type; `group`: what its fields are called by."""
+    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name in values:
-        if name not in hints:
-            raise ValueError(f"{name}: no such field; {near_names(name, hints)}")
-    check_types(hints, values)
+        if name not in known:
+            raise ValueError(f"{f'{group}.' if group else ''}{name}: no such field; {near_names(name, known)}")
+    check_types(kind, values, group)
     return kind(**values)
 
 

@@ -22,7 +22,7 @@ def test_it_is_the_convolution(shape, layout):
     images = torch.randn(batch, channels, height, width, dtype=torch.float64).to(memory_format=layout)
     weight = torch.randn(maps, channels, kernel, kernel, dtype=torch.float64)
     pull = torch.randn_like(F.conv2d(images, weight, None, stride, padding))
-    mine = gradients(lambda *given: StridedConvolution.apply(*given, stride, padding), images, weight, pull)
+    mine = gradients(lambda *given: StridedConvolution.apply(*given, None, stride, padding), images, weight, pull)
     theirs = gradients(F.conv2d, images, weight, pull, stride=stride, padding=padding)
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)  # the gradient of images is summed in float32
 
@@ -30,17 +30,18 @@ def test_it_is_the_convolution(shape, layout):
 def test_second_derivatives():
     images = torch.randn(2, 2, 7, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda *given: StridedConvolution.apply(*given, 2, 1), (images, weight))
+    bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda *given: StridedConvolution.apply(*given, 2, 1), (images, weight, bias))
 
 
 def test_only_what_needs_a_gradient_gets_one():
     images, weight = torch.rand(2, 1, 8, 8), torch.rand(2, 1, 5, 5, requires_grad=True)
-    StridedConvolution.apply(images, weight, 2, 0).sum().backward()
+    StridedConvolution.apply(images, weight, None, 2, 0).sum().backward()
     assert weight.grad is not None
     assert images.grad is None
     weight = weight.detach()
     images.requires_grad_()
-    StridedConvolution.apply(images, weight, 2, 0).sum().backward()
+    StridedConvolution.apply(images, weight, None, 2, 0).sum().backward()
     assert images.grad is not None
     assert weight.grad is None
 
@@ -60,19 +61,22 @@ def test_gradients_are_about_as_near_to_the_exact_ones_as_pytorchs(seen):
     pull = torch.randn(8, 512, 3, 3).bfloat16()
     exact = gradients(F.conv2d, images.double(), weight.double(), pull.double(), stride=2)[1:]
     theirs = gradients(F.conv2d, images, weight, pull, stride=2)[1:]
+    plain = F.conv2d(images, weight, layer.bias.bfloat16(), 2)
     asked = images.float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         out = layer(asked)
-    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, plain)
     assert len(seen) == 1
-    mine = torch.autograd.grad(out, (asked, layer.weight), pull)
+    *mine, of_bias = torch.autograd.grad(out, (asked, layer.weight, layer.bias), pull)
+    torch.testing.assert_close(of_bias, pull.float().sum((0, 2, 3)), rtol=1e-2, atol=1e-1)
     for one, other, true, most in zip(mine, theirs, exact, (1.5, 1.01), strict=True):
         assert (one - true).norm() < most * (other - true).norm()
         assert (one - true).norm() < 3e-3 * true.norm()
 
 
 def test_they_are_taken_where_they_pay(seen, monkeypatch):
-    kernel, small = torch.empty(256, 256, 9, 9), torch.empty(256, 128, 9, 9)
+    kernel, small = (torch.empty(256, maps, 9, 9, requires_grad=True) for maps in (256, 128))
+    assert not gradients_by_matrices_pay(torch.empty(16, 256, 20, 20), kernel.detach(), 2)
     assert gradients_by_matrices_pay(torch.empty(16, 256, 20, 20), kernel, 2)
     assert not gradients_by_matrices_pay(torch.empty(16, 256, 20, 20), kernel, 1)
     assert not gradients_by_matrices_pay(torch.empty(4, 256, 20, 20), kernel, 2)

@@ -10,6 +10,7 @@ from capsella.losses import (
     LossOptions,
     cross_entropy,
     margin_loss,
+    multi_hot,
     reconstruction_loss,
     sigmoid_cross_entropy,
     spread_loss,
@@ -162,6 +163,13 @@ def test_class_numbers_of_any_integer_type(dtype: torch.dtype) -> None:
     assert torch.equal(margin_loss(activations, other), margin_loss(activations, labels))
     assert torch.equal(spread_loss(activations, other), spread_loss(activations, labels))
     assert torch.equal(cross_entropy(output, other), cross_entropy(output, labels))
+    images, weights = torch.zeros(4, 1, 2, 2), torch.tensor([1.0, 2.0, 4.0])
+    ours, theirs = (total_loss(output, images, one, LossOptions(), class_weights=weights) for one in (other, labels))
+    assert torch.equal(ours.total, theirs.total)
+    pairs = torch.tensor([[0, 1], [1, 2], [0, 2], [2, 1]])
+    assert torch.equal(multi_hot(pairs.to(dtype), 3), multi_hot(pairs, 3))
     for loss in (margin_loss, spread_loss):
-        with pytest.raises(ValueError, match=r"labels: must be class numbers, got torch\.bool"):
+        with pytest.raises(ValueError, match=r"labels: must be class numbers, of an integer type, got torch\.bool"):
             loss(activations, labels > 0)
+    with pytest.raises(ValueError, match=r"labels: must be class numbers, of an integer type, got torch\.float32"):
+        cross_entropy(output, labels.float())

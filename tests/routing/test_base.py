@@ -84,5 +84,5 @@ def test_lists_of_json_become_tuples_again(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setitem(ROUTINGS, "many", Many)
     assert routing_from_dict(json.loads(json.dumps(Many(rates=(0.5,)).to_dict()))) == Many(rates=(0.5,))
-    with pytest.raises(ValueError, match="rates: must be of type tuple"):
+    with pytest.raises(ValueError, match=r"routing\.rates: must be of type tuple"):
         routing_from_dict({"name": "many", "rates": "1, 2"})

@@ -12,7 +12,7 @@ from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.models.base import _MODELS
 from capsella.papers import get_recipe, list_recipes, recipe_group, recipe_summary
-from capsella.routing import DynamicRouting, EMRouting, UniformRouting
+from capsella.routing import ROUTINGS, DynamicRouting, EMRouting, UniformRouting
 from capsella.training import AugmentOptions, Machine, ModelOptions, OptimizerOptions, Recipe, read_recipe
 
 NETWORKS = dict(_MODELS)
@@ -141,8 +141,14 @@ def test_options_check_their_fields(options, fields, text):
         (lambda values: values.update(colour="red"), "colour"),
         (lambda values: values.update(epochs=0), "epochs: must be at least 1, got 0"),
         (lambda values: values.update(epochs="2"), "epochs: must be of type int, got '2'"),
-        (lambda values: values["data"].update(siz=64), "siz: no such field; did you mean size?"),
-        (lambda values: values["model"]["routing"].update(iterations=2.5), "iterations: must be of type int, got 2.5"),
+        (lambda values: values["data"].update(siz=64), "data.siz: no such field; did you mean size?"),
+        (lambda values: values["data"].update(laboratories=["pbc", 3]), "data.laboratories: must be of type tuple"),
+        (lambda values: values.update(epochs=True), "epochs: must be of type int, got True"),
+        (lambda values: values["loss"].update(name="margn"), "did you mean margin"),
+        (
+            lambda values: values["model"]["routing"].update(iterations=2.5),
+            "routing.iterations: must be of type int, got 2.5",
+        ),
         (lambda values: values.update(augment=3), "not a recipe of this version of capsella"),
         (lambda values: values["loss"].update(weight=1), "weight"),
         (lambda values: values["model"]["routing"].update(name="dynamc"), "did you mean dynamic?"),
@@ -150,6 +156,7 @@ def test_options_check_their_fields(options, fields, text):
         (lambda values: values["data"].update(size=-1), "size: must be from 1 to 4096, as --size 64, got -1"),
     ],
 )
+@pytest.mark.usefixtures("as_users_call")
 def test_a_damaged_recipe_is_named(change, text):
     values = get_recipe("demo").to_dict()
     change(values)
@@ -241,8 +248,8 @@ def test_a_recipe_says_what_it_is(name):
     ("options", "text"),
     [
         ({"primary_typs": 3}, "option of model 'sabour2017_capsnet': must be a registered name, got 'primary_typs'"),
-        ({"class_weight_sd": "0.1"}, "class_weight_sd: must be of type float, got '0.1'"),
-        ({"reconstruction": "false"}, "reconstruction: must be of type bool, got 'false'"),
+        ({"class_weight_sd": "0.1"}, "model.class_weight_sd: must be of type float, got '0.1'"),
+        ({"reconstruction": "false"}, "model.reconstruction: must be of type bool, got 'false'"),
     ],
 )
 def test_options_of_a_network_that_were_written_by_hand(tmp_path, options, text):
@@ -260,3 +267,15 @@ def test_a_routing_that_nobody_could_read_back_is_refused_before_training():
 
     with pytest.raises(ValueError, match="routing: must be registered, by @register_routing, to be saved"):
         get_recipe("demo").with_model(routing=Own())
+
+
+def test_a_routing_whose_options_json_changes_is_refused_before_training(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Own(DynamicRouting):
+        name = "own"
+        rates: list[float] | None = None
+
+    monkeypatch.setitem(ROUTINGS, "own", Own)
+    assert get_recipe("demo").with_model(routing=Own()).model.options["routing"] == Own()
+    with pytest.raises(ValueError, match="rates: must be of type"):
+        get_recipe("demo").with_model(routing=Own(rates=[1.0]))

@@ -41,8 +41,8 @@ def save_split(options: DataOptions, path: Path, say: Callable[[str], object] = 
 
     The same options with the split file in place of `per_class`, `first_classes` and the like then give the same
     splits, whatever their `split_seed`. The file names images where the source tells them apart by name, as a folder
-    does; otherwise it counts them: see `capsella.data.split.table`. Pixels of a folder are read only to look for copies
-    (`duplicates`): without that, a file whose header is whole counts as an image.
+    does; otherwise it counts them: see `capsella.data.split.table`. Pixels of a folder are read to look for copies
+    (`duplicates`), or for broken files (`skip_broken`): without both, a file whose header is whole counts as an image.
 
     Args:
         options, path: the images; the file.
@@ -81,7 +81,9 @@ class ReadSource(NamedTuple):
         if options.name != "folder":
             return cls(read_source(options, given), given, options.range)
         survey = Survey(options)
-        listed = read_folder(replace(options, duplicates="ignore", group=None), given, survey.look)
+        # A broken file that is left out need not name a group.
+        group = None if options.skip_broken else options.group
+        listed = read_folder(replace(options, duplicates="ignore", group=group), given, survey.look)
         survey.check_memory(sum(map(len, listed.named().values())))
         found = survey.find_range(lambda: () if whole else cls.without_pixels(options).split(options).train.files or ())
         read = read_folder(replace(options, range=found.value_range), given)
@@ -91,7 +93,7 @@ class ReadSource(NamedTuple):
 
     @classmethod
     def without_pixels(cls, options: DataOptions) -> "ReadSource":
-        """The same, but no pixels of a folder's files are kept, or read where duplicates are not looked for.
+        """The same, but no pixels of a folder's files are kept, or read where no copies or broken files are looked for.
 
         For splits, which do not depend on pixels otherwise.
         """
