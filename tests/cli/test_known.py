@@ -73,7 +73,7 @@ def test_evaluate_elsewhere(cli, trained, images):
     ("words", "text"),
     [
         (["evaluate", "RUN", "--elsewhere", "nowhere"], "elsewhere: must be noise, half, a source or a folder"),
-        (["evaluate", "RUN", "--elsewhere", "noise", "--crops"], "elsewhere: only for the run's own test images"),
+        (["evaluate", "RUN", "--elsewhere", "noise", "--crops"], "elsewhere: only with the run's own test images"),
         (["predict", "RUN", "IMAGES", "--refuse", 5], "refuse: must be between 0 and 1, as 0.05, got 5.0"),
         (["attack", "RUN", "--refuse", 0], "refuse: must be between 0 and 1, as 0.05, got 0"),
     ],
