@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from capsella.cli import main
+from capsella.cli.help_texts import join_lines
 from capsella.explain.plots import write_png
 
 SIZE = 17  # the least that CapsNet's kernels allow
@@ -21,6 +22,12 @@ SHORT = ["--size", str(SIZE), "--epochs", "1", "--batch-size", "8", "--accelerat
 # CapsNet with a tenth of its weights, which take the time: its layers are all there.
 NARROW = ["--model.primary-types", "4", "--model.decoder-width", "16"]
 CAPSNET = ["images-capsnet", *NARROW]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _lines_are_joined() -> None:
+    """As a command does first: tyro keeps the first texts that it reads."""
+    join_lines()
 
 
 class Answer(NamedTuple):
