@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import at_least, require
-from capsella.routing import cluster_routing
+from capsella.routing.backends import choose_backend
+from capsella.routing.cluster import BACKENDS, cluster_routing
 from capsella.routing.parts import in_parts
 from capsella.types import Capsules
 
@@ -51,6 +52,10 @@ class ClusterCapsules(nn.Module):
         kernel: rows and columns of a window, an odd number; zeros stand around the children.
         stride: rows and columns between windows.
         whole: all sites of a type make up one capsule, as of a class.
+        backend: of `cluster_routing`; "eager" for second derivatives.
+
+    Raises:
+        ValueError: a size below 1, votes below 2, an even kernel, an unknown backend.
     """
 
     def __init__(
@@ -65,13 +70,15 @@ class ClusterCapsules(nn.Module):
         kernel: int = 3,
         stride: int = 1,
         whole: bool = False,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out, stride=stride)
         at_least(2, votes=votes)
         require(kernel % 2 == 1, "be an odd number", kernel=kernel)
+        choose_backend(backend, BACKENDS, auto="auto")
         self.types_in, self.types_out, self.pose_out, self.votes = types_in, types_out, pose_out, votes
-        self.whole = whole
+        self.whole, self.backend = whole, backend
         self.conv = nn.Conv2d(
             types_in * pose_in,
             types_in * votes * types_out * pose_out,
@@ -90,7 +97,7 @@ class ClusterCapsules(nn.Module):
     def _route(self, children: Capsules) -> Capsules:
         votes = self.cast_votes(children)
         with torch.autocast(votes.device.type, enabled=False):
-            poses = cluster_routing(votes.flatten(4)).poses.unflatten(2, votes.shape[4:])
+            poses = cluster_routing(votes.flatten(4), backend=self.backend).poses.unflatten(2, votes.shape[4:])
             poses = cast(Tensor, self.norm(poses.to(self.norm.weight.dtype)))
         poses = poses.flatten(2)[:, None, None] if self.whole else poses.permute(0, 3, 4, 1, 2)
         return Capsules(poses, torch.ones_like(poses[..., 0]))

@@ -151,3 +151,5 @@ def test_errors_of_options() -> None:
         ClusterCapsules(2, 3, 4, 5, 1, (3, 3))
     with pytest.raises(ValueError, match="kernel: must be an odd number, got 2"):
         ClusterCapsules(2, 3, 4, 5, 2, (3, 3), kernel=2)
+    with pytest.raises(ValueError, match=r"backend: must be 'auto' or one of .* got 'fast'"):
+        ClusterCapsules(2, 3, 4, 5, 2, (3, 3), backend="fast")

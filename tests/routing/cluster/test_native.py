@@ -109,6 +109,20 @@ def test_a_graph_of_operators_has_eager() -> None:
     torch.testing.assert_close(program.module()(children).poses, layer(children).poses, rtol=1e-4, atol=1e-4)
 
 
+def test_a_layer_has_second_derivatives_by_eager() -> None:
+    children = Capsules(torch.randn(2, 3, 2, 2, 3, requires_grad=True), torch.ones(2, 3, 2, 2))
+
+    def slope(backend: str) -> Tensor:
+        poses = ClusterCapsules(2, 3, 4, 5, 6, (3, 2), backend=backend)(children).poses
+        return torch.autograd.grad(poses.square().sum(), children.poses, create_graph=True)[0].square().sum()
+
+    with pytest.raises(NotImplementedError, match="backend='eager'"):
+        slope("auto").backward()
+    slope("eager").backward()
+    assert children.poses.grad is not None
+    assert bool(children.poses.grad.any())
+
+
 def test_votes_that_the_kernels_do_not_take() -> None:
     with pytest.raises(ValueError, match="it takes float32 or bfloat16, and the votes are"):
         cluster_routing(drawn(LARGE), backend="native")
