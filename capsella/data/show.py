@@ -17,6 +17,8 @@ LEAST_TRAIN, LEAST_TEST = 10, 5
 """Images of a class, below which `too_few` names it."""
 LEAST_GROUPS = 5
 """Groups of test images, as patients, below which `few_groups` names them: intervals have one degree less."""
+LARGEST_GROUP = 1 / 3
+"""Share of the test images above which `few_groups` names a single group: the mean is then mostly of that one."""
 UNEVEN = 1.5
 """Classes are uneven where the largest has at least this many times the training images of the smallest."""
 _MOST_NAMED = 8
@@ -43,19 +45,26 @@ def describe(splits: Splits) -> list[ClassCounts]:
 def few_groups(
     groups: Int[np.ndarray, " images"] | None, labels: Int[np.ndarray, " images"], classes: Sequence[str]
 ) -> list[str]:
-    """In a sentence, where images to be tested, or those of a class, are of fewer than `LEAST_GROUPS` known groups."""
+    """In sentences, where images to be tested, or those of a class, are of fewer than `LEAST_GROUPS` known groups.
+
+    Also where more than `LARGEST_GROUP` of them are of one.
+    """
     if groups is None:
         return []
-    number = len(np.unique(groups))
-    if number < LEAST_GROUPS:
-        return [f"the test images are of {counted(number, 'group')}: they say little of others, whatever the interval"]
+    _, sizes = np.unique(groups, return_counts=True)
+    if len(sizes) < LEAST_GROUPS:
+        number = counted(len(sizes), "group")
+        return [f"the test images are of {number}: they say little of others, whatever the interval"]
+    sentences = []
+    if (share := sizes.max() / len(groups)) > LARGEST_GROUP:
+        sentences.append(f"one group has {100 * share:.0f} % of the test images, so they say little of the others")
     each = {name: len(np.unique(groups[labels == label])) for label, name in enumerate(classes)}
     few = [f"{name} ({count})" for name, count in each.items() if 0 < count < LEAST_GROUPS]
-    if not few:
-        return []
-    rest = f" and {len(few) - _MOST_NAMED} more classes" if len(few) > _MOST_NAMED else ""
-    named = f"{', '.join(few[:_MOST_NAMED])}{rest}"
-    return [f"test images of fewer than {LEAST_GROUPS} groups, too few to speak for others: {named}"]
+    if few:
+        rest = f" and {len(few) - _MOST_NAMED} more classes" if len(few) > _MOST_NAMED else ""
+        named = f"{', '.join(few[:_MOST_NAMED])}{rest}"
+        sentences.append(f"test images of fewer than {LEAST_GROUPS} groups, too few to speak for others: {named}")
+    return sentences
 
 
 def too_few(splits: Splits) -> list[str]:

@@ -1,9 +1,14 @@
 """Groups: images that are alike, as those of a patient or of a toy, and what they prove of others.
 
 A hundred views of five toys say little of a sixth. Groups are therefore taken as drawn whole, as surveys take
-villages: the variance of a mean is that of the groups' sums of deviations, times g / (g − 1), with g − 1 degrees of
-freedom (Korn and Graubard 1999, Analysis of Health Surveys, §2.2 and §3.2).
+villages: the variance of a mean is that of the groups' sums of deviations (Korn and Graubard 1999, Analysis of Health
+Surveys, §2.2 and §3.2). A large group draws the mean to itself, so its own sum is too small, and a mean of one large
+and many small groups rests on few: the correction of sums and the degrees of freedom are those of Bell and McCaffrey
+2002 (Survey Methodology 28), as where all images of a group are alike. For g groups of one size this is the factor
+g / (g − 1) and g − 1 degrees.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import scipy
@@ -14,7 +19,7 @@ from capsella.evaluation.wilson import CONFIDENCE, wilson_interval
 Groups = Int[np.ndarray, " images"]
 """The number of each image's group."""
 Part = tuple[float, float]
-"""Of the variance of a mean: how much by images, or by seeds, and how many they are."""
+"""Of the variance of a mean: how much by images, or by seeds, and how many they are; here also its degrees."""
 
 
 def deviations(
@@ -39,7 +44,7 @@ def over_groups(
 
     Few groups may be alike by luck: then the images tell how large the variance is, and the groups how sure that is.
     A mean over classes rests on the groups that each class has: where a patient has one diagnosis, on few patients of
-    the rare one. Its variance is the larger, and its degrees the smaller, of all groups together and of each class's.
+    the rare one.
 
     Args:
         added: by each image, as `deviations` has it.
@@ -54,41 +59,65 @@ def over_groups(
         return images
     if groups.shape != added.shape:
         raise ValueError(f"groups: must be one for each of the {len(added)} images, got {groups.shape}")
-    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=added)
-    count = len(sums)
-    if count < 2:
+    sums, shares = _by_class(added, groups, labels)
+    if len(sums) < 2:
         return images
-    together: Part = (count / (count - 1) * float((sums**2).sum()), count)
-    parts = [together] if labels is None else [together, _by_class(added, groups, labels)]
-    variance, number = max(part[0] for part in parts), min(part[1] for part in parts)
-    return max(variance, images[0]), number
+    several = (shares < 1).all(0)  # in a class of one group, each image stands for itself
+    parts = [_of_groups(sums[:, [one]], shares[:, [one]]) for one in np.flatnonzero(several)]
+    alone = [] if several.all() else _of_single_groups(added, labels, ~several)
+    together = [_of_groups(sums[:, several], shares[:, several])] if several.any() else []
+    variance = sum(part for part, _ in together + alone)
+    # Where nothing differs, how much counts of what is not known, and the groups' sizes alone tell the degrees.
+    sure = [_degrees(parts + alone), _degrees(together + alone)] if variance else [one for _, one in together]
+    return max(variance, images[0]), min(*sure, len(sums) - 1.0) + 1
 
 
-def _by_class(added: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"]) -> Part:
-    """What groups add to the variance of a mean over classes, where each class has its own number of them.
-
-    A group's sum is smaller by what it moved its class's mean itself: by √(1 − n_gc / n_c). Degrees by Satterthwaite.
-    In a class of one group, each image stands for itself.
-    """
+def _by_class(
+    added: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"] | None
+) -> tuple[Float[np.ndarray, "groups classes"], Float[np.ndarray, "groups classes"]]:
+    """The sum of what each group adds to the mean of each class, and its share of the class's images."""
     group = np.unique(groups, return_inverse=True)[1]
-    sums, alone = np.zeros(group.max() + 1), 0.0
-    variances, degrees = [], []
-    for label in np.unique(labels):
-        own, number = added[labels == label], int((labels == label).sum())
-        shares = np.bincount(group[labels == label], minlength=len(sums)) / number
-        several = int((shares > 0).sum())
-        if several > 1:
-            moved = np.bincount(group[labels == label], weights=own, minlength=len(sums)) / np.sqrt(1 - shares)
-            sums += moved
-            variances.append(float((moved**2).sum()))
-            degrees.append(several - 1)
-        else:
-            variances.append(number / max(number - 1, 1) * float((own**2).sum()))
-            degrees.append(max(number - 1, 1))
-            alone += variances[-1]
-    weighed = sum(one**2 / number for one, number in zip(variances, degrees, strict=True))
-    count = sum(variances) ** 2 / weighed + 1 if weighed else float("inf")
-    return float((sums**2).sum()) + alone, min(count, len(sums))
+    label = np.zeros_like(group) if labels is None else np.unique(labels, return_inverse=True)[1]
+    shape = int(group.max()) + 1, int(label.max()) + 1
+    cell = group * shape[1] + label
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    sums = np.bincount(cell, weights=added, minlength=counts.size).reshape(shape)
+    return sums, counts / counts.sum(0)
+
+
+def _of_groups(sums: Float[np.ndarray, "groups classes"], shares: Float[np.ndarray, "groups classes"]) -> Part:
+    """The variance of the sum of classes, each of several groups, and its degrees of freedom (Bell, McCaffrey 2002).
+
+    Were all images of group h off by e_h, the corrected sums would be B e, and the mean off by `weights` · e. So the
+    squares of the sums are too small by what is lost between both, and have tr(BBᵀ)² / tr((BBᵀ)²) degrees. B is a
+    diagonal `weights` less P · sharesᵀ, and BBᵀ is never written down: of many groups it would be large.
+    """
+    P = shares / np.sqrt(1 - shares)
+    diagonal = P.sum(1)
+    classes = shares.shape[1]
+    factors = np.concatenate([P, diagonal[:, None] * shares], 1)  # BBᵀ = diagonal² + factors · inner · factorsᵀ
+    inner = np.zeros((2 * classes, 2 * classes))
+    inner[:classes, :classes] = shares.T @ shares
+    inner[:classes, classes:] = inner[classes:, :classes] = -np.eye(classes)
+    moved = inner @ (factors.T @ factors)
+    trace = float((diagonal**2).sum() + np.trace(moved))
+    crossed = np.trace(inner @ (factors.T @ (factors * diagonal[:, None] ** 2)))
+    squared = float((diagonal**4).sum() + 2 * crossed + np.trace(moved @ moved))
+    lost = float((shares.sum(1) ** 2).sum()) / trace
+    return lost * float(((sums / np.sqrt(1 - shares)).sum(1) ** 2).sum()), max(trace**2 / squared, 1.0)
+
+
+def _of_single_groups(
+    added: Float[np.ndarray, " images"], labels: Int[np.ndarray, " images"] | None, single: Bool[np.ndarray, " classes"]
+) -> list[Part]:
+    """The variance that the images of each such class add, and its degrees."""
+    of_class = [added[labels == label] for label in np.unique(labels)[single]]
+    return [(len(own) / max(len(own) - 1, 1) * float((own**2).sum()), max(len(own) - 1, 1)) for own in of_class]
+
+
+def _degrees(parts: Sequence[Part]) -> float:
+    """Degrees of freedom of a sum of variances (Satterthwaite 1946), each with its own."""
+    return sum(one for one, _ in parts) ** 2 / sum(one**2 / number for one, number in parts)
 
 
 def worth(
@@ -106,14 +135,13 @@ def worth(
     >>> worth(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
     0.0...
     """
-    if groups is None or (count := float(len(np.unique(groups)))) < 2:
+    if groups is None or len(np.unique(groups)) < 2:
         return 1.0
-    effect = 1.0
-    if np.ptp(values.astype(float)) > 0:
-        added = deviations(values.astype(float), labels)
-        alone = float((added**2).sum())
-        variance, count = over_groups(added, groups, (alone, len(added)), labels)
-        effect = variance / alone if alone else 1.0
+    differ = np.ptp(values.astype(float)) > 0
+    added = deviations(values.astype(float), labels) if differ else np.zeros(len(values))
+    alone = float((added**2).sum())
+    variance, count = over_groups(added, groups, (alone, len(added)), labels)
+    effect = variance / alone if alone else 1.0
     quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, [len(values) - 1, count - 1])
     return float((quantiles[0] / quantiles[1]) ** 2 / effect)
 

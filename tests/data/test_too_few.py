@@ -2,10 +2,11 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
-from capsella.data import ImageSet, Splits, too_few
+from capsella.data import ImageSet, Splits, few_groups, too_few
 
 NAMES = ("[red]", "b", "c")
 
@@ -52,3 +53,10 @@ def test_a_class_of_few_groups_is_named():
     of = {"group": torch.tensor([0, 0, 1, 1, 2, *range(3, 13)])}
     (said,) = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
     assert said.startswith("test images of fewer than 5 groups, too few to speak for others: [red] (3) (--folds")
+
+
+@pytest.mark.parametrize(("images", "is_named"), [(5, False), (6, True)])
+def test_a_group_with_most_of_the_test_images_is_named(images, is_named):
+    groups = np.array([*[0] * images, *range(1, 5), *range(1, 5), 1, 2][:15])
+    said = few_groups(groups, np.zeros(15, int), ["red"])
+    assert said == ["one group has 40 % of the test images, so they say little of the others"] * is_named

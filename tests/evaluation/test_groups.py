@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 from scipy.stats import t
 
 from capsella.evaluation import (
@@ -12,7 +13,7 @@ from capsella.evaluation import (
     balanced_interval,
     difference_interval,
 )
-from capsella.evaluation.groups import share_interval, worth
+from capsella.evaluation.groups import deviations, over_groups, share_interval, worth
 from capsella.explain.words import about_result
 
 EACH = 20  # images of a group
@@ -70,6 +71,49 @@ def test_few_groups_that_agree_by_luck_make_no_winner(patients):
         interval = difference_interval(first, second, groups)
         winners += interval.low > 0 or interval.high < 0
     assert winners / 400 < 0.05
+
+
+UNEVEN = [60, 30, 20, 10, 10, 10, 5, 5], [200, *[20] * 7], [4, 6, 7, 9, 12, 16, 20, 26, 33, 43, 55, 70, 90, 116, 148]
+
+
+@pytest.mark.parametrize("sizes", UNEVEN, ids=lambda sizes: f"{max(sizes)} of {sum(sizes)}")
+def test_a_patient_with_many_images_makes_no_interval_too_narrow(sizes):
+    """A large group draws the mean to itself, and hides how much it differs from others."""
+    generator, groups = np.random.default_rng(0), np.repeat(np.arange(len(sizes)), sizes)
+    labels = np.arange(len(groups)) % 2
+    truth = expit(generator.normal(1.5, 1, 1_000_000)).mean()
+    held = {"accuracy": 0, "balanced": 0, "one run": 0, "no winner": 0}
+    for _ in range(300):
+        patients = generator.normal(1.5, 1, len(sizes))
+        both = expit(patients + generator.normal(0, 0.7, (2, len(sizes))))[:, groups]
+        hits = generator.random(len(groups)) < expit(patients)[groups]
+        first, second = generator.random((2, 1, len(groups))) < both[:, None]
+        intervals = {
+            "accuracy": accuracy_interval(hits[None], groups),
+            "balanced": balanced_interval(hits[None], labels, groups),
+        }
+        for name, interval in intervals.items():
+            held[name] += interval.low <= truth <= interval.high
+        low, high = share_interval(hits, groups)
+        held["one run"] += low <= truth <= high
+        apart = difference_interval(first, second, groups)
+        held["no winner"] += apart.low <= 0 <= apart.high
+    assert min(held.values()) / 300 > 0.93, held
+
+
+def test_large_and_small_groups_are_corrected_as_the_matrices_of_bell_and_mccaffrey_do():
+    generator = np.random.default_rng(0)
+    group, label = generator.integers(0, 7, 300), generator.integers(0, 3, 300)
+    added = deviations(generator.random(300), label)
+    shares = np.stack([np.bincount(group[label == one], minlength=7) for one in range(3)], 1)
+    shares = shares / shares.sum(0)
+    root = 1 / np.sqrt(1 - shares)
+    moves = sum(np.diag(root[:, c] * shares[:, c]) @ (np.eye(7) - shares[:, c]) for c in range(3))
+    trace = np.trace(moves @ moves.T)
+    sums = sum(root[:, c] * np.bincount(group[label == c], added[label == c], 7) for c in range(3))
+    variance, number = over_groups(added, group, (0.0, 300), label)
+    assert variance == pytest.approx((shares.sum(1) ** 2).sum() / trace * (sums**2).sum())
+    assert number <= trace**2 / np.trace(moves @ moves.T @ moves @ moves.T) + 1 + 1e-9
 
 
 def test_single_images_as_groups_are_about_as_images():
@@ -157,7 +201,8 @@ def test_one_group_is_as_none():
     labels = torch.tensor([0, 0, 1, 1, 1, 1])
     one = Evaluation(torch.eye(2)[[0, 1, 1, 1, 0, 1]], labels, ("a", "b"), group=torch.zeros(6).long())
     assert one.groups is None
-    assert one.notes() == []
+    assert one.notes() == ["the test images are of 1 group; intervals take each image for one of its own"]
+    assert "the test images are of 1 group: they say little of others, whatever the interval" in one.warnings()
 
 
 def test_groups_of_other_images_are_refused():

@@ -189,8 +189,10 @@ class Evaluation:
         return [*notes, *self._about_groups()]
 
     def _about_groups(self) -> list[str]:
-        if self.groups is None:
+        if self.group is None:
             return []
+        if self.groups is None:
+            return ["the test images are of 1 group; intervals take each image for one of its own"]
         return [
             f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these; "
             "where a share is 0 or 100 %, or of images of one group, nothing tells how much groups differ, and an "
@@ -205,7 +207,7 @@ class Evaluation:
             warnings.append(f"never found: {', '.join(lost[:MOST_NAMED])}{rest}")
         if self.majority is not None and not self.majority.is_beaten:
             warnings.append(str(self.majority))
-        groups = self.groups if self.labels.ndim == 1 else None
+        groups = None if self.group is None or self.labels.ndim == 2 else self.group.numpy()
         return [*warnings, *few_groups(groups, self.labels.numpy(), self.classes)]
 
     def to_dict(self) -> dict[str, Any]:
