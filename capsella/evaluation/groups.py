@@ -59,12 +59,13 @@ def over_groups(
         return images
     if groups.shape != added.shape:
         raise ValueError(f"groups: must be one for each of the {len(added)} images, got {groups.shape}")
+    labels = np.zeros(len(added), int) if labels is None else labels
     sums, shares = _by_class(added, groups, labels)
     if len(sums) < 2:
         return images
-    several = (shares < 1).all(0)  # in a class of one group, each image stands for itself
+    several = np.all(shares < 1, axis=0)  # in a class of one group, each image stands for itself
     parts = [_of_groups(sums[:, [one]], shares[:, [one]]) for one in np.flatnonzero(several)]
-    alone = [] if several.all() else _of_single_groups(added, labels, ~several)
+    alone = _of_single_groups(added, labels, ~several)
     together = [_of_groups(sums[:, several], shares[:, several])] if several.any() else []
     variance = sum(part for part, _ in together + alone)
     # Where nothing differs, how much counts of what is not known, and the groups' sizes alone tell the degrees.
@@ -73,11 +74,11 @@ def over_groups(
 
 
 def _by_class(
-    added: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"] | None
+    added: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"]
 ) -> tuple[Float[np.ndarray, "groups classes"], Float[np.ndarray, "groups classes"]]:
     """The sum of what each group adds to the mean of each class, and its share of the class's images."""
     group = np.unique(groups, return_inverse=True)[1]
-    label = np.zeros_like(group) if labels is None else np.unique(labels, return_inverse=True)[1]
+    label = np.unique(labels, return_inverse=True)[1]
     shape = int(group.max()) + 1, int(label.max()) + 1
     cell = group * shape[1] + label
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
@@ -108,7 +109,7 @@ def _of_groups(sums: Float[np.ndarray, "groups classes"], shares: Float[np.ndarr
 
 
 def _of_single_groups(
-    added: Float[np.ndarray, " images"], labels: Int[np.ndarray, " images"] | None, single: Bool[np.ndarray, " classes"]
+    added: Float[np.ndarray, " images"], labels: Int[np.ndarray, " images"], single: Bool[np.ndarray, " classes"]
 ) -> list[Part]:
     """The variance that the images of each such class add, and its degrees."""
     of_class = [added[labels == label] for label in np.unique(labels)[single]]
