@@ -17,6 +17,28 @@ class BusyError(CapsellaError):
     """Another process has what this one needs."""
 
 
+class NoMemoryError(CapsellaError):
+    """The memory of this machine, or of its GPU, is not enough."""
+
+
+@contextmanager
+def memory_errors(what: object) -> Iterator[None]:
+    """That the memory is not enough is said in a sentence: by Python, or by PyTorch on a CPU or a GPU.
+
+    Raises:
+        NoMemoryError: names `what` needs it.
+    """
+    try:
+        yield
+    except Exception as error:
+        of_pytorch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+        if isinstance(error, NoMemoryError) or not (isinstance(error, MemoryError) or of_pytorch):
+            raise
+        why = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        text = f"{what}: the memory is not enough{why}; a smaller batch or smaller images need less"
+        raise NoMemoryError(text) from error
+
+
 class CapsellaWarning(UserWarning):
     """What works, but not as well as it could; the text says what to do. The command line prints it as one line."""
 

@@ -71,6 +71,18 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        CapsellaError: missing or damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CapsellaError(f"{path} is missing or damaged: {error}") from error
+
+
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a CSV table with a line of column names, whole or not at all."""
     table = io.StringIO()

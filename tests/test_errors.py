@@ -1,6 +1,10 @@
-import pytest
+import sys
 
-from capsella.errors import CapsellaError, at_least, errors_of, not_negative, unknown_name
+import pytest
+import torch
+
+from capsella.cli import main
+from capsella.errors import CapsellaError, NoMemoryError, at_least, errors_of, memory_errors, not_negative, unknown_name
 
 
 def test_near_names_are_suggested() -> None:
@@ -26,3 +30,23 @@ def test_the_first_number_out_of_range_is_named() -> None:
 def test_errors_name_their_file(kind: type[Exception]) -> None:
     with pytest.raises(CapsellaError, match=r"^a\.npz: labels are missing$"), errors_of("a.npz"):
         raise kind("labels are missing")
+
+
+def test_memory_that_is_not_enough_is_a_sentence() -> None:
+    with (
+        pytest.raises(NoMemoryError, match=r"^a run: the memory is not enough; a smaller batch or smaller images need"),
+        memory_errors("all"),
+        memory_errors("a run"),
+    ):
+        raise MemoryError
+    with pytest.raises(NoMemoryError, match=r"DefaultCPUAllocator: can't allocate"), memory_errors("a run"):
+        torch.empty(2**50)
+    with pytest.raises(RuntimeError, match="of another kind"), memory_errors("a run"):
+        raise RuntimeError("of another kind")
+
+
+def test_a_command_that_needs_too_much_memory_ends_with_a_sentence(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules["capsella.cli.main"], "_run", lambda *_: torch.empty(2**50))
+    with pytest.raises(SystemExit, match="1"):
+        main(["models"])
+    assert capsys.readouterr().err.startswith("error: capsella models: the memory is not enough ([enforce fail")

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from capsella.cli.help_texts import join_lines, plain_defaults
 from capsella.cli.screen import console
-from capsella.errors import CapsellaError, CapsellaWarning, unknown_name
+from capsella.errors import CapsellaError, CapsellaWarning, memory_errors, unknown_name
 from capsella.version import __version__
 
 # Group → verb → what it does, short enough for 80 columns. Each verb lives in the module of its name under
@@ -87,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 warnings.filterwarnings("ignore", module="lightning_fabric")
                 logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
                 warnings.showwarning = partial(_show_warning, errors, warnings.showwarning)
-                _run(words[0], words[1:])
+                with memory_errors(f"capsella {words[0]}"):
+                    _run(words[0], words[1:])
             if sys.stdout is not None:  # it may be closed
                 sys.stdout.flush()
         except BrokenPipeError:  # whoever read our output, as `head` does, has enough

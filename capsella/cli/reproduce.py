@@ -83,8 +83,7 @@ def run(arguments: list[str]) -> None:
     command = shlex.join(["capsella", "reproduce", *arguments])
 
     def page() -> Path:
-        found = Reproduction(entries, missing, jobs, plan, night.late, night.problems, options.seeds, command)
-        return write_page(found, folder)
+        return write_page(Reproduction(night, missing, jobs, plan, command), folder)
 
     with joined(place):
         night.run(plan, page)

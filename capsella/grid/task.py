@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from capsella import ray_cluster
-from capsella.errors import BusyError, CapsellaError, require
+from capsella.errors import BusyError, CapsellaError, memory_errors, require
 from capsella.grid.clock import Clock, duration
 from capsella.training import Machine, Recipe, RunFolder
 from capsella.training.registry import recipe_modules
@@ -44,8 +44,13 @@ class Task(Generic[T]):
         return RunFolder(self.folder).checkpoint.exists()
 
     def run(self, console: Console) -> T:
-        """Compute it in this process."""
-        return self.compute(self.recipe, self.folder, self.name, console, self.machine)
+        """Compute it in this process.
+
+        Raises:
+            NoMemoryError: the memory is not enough; and what `compute` raises.
+        """
+        with memory_errors(self.what):
+            return self.compute(self.recipe, self.folder, self.name, console, self.machine)
 
 
 def each(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[tuple[Task[T], T]]:

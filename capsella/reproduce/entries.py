@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from capsella.data import DataOptions, load_once
-from capsella.errors import CapsellaError
-from capsella.files import write_json
+from capsella.errors import CapsellaError, warn_once
+from capsella.files import read_json, write_json
 from capsella.grid import BudgetName, Results, Row, of_common_seeds
 from capsella.papers.kinds.published import Published
 from capsella.papers.published import FIGURES, STAND_INS, TABLES, paper_of
@@ -40,6 +41,13 @@ class Entry:
     def numbers(self) -> Path:
         """The JSON that `make` writes."""
         return self.published.path(self.folder).with_suffix(".json")
+
+    def pictures(self, values: Mapping[str, Any]) -> list[Path]:
+        """A figure's PNG files, by what its JSON holds; none of a table, or where there is no JSON."""
+        if self.verb != "figure" or not values:
+            return []
+        path = self.published.path(self.folder)
+        return [path.parent / name for name in ([one["picture"] for one in values.get("figures", [])] or [path.name])]
 
     def command(self, seeds: int) -> str:
         """What makes it alone, with so many seeds."""
@@ -114,6 +122,18 @@ def _check_images(published: Published, counts: "ImageCounts") -> None:
         counts.of(data)
 
 
+def remembered(path: Path) -> dict[str, Any]:
+    """What a file keeps so that it need not be measured anew; nothing, with a warning, where it is damaged."""
+    try:
+        values = read_json(path)
+    except CapsellaError as error:
+        values = error
+    if isinstance(values, dict):
+        return values
+    warn_once(str(path), f"{path} is damaged; what it kept is measured anew")
+    return {}
+
+
 class ImageCounts:
     """How many images options stand for, each counted once and remembered in a folder."""
 
@@ -123,7 +143,7 @@ class ImageCounts:
         self._present: set[str] = set()
         self._missing: dict[str, Exception] = {}  # nobody waits twice for a download that fails
         if path.exists():
-            self._known = json.loads(path.read_text(encoding="utf-8"))
+            self._known = remembered(path)
 
     def of(self, data: DataOptions) -> tuple[int, int, int]:
         """Training, validation and test images.

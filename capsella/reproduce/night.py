@@ -1,6 +1,5 @@
 """The runs of a plan one after another, and after each what can be made of them."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,10 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError
+from capsella import ray_cluster
+from capsella.errors import CapsellaError, NoMemoryError
 from capsella.files import alone_in
 from capsella.grid import Clock, Task, duration, each, tested_or_diverged
-from capsella.reproduce.entries import Entry
+from capsella.reproduce.entries import Entry, remembered
 from capsella.reproduce.plan import Plan, Planned
 from capsella.training import Machine
 
@@ -22,7 +22,8 @@ class Night:
     """Trains a plan in `folder`. What was interrupted goes on from its checkpoint, what is finished is read.
 
     entries: that are made of the runs. seeds: of each row, at most. problems: why an entry could not be made, by name.
-    late: runs that no longer fit, because others took longer than planned. now: the clock, in seconds.
+    late: runs that no longer fit, because others took longer than planned. too_large: runs for which the memory is not
+    enough. now: the clock, in seconds.
     """
 
     folder: Path
@@ -32,7 +33,9 @@ class Night:
     now: Callable[[], float] = time.monotonic
     problems: dict[str, str] = field(default_factory=dict)
     late: list[Planned] = field(default_factory=list)
+    too_large: list[Planned] = field(default_factory=list)
     began: float | None = None
+    _begun: Planned | None = None
 
     def run(self, plan: Plan, after: Callable[[], object]) -> None:
         """Make what needs no training, then train run after run.
@@ -53,11 +56,25 @@ class Night:
             clock = Clock(estimates={planned.job.row.cost: planned.whole for planned in every})
             clock.plan(planned.job.row.cost for planned in plan.runs)
             entries = {planned.job.run.path: planned.job.entries for planned in every}
-            for task, _ in each(self._due(plan, clock), self.console, clock):
+            for task in self._trained(self._due(plan, clock), clock):
                 for entry in self.entries:
                     if entry.name in entries[task.folder]:
                         self.make(entry, again=True)
                 after()
+
+    def _trained(self, due: Iterator[Task[dict[str, Any] | None]], clock: Clock) -> Iterator[Task[Any]]:
+        """Each run that is over; one for which the memory is not enough is noted, and the next begins."""
+        while True:
+            try:
+                for task, _ in each(due, self.console, clock):
+                    yield task
+                return
+            except NoMemoryError as error:
+                if self._begun is None or ray_cluster.place() is not None:  # the others that had begun have ended, too
+                    raise
+                self.too_large.append(self._begun)
+                clock.leave_out(self._begun.job.row.cost)
+                self.console.print(f"not trained: {error}", markup=False, soft_wrap=True)
 
     def _due(self, plan: Plan, clock: Clock) -> Iterator[Task[dict[str, Any] | None]]:
         """Run after run, but those that would end too late; asked for the next when there is time for it.
@@ -75,6 +92,7 @@ class Night:
             if fits and was_left_out:
                 clock.left[cost] += 1
             if fits:
+                self._begun = planned
                 yield job.row.task(tested_or_diverged, job.folder, job.seed, Machine())
             elif not was_left_out:
                 clock.leave_out(cost)
@@ -86,7 +104,10 @@ class Night:
         """Whether it was written after every run of it, of as many seeds: a call may have ended between the two."""
         if not entry.numbers.exists():
             return False
-        made_by = json.loads(entry.numbers.read_text(encoding="utf-8")).get("command")
+        values = remembered(entry.numbers)
+        made_by = values.get("command")
+        if not values or not all(picture.exists() for picture in entry.pictures(values)):
+            return False
         if made_by is not None and _without_folder(made_by) != _without_folder(entry.command(self.seeds)):
             return False
         runs = [row.folder(entry.folder, seed) / "result.json" for row in entry.rows for seed in range(self.seeds)]

@@ -11,9 +11,9 @@ from capsella.explain.page import render_page
 from capsella.files import write_json, write_text
 from capsella.grid import duration
 from capsella.papers.published import CLAIMS, paper_of
-from capsella.reproduce.entries import Entry
 from capsella.reproduce.jobs import Job
-from capsella.reproduce.plan import Plan, Planned
+from capsella.reproduce.night import Night
+from capsella.reproduce.plan import Plan
 from capsella.reproduce.section import Section, section_of
 from capsella.reproduce.verdicts import RULE, Answer, Verdict, judge
 
@@ -42,17 +42,14 @@ BUDGETS = {
 class Reproduction:
     """All that the page shows.
 
-    entries, missing: what is made, and why the others are not, by name. jobs: all runs. plan: of this call. late,
-    problems: as of `Night`. seeds: of each row, at most. command: that was called.
+    night: what it has made, and could not. missing: why other tables and figures are left out, by name. jobs: all runs.
+    plan: of this call. command: that was called.
     """
 
-    entries: Sequence[Entry]
+    night: Night
     missing: Mapping[str, str]
     jobs: Sequence[Job]
     plan: Plan
-    late: Sequence[Planned]
-    problems: Mapping[str, str]
-    seeds: int
     command: str
 
 
@@ -65,14 +62,16 @@ def write_page(found: Reproduction, folder: Path) -> Path:
     verdicts = verdicts_of(found)
     write_json(folder / "claims.json", {"rule": RULE, "claims": [_claim_values(verdict) for verdict in verdicts]})
     papers: dict[str, list[Section]] = {}
-    for entry in found.entries:
-        papers.setdefault(entry.paper, []).append(section_of(entry, found.seeds, found.problems.get(entry.name)))
+    for entry in found.night.entries:
+        papers.setdefault(entry.paper, []).append(
+            section_of(entry, found.night.seeds, found.night.problems.get(entry.name))
+        )
     page = render_page(
         "capsella.reproduce",
         "report.html.jinja",
         title="Capsule networks, reproduced",
         headline=_headline(verdicts),
-        budget=BUDGETS[found.entries[0].budget] if found.entries else "",
+        budget=BUDGETS[found.night.entries[0].budget] if found.night.entries else "",
         verdicts=verdicts,
         answers=ANSWERS,
         percent=_percent,
@@ -90,10 +89,10 @@ def write_page(found: Reproduction, folder: Path) -> Path:
 
 def verdicts_of(found: Reproduction) -> list[Verdict]:
     """Of every claim of the papers on the page."""
-    entries = {entry.name: entry for entry in found.entries}
+    entries = {entry.name: entry for entry in found.night.entries}
     papers = {paper_of(name) for name in (*entries, *found.missing)}
     claims = [claim for claim in CLAIMS if paper_of(claim.where) in papers]
-    return [judge(claim, entries.get(claim.where), found.seeds) for claim in claims]
+    return [judge(claim, entries.get(claim.where), found.night.seeds) for claim in claims]
 
 
 def _headline(verdicts: Sequence[Verdict]) -> str:
@@ -115,7 +114,11 @@ def _state(found: Reproduction) -> str:
     """How far the trainings are, in a sentence."""
     over = sum(job.is_over for job in found.jobs)
     text = f"{over} of {counted(len(found.jobs), 'run')} are finished."
-    open_runs = [planned for planned in found.plan.runs if not planned.job.is_over and planned not in found.late]
+    open_runs = [
+        planned
+        for planned in found.plan.runs
+        if not planned.job.is_over and planned not in (*found.night.late, *found.night.too_large)
+    ]
     if open_runs:
         text += f" Planned: {duration(sum(planned.seconds for planned in open_runs))} more."
     return text
@@ -125,7 +128,8 @@ def _left_out(found: Reproduction) -> dict[str, list[tuple[str, str, str]]]:
     """Runs without a result that are not to come, by the reason: each row with its seeds, and how long a run takes."""
     groups: dict[str, list[tuple[Job, float | None]]] = {
         "They did not fit into the hours": [(one.job, one.seconds) for one in found.plan.left_out],
-        "Other runs took longer than planned": [(one.job, one.seconds) for one in found.late],
+        "Other runs took longer than planned": [(one.job, one.seconds) for one in found.night.late],
+        "The memory is not enough": [(one.job, one.seconds) for one in found.night.too_large],
         "Their training diverged": [(job, None) for job in found.jobs if job.run.has_diverged],
     }
     rows: dict[str, list[tuple[str, str, str]]] = {}
@@ -147,7 +151,7 @@ def _facts(found: Reproduction) -> dict[str, str]:
     return {
         "command": found.command,
         "hours": hours,
-        "seeds": f"at most {found.seeds} of a row that a claim compares, one of the others",
+        "seeds": f"at most {found.night.seeds} of a row that a claim compares, one of the others",
         "machine": f"{hardware(made_with)}, {made_with['cores']} cores",
         "versions": f"capsella {made_with['capsella']} ({made_with['commit']}), torch {made_with['torch']}, "
         f"Python {made_with['python']}",

@@ -1,7 +1,6 @@
 """One table or figure on the page: its cells with what must stand in them, its picture, its learning curves."""
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from capsella.compare.figures import learning_figure
 from capsella.errors import CapsellaError
 from capsella.evaluation import accuracy_interval
 from capsella.explain.page import embedded
+from capsella.files import read_json
 from capsella.grid import Hits, Results
 from capsella.papers.kinds.published import cells_and_marks, ours_columns
 from capsella.reproduce.entries import Entry, tested
@@ -50,10 +50,10 @@ def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
     """From what is written in the entry's folder.
 
     Raises:
-        CapsellaError: unreadable metrics or results of a run.
+        CapsellaError: unreadable metrics or results of a run, or numbers of the entry.
     """
     results: Results = {row.slug: tested(row, entry.folder, seeds) for row in entry.rows}
-    values = json.loads(entry.numbers.read_text(encoding="utf-8")) if entry.numbers.exists() else {}
+    values = read_json(entry.numbers) if entry.numbers.exists() else {}
     if not values and problem is None:
         waits = "all its rows are trained with one seed" if entry.published.needs_all else "one of its rows is trained"
         problem = f"Not made yet: it waits until {waits}."
@@ -87,7 +87,10 @@ def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[li
 
 def _intervals(row: Mapping[str, Any], ours: Sequence[int]) -> list[str]:
     """Of a row's numbers in order, over seeds and test images; none where tests do not say which were right."""
-    tests = [[run[key] for run in row["runs"]] for key in row.get("keys", ["test"])] if row.get("runs") else []
+    runs = row.get("runs", [])
+    if not isinstance(runs, list):  # of several networks, by name, before they are attacked
+        return []
+    tests = [[run[key] for run in runs] for key in row.get("keys", ["test"])] if runs else []
     if not tests or len(tests) != len(ours):
         return []
     try:
@@ -99,11 +102,7 @@ def _intervals(row: Mapping[str, Any], ours: Sequence[int]) -> list[str]:
 
 def _pictures(entry: Entry, values: Mapping[str, Any]) -> list[str]:
     """A figure's PNG files in base64."""
-    path = entry.published.path(entry.folder)
-    if entry.verb != "figure" or not values:
-        return []
-    names = [one["picture"] for one in values.get("figures", [])] or [path.name]
-    return [base64.b64encode((path.parent / name).read_bytes()).decode() for name in names]
+    return [base64.b64encode(path.read_bytes()).decode() for path in entry.pictures(values)]
 
 
 def _names(values: Mapping[str, Any]) -> dict[str, str]:

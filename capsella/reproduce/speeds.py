@@ -11,7 +11,7 @@ from rich.console import Console
 from capsella.data import DataOptions
 from capsella.environment import environment
 from capsella.files import write_json
-from capsella.reproduce.entries import ImageCounts
+from capsella.reproduce.entries import ImageCounts, remembered
 from capsella.training import Recipe
 from capsella.training.timing import StepTime, time_steps
 
@@ -33,8 +33,8 @@ class Speeds:
         made_with = environment()
         self._machine = {name: made_with[name] for name in _OF_A_MACHINE}
         if self._file.exists():
-            values = json.loads(self._file.read_text(encoding="utf-8"))
-            if values["machine"] == self._machine:
+            values = remembered(self._file)
+            if values.get("machine") == self._machine:
                 self._known = {key: StepTime(*times) for key, times in values["seconds"].items()}
 
     @property

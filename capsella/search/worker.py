@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch
-
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, NoMemoryError, counted, memory_errors
 from capsella.grid import duration
 from capsella.search.candidate import Trained, candidate_folder, train_to, with_seed
 from capsella.search.cost import Costs, TooCostlyError
@@ -135,9 +133,9 @@ class Worker:
         seed = f", seed {claim.job.seed}" if claim.job.seed else ""
         self.begin(f"candidate {claim.job.candidate}{seed}: to epoch {rung}")
         try:
-            with claim.alive():
+            with claim.alive(), memory_errors(f"candidate {claim.job.candidate}"):
                 self._train(claim)
-        except (MemoryError, torch.OutOfMemoryError):  # another machine may have more of it
+        except NoMemoryError:  # another machine may have more of it
             claim.lose(is_interrupted=False)
             self.say(f"candidate {claim.job.candidate}: not enough memory here; it is tried {ATTEMPTS} times in all")
         except (TooCostlyError, TrainingDivergedError, ValueError) as error:

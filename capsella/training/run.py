@@ -14,7 +14,7 @@ from jaxtyping import Float
 from capsella.data import Splits
 from capsella.environment import environment
 from capsella.errors import CapsellaError, require
-from capsella.files import alone_in, write_json
+from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
 from capsella.training.devices import starts_training
 from capsella.training.logs import read_metrics
@@ -228,11 +228,7 @@ class RunFolder:
         Raises:
             CapsellaError: missing or damaged.
         """
-        path = self.path / f"{name}.json"
-        try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CapsellaError(f"{path} is missing or damaged: {error}") from error
+        values: dict[str, Any] = read_json(self.path / f"{name}.json")
         return values
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """A reproduction from the command line to its page: killed and resumed it has the same numbers."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,11 +17,11 @@ import pytest
 import capsella
 from capsella.cli import main
 from capsella.data import catalogue, load
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.grid import grid as grids
 from capsella.papers.published import FIGURES, TABLES, paper_of
 from capsella.reproduce import ImageCounts, Night, Planned, find_entries, jobs_of, make_plan, section
-from capsella.reproduce.page import PAPERS
+from capsella.reproduce.page import PAPERS, Reproduction, _left_out
 from capsella.reproduce.plan import Plan
 from capsella.training import TrainingDivergedError
 from tests.papers.tiny import QUIET
@@ -116,10 +117,10 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
     with registered():
         entries, _ = find_entries(None, "small", copy, ImageCounts(copy), stand_ins=False)
         entry = next(one for one in entries if one.name == f"{NAME}-1")
-        entry.numbers.write_text("{}")
+        entry.numbers.write_text('{"rows": []}')
         night = Night(copy, entries, 2, QUIET)
         night.make(entry)
-        assert entry.numbers.read_text() == "{}"  # it is newer than they are
+        assert entry.numbers.read_text() == '{"rows": []}'  # it is newer than they are
         os.utime(copy / f"{NAME}-1" / "caps-seed1" / "result.json")
         os.utime(entry.numbers, (0, 0))
         night.make(entry)
@@ -127,6 +128,69 @@ def test_a_table_that_is_older_than_its_runs_is_made_again(folder, tmp_path):
     with registered():
         Night(copy, entries, 1, QUIET).make(entry)  # newer than its runs, but of two seeds
     assert json.loads(entry.numbers.read_text())["command"] == entry.command(1)
+
+
+def test_a_figure_without_its_picture_and_damaged_numbers_are_made_again(folder, tmp_path):
+    """A call was killed while it drew, or a disk lost a part of a file."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    with registered():
+        entries, _ = find_entries(None, "small", copy, ImageCounts(copy), stand_ins=False)
+        drawn, numbers = (next(one for one in entries if one.name == f"{NAME}-{n}") for n in (2, 1))
+        picture, *_ = drawn.pictures(json.loads(drawn.numbers.read_text()))
+        picture.unlink()
+        numbers.numbers.write_text('{"rows": [')
+        for entry in (drawn, numbers):
+            with pytest.warns(CapsellaWarning, match="damaged") if entry is numbers else contextlib.nullcontext():
+                Night(copy, entries, 2, QUIET).make(entry)
+    assert picture.exists()
+    assert json.loads(numbers.numbers.read_text())["rows"]
+
+
+@pytest.mark.parametrize("kept", ["images.json", "speeds.json"])
+@pytest.mark.parametrize("text", ['{"machine": {', "[]"])
+def test_what_is_only_remembered_is_measured_anew_where_it_is_damaged(tmp_path, kept, text, capsys):
+    (tmp_path / kept).write_text(text)
+    with registered():
+        main(words(tmp_path, "--dry-run", "--hours", "0.00001"))
+    said = capsys.readouterr()
+    assert f"{kept} is damaged; what it kept is measured anew" in said.err.replace("\n", " ")
+    assert json.loads((tmp_path / kept).read_text())
+
+
+def test_a_table_of_attacks_stands_on_the_page(folder, tmp_path):
+    """Its first row has the runs of each network by name."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    with registered():
+        entries, _ = find_entries(None, "small", copy, ImageCounts(copy), stand_ins=False)
+        entry = next(one for one in entries if one.name == f"{NAME}-1")
+        attacked = ROOT / "results" / "hinton2018-attacks-night-smallnorb-jpeg.json"
+        entry.numbers.write_text(attacked.read_text())
+        found = section.section_of(entry, 2, None)
+    assert [cell.text for cell in found.rows[0]][:2] == ["none", "0"]
+    assert not any(cell.interval for row in found.rows for cell in row)
+
+
+def test_a_run_that_needs_too_much_memory_is_named_and_the_others_are_trained(tmp_path, monkeypatch):
+    with registered():
+        entries, _ = find_entries(None, "small", tmp_path, ImageCounts(tmp_path), stand_ins=False)
+        plan = make_plan(jobs_of(entries, 1), lambda job: 100.0, hours=None)
+        trained = []
+
+        def train(recipe, folder, *_):
+            trained.append(folder.name)
+            if len(trained) == 1:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+            return {}
+
+        monkeypatch.setattr(grids, "result_of", train)
+        night = Night(tmp_path, entries, 1, QUIET)
+        night.run(plan, lambda: None)
+        assert len(trained) == 3
+        assert night.too_large == [plan.runs[0]]
+        left_out = _left_out(Reproduction(night, {}, [], plan, "capsella reproduce"))
+    assert left_out == {"The memory is not enough": [(plan.runs[0].job.row.cost, "0", "100 s")]}
 
 
 def test_curves_are_named_as_the_rows_of_their_table(folder, tmp_path, monkeypatch):

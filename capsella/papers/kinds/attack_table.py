@@ -11,7 +11,7 @@ from rich.console import Console
 from capsella.data import load_data, single_images
 from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
-from capsella.files import write_json
+from capsella.files import read_json, write_json
 from capsella.grid import Results, Row
 from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_of, seeds_phrase, table_values
 from capsella.training import load_run
@@ -86,7 +86,7 @@ class AttackTable(FolderTable):
             under_attack = attack_networks(models, images, options, progress=console.is_terminal)
             networks = {name: result.to_dict() for name, result in under_attack.items()}
             write_json(path, {"data": splits.name, "images": len(images), "options": wanted, "networks": networks})
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = read_json(path)
         if values["options"] != wanted or list(values["networks"]) != list(self.networks):
             raise CapsellaError(f"{path} holds other attacks; choose another folder, or move that file away")
         if not all("masked" in one for one in values["networks"].values()):

@@ -33,6 +33,6 @@ def write_panels(
     """
     values: dict[str, Any] = {"title": title, "note": note, "measured": measured, "command": command}
     values |= {"panels": [asdict(panel) for panel in panels], **more}
-    write_json(path.with_suffix(".json"), values)
     write_png(panels_figure(panels), path)
+    write_json(path.with_suffix(".json"), values)  # last: where it is, all is
     return values

@@ -27,7 +27,7 @@ SHORT = "short"
 """What stands behind a number of the small budget."""
 _GAP = "gap"
 _NUMBER = re.compile(r"[+-]?\d")
-_OURS = re.compile(r"\bours( %)?$")  # heads of what trained networks reached, beside what a paper prints
+_OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # heads of what trained networks reached, beside a paper's
 
 
 class Published(Protocol):
@@ -144,7 +144,7 @@ class FolderTable(FromTrainings):
 
     def path(self, folder: Path) -> Path:
         """`folder`/`folder's name`.json."""
-        return folder / f"{folder.name}.json"
+        return folder / f"{folder.resolve().name}.json"
 
 
 def table_values(

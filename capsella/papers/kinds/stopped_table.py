@@ -202,7 +202,8 @@ class StoppedTable(FolderTable):
             return {"cells": cells, "slugs": [row.slug] * 2, "paper": self._by_key(row.paper), "runs": runs}
         errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
         ours = [mean_cell(one) + row.mark for one in errors]
-        changed = _mean(errors[1]) if row.other_stop is None else None
+        reached = row.other_stop is None and all(stop["reached"] for stop in stops)
+        changed = _mean(errors[1]) if reached else None
         cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, changed)]
         slugs, keys = [row.slug] * len(self.errors_on), [on.key for on in self.errors_on]
         return {"cells": cells, "slugs": slugs, "keys": keys, "paper": self._by_key(row.paper), "runs": runs}

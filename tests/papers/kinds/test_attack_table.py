@@ -12,6 +12,7 @@ from capsella.grid import Row
 from capsella.papers.hinton2018.attacks import attacks
 from capsella.papers.kinds import attack_table as attack_tables
 from capsella.papers.kinds.attack_table import AttackTable
+from capsella.papers.kinds.published import marked_cells
 from capsella.papers.published import TABLES
 from tests.papers import tiny
 from tests.papers.tiny import QUIET
@@ -100,6 +101,8 @@ def test_cells_by_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(attack_tables, "attack_networks", lambda models, images, options, progress: found[options.seed])
     monkeypatch.setattr(attack_tables, "load_run", lambda folder: type("Run", (), {"model": None}))
     values = tiny_table().run(tmp_path, (0, 1), "", QUIET)
+    short = marked_cells({**values, "command": "capsella table x --budget small"})
+    assert short[3] == ["vote", "0.1", "50.00 ± 0.00 (short)", "–"]
     assert [row["cells"] for row in values["rows"]] == [
         ["none", "0", "85.00 ± 7.07", "70.00 ± 0.00"],
         ["FGSM", "0.1", "61.00 ± 1.41", "40.00 ± 0.00"],

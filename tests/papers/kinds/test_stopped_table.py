@@ -66,6 +66,8 @@ def test_what_was_not_stopped_is_not_compared(tmp_path):
     values = tiny_table(rows=(ROWS[0], late)).run(tmp_path, (0,), "capsella table …", QUIET)
     capsnet, cnn, difference = (row["cells"][2:] for row in values["rows"])
     assert (capsnet[0], cnn[0]) == ("epoch 1", "not reached")
+    assert capsnet[-1] != "–"
+    assert cnn[-1] == "–"  # no gap to networks that were stopped
     assert difference == ["not all: not compared", "+0.50", "–", "+10.00", "–", "–"]
 
 
