@@ -47,11 +47,17 @@ def winning_recipe(search: Search, winner: Finalist) -> Recipe:
 
 
 def save_finalists(search: Search, outcome: Outcome) -> Path:
-    """A recipe of each finalist, in the folder that is returned: the winner has the least error alone."""
+    """A recipe of each finalist, in the folder that is returned: the winner has the least error alone.
+
+    Those of a shorter search that are no finalists any more are removed.
+    """
     folder = search.folder / "finalists"
     folder.mkdir(exist_ok=True)
-    for one in outcome.finalists:
-        save_recipe(winning_recipe(search, one), folder / f"candidate-{one.candidate}.json")
+    saved = {folder / f"candidate-{one.candidate}.json": one for one in outcome.finalists}
+    for path, one in saved.items():
+        save_recipe(winning_recipe(search, one), path)
+    for path in set(folder.glob("candidate-*.json")) - saved.keys():
+        path.unlink()
     return folder
 
 

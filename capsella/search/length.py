@@ -9,10 +9,12 @@ from capsella.search.candidate import Images
 from capsella.search.options import TRIALS, SearchOptions
 from capsella.search.schedule import Rules, expected_epochs, rungs_of
 from capsella.training import Machine, Recipe
-from capsella.training.timing import time_steps
+from capsella.training.timing import StepTime, time_steps
 
 SHORTEST = 9
 """Epochs of a training that is shortened: then its three rungs end after 1, 3 and 9 of them."""
+FEWEST_STEPS = 2
+"""Of such an epoch."""
 SHARE = 0.85
 """Of the time that is planned for; the rest is for what is not training."""
 
@@ -39,28 +41,29 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
     """
     if options.minutes is None:
         return recipe
-    trials = options.trials or TRIALS
-    affordable = SHARE * 60 * options.minutes / seconds_an_epoch(recipe, images, machine)
+    trials, seconds = options.trials or TRIALS, SHARE * 60 * options.minutes
+    time, validation = time_of(recipe, images, machine)
+    affordable = seconds / (_steps_an_epoch(recipe, images) * time.step + validation)
 
     def all_epochs(one: Recipe) -> int:
         return expected_epochs(rules_of(one, options, images), trials)
 
     if all_epochs(recipe) <= affordable:
         return recipe
-    epochs = min(recipe.epochs, SHORTEST * affordable / all_epochs(_lasting(recipe, SHORTEST)))
+    short = all_epochs(_lasting(recipe, SHORTEST))
+    epochs = min(recipe.epochs, SHORTEST * affordable / short)
     while epochs >= SHORTEST and all_epochs(_lasting(recipe, epochs)) > affordable:  # where rungs end is rounded
         epochs -= 1
-    made = _lasting(recipe, epochs)
     if epochs >= SHORTEST:
-        return made
-    an_epoch = recipe.epoch_images or len(images.train(recipe))
-    few = int(an_epoch * epochs / SHORTEST)
-    needed = math.ceil(options.minutes * 2 * recipe.batch_size / max(1, few))
+        return _lasting(recipe, epochs)
+    steps = int((seconds / short - validation) / time.step)  # of each of nine epochs, which are all validated whole
+    needed = math.ceil(short * (FEWEST_STEPS * time.step + validation) / (SHARE * 60))
     number, seeds = counted(trials, "candidate"), counted(options.seeds, "seed")
     rule = f"be at least {needed} here for {number} and {counted(options.finalists, 'finalist')} with {seeds}"
-    require(few >= 2 * recipe.batch_size, f"{rule}; fewer take less: --trials, --finalists, --seeds",
-            minutes=options.minutes)  # fmt: skip
-    return replace(made, epochs=SHORTEST, epoch_images=few)
+    require(steps >= FEWEST_STEPS, f"{rule}; fewer take less: --trials, --finalists, --seeds", minutes=options.minutes)
+    an_epoch = recipe.epoch_images or len(images.train(recipe))
+    few = min(steps * recipe.batch_size, an_epoch)
+    return replace(_lasting(recipe, SHORTEST * few / an_epoch), epochs=SHORTEST, epoch_images=few)
 
 
 def _lasting(recipe: Recipe, epochs: float) -> Recipe:
@@ -77,8 +80,14 @@ def _lasting(recipe: Recipe, epochs: float) -> Recipe:
     return replace(recipe, epochs=max(1, int(epochs)), optimizer=optimizer, loss=loss)
 
 
-def seconds_an_epoch(recipe: Recipe, images: Images, machine: Machine) -> float:
-    """Of training and validation, from a few steps."""
+def time_of(recipe: Recipe, images: Images, machine: Machine) -> tuple[StepTime, float]:
+    """Of a step, and the seconds of a whole validation, from a few steps."""
     splits = images.of(recipe.data)
     time = time_steps(recipe, machine, seconds=2.0, splits=splits)
-    return _steps_an_epoch(recipe, images) * time.step + len(splits.validation) * time.image
+    return time, len(splits.validation) * time.image
+
+
+def seconds_an_epoch(recipe: Recipe, images: Images, machine: Machine) -> float:
+    """Of training and validation, from a few steps."""
+    time, validation = time_of(recipe, images, machine)
+    return _steps_an_epoch(recipe, images) * time.step + validation

@@ -1,8 +1,11 @@
 """Where the next candidate lies: TPE on the highest rung that says enough (BOHB, Falkner, Klein, Hutter 2018)."""
 
 import contextlib
+import itertools
+import math
+import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,8 @@ from capsella.search.space import Choice, Range, Space
 
 STARTUP = 10
 """So many candidates are drawn at random first."""
+MOST_LISTED = 1000
+"""Points of a space that are listed, to find those that no candidate has; of a larger one so many are drawn."""
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -65,7 +70,25 @@ class RungSampler(BaseSampler):
             directions=study.directions, sampler=TPESampler(n_startup_trials=STARTUP, seed=self._seed(study, trial))
         )
         shown.add_trials(self._shown(study, search_space, trial))
-        return shown.ask(search_space).params
+        drawn: dict[str, Any] = shown.ask(search_space).params
+        return self._new(study, trial) or drawn if self._is_known(study, trial, drawn) else drawn
+
+    def _is_known(self, study: Study, mine: FrozenTrial, point: Mapping[str, Any]) -> bool:
+        return any(one.params == point for one in study.get_trials(deepcopy=False) if one.number != mine.number)
+
+    def _new(self, study: Study, mine: FrozenTrial) -> dict[str, Any] | None:
+        """A point at random that no candidate has, where TPE likes one again; None where there is none."""
+        draw = random.Random(self._seed(study, mine))
+        every = {path: values for path, one in self.space.of.items() if (values := one.every()) is not None}
+        if len(every) < len(self.space.of):
+            return None  # as good as never the same
+        points: Iterable[dict[str, Any]]
+        if math.prod(map(len, every.values())) > MOST_LISTED:
+            points = ({path: draw.choice(values) for path, values in every.items()} for _ in range(MOST_LISTED))
+        else:
+            points = [dict(zip(every, values, strict=True)) for values in itertools.product(*every.values())]
+            draw.shuffle(points)
+        return next((point for point in points if not self._is_known(study, mine, point)), None)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

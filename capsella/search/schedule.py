@@ -38,8 +38,8 @@ class Record:
 
     number: in the study. state: waiting for a worker; running; done; refused by a limit or diverged; lost with its
     worker; or surplus, where a trial of a lower number is for the same. values: of the objectives. loss: of the
-    validation images, where errors are equal. epochs, seconds: that were trained for it. is_interrupted: lost by
-    Ctrl-C, which is no fault of the job.
+    validation images, where errors are equal; it compares with those of the same `loss_of`. epochs, seconds: that were
+    trained for it. is_interrupted: lost by Ctrl-C, which is no fault of the job.
     """
 
     number: int
@@ -47,6 +47,7 @@ class Record:
     state: State
     values: tuple[float, ...] = ()
     loss: float = 0.0
+    loss_of: str = ""
     epochs: int = 0
     seconds: float = 0.0
     is_interrupted: bool = False
@@ -95,10 +96,19 @@ def done(records: Iterable[Record], rung: int, seed: int = 0) -> list[Record]:
 
 
 def ranked(records: Sequence[Record], rules: Rules) -> list[Record]:
-    """The best first: by the front that they are on, then by the error, then by the loss."""
+    """The best first: by the front that they are on, then by the error, then by how the loss is among those like it."""
     fronts = ranks([record.values for record in records])
+    losses: dict[str, list[float]] = {}
+    for record in records:
+        losses.setdefault(record.loss_of, []).append(record.loss)
+
+    def standing(record: Record) -> float:
+        """The share of the losses of one scale that are less: a margin loss is no number beside a cross-entropy."""
+        alike = losses[record.loss_of]
+        return sum(loss < record.loss for loss in alike) / len(alike)
+
     keyed = zip(records, fronts, strict=True)
-    best = sorted(keyed, key=lambda pair: (pair[1], pair[0].values[rules.error], pair[0].loss, pair[0].number))
+    best = sorted(keyed, key=lambda pair: (pair[1], pair[0].values[rules.error], standing(pair[0]), pair[0].number))
     return [record for record, _ in best]
 
 

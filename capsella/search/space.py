@@ -1,7 +1,7 @@
 """What a search may change: fields of a recipe by their paths, each with a range or with choices."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -47,6 +47,10 @@ class Range:
         """The values that show whether the field takes all of them."""
         return self.low, self.high
 
+    def every(self) -> Sequence[Label] | None:
+        """What a study keeps of each value; None where there is no end of them."""
+        return range(int(self.low), int(self.high) + 1) if self.whole else None
+
     def label(self, value: Any) -> Label:
         """What a study keeps of a value.
 
@@ -89,6 +93,10 @@ class Choice:
     def ends(self) -> tuple[Any, ...]:
         """The values that show whether the field takes all of them."""
         return self.values
+
+    def every(self) -> Sequence[Label]:
+        """What a study keeps of each value."""
+        return self.labels
 
     def label(self, value: Any) -> Label:
         """What a study keeps of a value.

@@ -33,7 +33,7 @@ class Study:
     """The trials that all workers share.
 
     storage, trials: Optuna's storage and study. space: that candidates are drawn from. points, costs: of each
-    candidate, by the trials that were read last.
+    candidate, by the trials that were read last. yardstick: the best of `Stopwatch` that any worker had, milliseconds.
     """
 
     storage: Any
@@ -41,6 +41,7 @@ class Study:
     space: Space
     points: dict[int, dict[str, Label]] = field(default_factory=dict)
     costs: dict[int, dict[str, float]] = field(default_factory=dict)
+    yardstick: float = float("inf")
 
     @classmethod
     def open(
@@ -125,7 +126,8 @@ class Study:
             if "parameters" in trial.user_attrs:
                 names = ("parameters", "ms")
                 found = {name: trial.user_attrs[name] for name in names if name in trial.user_attrs}
-                self.costs.setdefault(candidate, found)
+                self.costs[candidate] = {**found, **self.costs.get(candidate, {})}
+            self.yardstick = min(self.yardstick, trial.user_attrs.get("yardstick", self.yardstick))
         return records_of(trials)
 
     def cost_of(self, point: Mapping[str, Label]) -> dict[str, float]:
@@ -253,6 +255,12 @@ def _network(point: Mapping[str, Label]) -> dict[str, Label]:
     return {path: value for path, value in point.items() if path.startswith("model.")}
 
 
+def loss_of(point: Mapping[str, Label]) -> str:
+    """What of a point decides on the scale of its loss, in one text."""
+    deciding = {path: value for path, value in point.items() if path.startswith("loss.") or "reconstruction" in path}
+    return json.dumps(deciding, sort_keys=True)
+
+
 def records_of(trials: Sequence[Any]) -> list[Record]:
     """Optuna's trials as the schedule sees them; one whose worker died before it had drawn a point never was."""
     return [_record(trial) for trial in trials if trial.state.name != "FAIL" or "candidate" in trial.user_attrs]
@@ -269,6 +277,7 @@ def _record(trial: Any) -> Record:
         state="surplus" if facts.get("surplus") else states[trial.state.name],
         values=tuple(trial.values or ()),
         loss=facts.get("loss", 0.0),
+        loss_of=facts.get("loss_of", ""),
         epochs=facts.get("epochs", 0),
         seconds=facts.get("seconds", 0.0),
         is_interrupted=facts.get("interrupted", False),

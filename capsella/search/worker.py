@@ -1,5 +1,6 @@
 """A worker: one process that takes jobs from a study until there are none, or its time is up."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from capsella.search.schedule import (
     next_job,
     ranked,
 )
-from capsella.search.study import FAR, Claim
+from capsella.search.study import FAR, Claim, loss_of
 from capsella.search.tidy import tidy
 from capsella.training import TrainingDivergedError
 
@@ -150,13 +151,23 @@ class Worker:
     def _train(self, claim: Claim) -> None:
         search, job = self.search, claim.job
         recipe = with_seed(search.space.recipe_at(search.trained, claim.point), job.seed)
+        stopwatch = self.costs.stopwatch
+        stopwatch.best = min(stopwatch.best, search.study.yardstick)
         cost = self.costs.of(recipe, search.study.cost_of(claim.point), is_free=job.candidate == BASE)
         claim.keep(cost)  # so that others do not time the same network
+        if math.isfinite(stopwatch.best):
+            claim.keep({"yardstick": stopwatch.best})
         folder, epochs = candidate_folder(search.folder, job), search.rules.rungs[job.rung]
         trained = train_to(recipe, folder, epochs, search.images, search.machine, f"{search.name}-{job.candidate}")
         numbers = {"error": trained.error, **cost}
         values = [numbers[objective] for objective in search.options.objectives]
-        facts = {"loss": trained.loss, "epochs": trained.epochs, "seconds": trained.seconds, **numbers}
+        facts = {
+            "loss": trained.loss,
+            "loss_of": loss_of(claim.point),
+            "epochs": trained.epochs,
+            "seconds": trained.seconds,
+            **numbers,
+        }
         claim.finish(values, **facts)
         self._tell(job, trained)
 

@@ -11,7 +11,7 @@ from capsella.search import worker
 from capsella.search.candidate import Trained
 from capsella.search.defaults import default_space
 from capsella.training.registry import get_recipe
-from tests.search.made import RECIPE, opened
+from tests.search.made import RECIPE, an_epoch_takes, opened
 
 TINY = ["--per-class", 2, "--data.validation", 0.02, "--test-per-class", 1, "--size", 17, "--batch-size", 20]
 QUICK = ["--model", "hinton2018_matrix_capsnet_small", "--trials", 4, "--finalists", 1, "--seeds", 1, "--epochs", 9]
@@ -40,8 +40,7 @@ def test_from_a_recipe_to_a_page_and_a_better_recipe(cli, tmp_path, quick):
 
 
 def test_a_shortened_study_goes_on_without_the_minutes(tmp_path, monkeypatch, capsys):
-    for module in ("search.length", "cli.search"):
-        monkeypatch.setattr(f"capsella.{module}.seconds_an_epoch", lambda *_: 1.0)
+    an_epoch_takes(monkeypatch, 1.0)
     long = replace(RECIPE, epochs=90)
     begun = opened(tmp_path, long, minutes=2.0)
     assert begun.trained.epochs < 90
@@ -65,7 +64,7 @@ def test_the_plan_alone(cli, tmp_path, monkeypatch):
 
 
 def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 7.0)
+    an_epoch_takes(monkeypatch, 7.0)
     words = [
         "search",
         "demo",
@@ -82,7 +81,7 @@ def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
     answer = cli(*words)
     assert answer.code == 0, answer.err
     assert "note: to fit into 10 minutes, each trains for 9 epochs" in answer.out
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 6000.0)
+    an_epoch_takes(monkeypatch, 6000.0)
     words[-1] = tmp_path / "other"
     assert "minutes: must be at least" in cli(*words).err
 

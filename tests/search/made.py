@@ -10,9 +10,10 @@ from pathlib import Path
 
 from capsella.data import DataOptions, load_data
 from capsella.losses import LossOptions
-from capsella.search import Choice, Images, Range, Search, SearchOptions, Space, open_search, work
+from capsella.search import Choice, Images, Range, Search, SearchOptions, Space, length, open_search, work
 from capsella.training import ModelOptions, Recipe
 from capsella.training.loop import Trainer
+from capsella.training.timing import StepTime
 
 RECIPE = Recipe(
     model=ModelOptions("hinton2018_matrix_capsnet_small"),
@@ -36,6 +37,15 @@ def read(options: DataOptions):
     splits = load_data(options)
     few = splits.validation.subset(range(0, len(splits.validation), max(1, len(splits.validation) // 20)))
     return dataclasses.replace(splits, validation=few)
+
+
+def an_epoch_takes(monkeypatch, seconds):
+    """By what is timed before a search: all of it in the steps of training."""
+
+    def time_of(recipe, images, machine):
+        return StepTime(seconds / length._steps_an_epoch(recipe, images), 0.0), 0.0
+
+    monkeypatch.setattr(length, "time_of", time_of)
 
 
 def opened(folder: Path, recipe: Recipe = RECIPE, **changes) -> Search:

@@ -1,6 +1,7 @@
 """How long candidates train, and where their rungs end; an epoch of the recipe here is one step."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -8,7 +9,8 @@ from capsella.errors import CapsellaError
 from capsella.search import Choice, Space
 from capsella.search.schedule import expected_epochs
 from capsella.training import OptimizerOptions
-from tests.search.made import OPTIONS, RECIPE, opened
+from capsella.training.timing import StepTime
+from tests.search.made import OPTIONS, RECIPE, an_epoch_takes, opened
 
 
 def warmed(steps, epochs=9):
@@ -22,7 +24,7 @@ def test_rungs_that_end_within_the_warm_up_are_left_out(tmp_path, steps, rungs):
 
 
 def test_less_time_shortens_the_warm_up_alike_so_the_same_rungs_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1.0)
+    an_epoch_takes(monkeypatch, 1.0)
     search = opened(tmp_path, warmed(40, epochs=270), minutes=30.0)
     epochs = search.trained.epochs
     assert 90 < epochs < 240
@@ -43,7 +45,7 @@ def test_a_study_that_knew_of_no_rungs_goes_on_where_they_are_the_same(tmp_path)
 
 def test_a_plan_fits_into_its_time(tmp_path, monkeypatch):
     """Where rung ends are rounded, the real length may leave out a rung that nine epochs have."""
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1.0)
+    an_epoch_takes(monkeypatch, 1.0)
     for minutes in (4, 5, 6, 8, 10):
         search = opened(tmp_path / str(minutes), warmed(28, epochs=270), minutes=float(minutes))
         assert 9 <= search.trained.epochs < 270
@@ -64,7 +66,7 @@ def test_a_study_with_other_rungs_is_refused(tmp_path, monkeypatch):
 
 
 def test_stairs_of_the_margin_and_the_decay_keep_their_proportion(tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1.0)
+    an_epoch_takes(monkeypatch, 1.0)
     stairs = dataclasses.replace(RECIPE.loss, name="spread", spread_schedule="stairs")
     recipe = dataclasses.replace(warmed(40, epochs=270), loss=stairs)
     search = opened(tmp_path / "stairs", recipe, minutes=30.0)
@@ -79,3 +81,22 @@ def test_stairs_of_the_margin_and_the_decay_keep_their_proportion(tmp_path, monk
     whole = dataclasses.replace(recipe.optimizer, decay_steps=None)
     search = opened(tmp_path / "whole", dataclasses.replace(warmed(40, epochs=270), optimizer=whole), minutes=30.0)
     assert (search.trained.optimizer.decay_steps, search.trained.loss.spread_steps) == (None, None)
+
+
+def test_short_epochs_are_validated_whole_and_the_plan_counts_it(tmp_path, monkeypatch):
+    step, validation = 1.0, 20.0
+    monkeypatch.setattr("capsella.search.length.time_of", lambda *_: (StepTime(step, 0.0), validation))
+    recipe = dataclasses.replace(warmed(0), batch_size=2)  # ten steps an epoch
+    whole = 9 * (10 * step + validation)
+    search = opened(tmp_path / "some", recipe, minutes=60.0)
+    assert (search.trained.epochs, search.trained.epoch_images) == (9, None)
+    epochs = expected_epochs(search.rules, OPTIONS.trials)
+    for minutes in (epochs * (4.5 * step + validation) / 51, epochs * (2.5 * step + validation) / 51):
+        search = opened(tmp_path / f"{minutes}", recipe, minutes=minutes)
+        steps = search.trained.epoch_images // 2
+        assert steps == (4 if minutes > epochs * (4 * step + validation) / 51 else 2)
+        assert epochs * (steps * step + validation) <= 51 * minutes < epochs * whole / 9
+    needed = math.ceil(epochs * (2 * step + validation) / 51)
+    with pytest.raises(ValueError, match=f"minutes: must be at least {needed} here"):
+        opened(tmp_path / "none", recipe, minutes=epochs * (1.9 * step + validation) / 51)
+    assert opened(tmp_path / "least", recipe, minutes=float(needed)).trained.epoch_images >= 4

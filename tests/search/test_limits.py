@@ -2,6 +2,7 @@
 
 import pytest
 
+from capsella.bench import Latency
 from capsella.errors import CapsellaError
 from capsella.search import work, worker
 from capsella.search.candidate import Trained
@@ -77,3 +78,23 @@ def test_time_is_measured_and_limits_refuse_by_it(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "MOST_REFUSED", 1)
     with pytest.raises(CapsellaError, match="keeps within the limits"):
         work(opened(tmp_path / "fast", limit_ms=1e-3))
+
+
+def test_a_worker_on_a_busy_machine_knows_how_fast_it_is_when_quiet(tmp_path, monkeypatch):
+    """Another worker found the yardstick's best: times are scaled to it, and all rounds count until there is one."""
+    load, rounds = [1.0], []
+
+    def latencies(steps, calls, most_seconds):
+        rounds.append(load[0])
+        return {name: Latency(load[0] * (1.0 if name == "yardstick" else 5.0), 0.0, 0.0, 100) for name in steps}
+
+    monkeypatch.setattr("capsella.search.latency.latencies", latencies)
+    monkeypatch.setattr("capsella.search.latency._steps", lambda *_: {"packed": None})
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
+    search = opened(tmp_path, objectives=("error", "ms"), trials=1)
+    assert {record.values[1] for record in work(search).records} == {5.0}
+    assert len(rounds) == 5
+    load[0] = 3.0
+    busy = opened(tmp_path, objectives=("error", "ms"), trials=12)
+    assert {record.values[1] for record in work(busy).records} == {5.0}
+    assert rounds[5:] == [3.0] * 5  # for the other network of the space; none of them is quiet

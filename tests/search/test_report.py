@@ -1,6 +1,7 @@
 """What a search says at its end: its page, its front, and whether the recipe is beaten."""
 
 import html
+import math
 import re
 
 import pytest
@@ -172,3 +173,9 @@ def test_a_recipe_over_the_limits_does_not_win():
         "error 4.00 %."
     )
     assert alone.verdict.startswith("No candidate was trained to the end yet. The recipe is over a limit")
+
+
+def test_a_candidate_that_errs_alike_with_all_seeds_brings_no_warning(recwarn):
+    found = gain_intervals([[5.0, 5.0], [4.0, 4.5]], [6.0, 6.5])
+    assert all(math.isfinite(end) for one in found for end in one)
+    assert not recwarn.list

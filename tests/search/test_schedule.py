@@ -180,3 +180,10 @@ def test_the_epochs_that_are_expected_are_those_that_it_takes(rungs, trials, mos
             records.append(record(len(records), *job, error=random.uniform(1, 90)))
         counts.append(total)
     assert expected_epochs(rules, trials) == pytest.approx(sum(counts) / len(counts), rel=0.15)
+
+
+def test_losses_of_different_scales_are_not_compared():
+    """With equal errors, the better of the cross-entropies comes before the worse of the margin losses."""
+    scales = [("margin", 0.05), ("margin", 0.06), ("cross_entropy", 0.9), ("cross_entropy", 0.8)]
+    records = [record(n, n, error=5.0, loss_of=name, loss=loss) for n, (name, loss) in enumerate(scales)]
+    assert [one.job.candidate for one in ranked(records, RULES)] == [0, 3, 1, 2]

@@ -21,7 +21,7 @@ from capsella.search.final import save_finalists, train_winner, winning_recipe
 from capsella.search.schedule import ATTEMPTS, BASE, Job, candidates, done
 from capsella.training import Machine, RunFolder, read_recipe, save_recipe, train
 from tests.papers.tiny import QUIET
-from tests.search.made import OPTIONS, RECIPE, SPACE, opened, read
+from tests.search.made import OPTIONS, RECIPE, SPACE, an_epoch_takes, opened, read
 
 
 def test_every_candidate_is_trained_once_to_each_rung(searched):
@@ -114,7 +114,7 @@ def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path):
 
 
 def test_too_few_minutes_leave_no_study_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 6000.0)
+    an_epoch_takes(monkeypatch, 6000.0)
     rule = "here for 6 candidates and 2 finalists with 2 seeds"
     with pytest.raises(ValueError, match=rule):
         opened(tmp_path / "study", minutes=1.0)
@@ -139,7 +139,7 @@ def test_minutes_count_for_all_calls_together(tmp_path, monkeypatch):
         return Trained(50.0, 1.0, 1, 1.5)
 
     monkeypatch.setattr(worker, "train_to", slow)
-    monkeypatch.setattr("capsella.search.length.seconds_an_epoch", lambda *_: 1e-6)
+    an_epoch_takes(monkeypatch, 1e-6)
     first = work(opened(tmp_path, trials=None, minutes=0.05)).records
     assert first
     assert len(work(opened(tmp_path, trials=None, minutes=0.05)).records) == len(first)
@@ -257,3 +257,25 @@ def test_a_file_that_is_no_recipe(tmp_path):
             read_recipe(tmp_path / "bad.json")
     with pytest.raises(CapsellaError, match=r"gone\.json"):
         read_recipe(tmp_path / "gone.json")
+
+
+def test_a_space_of_numbers_that_can_be_counted_is_searched_to_its_last_point(tmp_path, monkeypatch):
+    """TPE likes its best points again and again: then one is drawn that no candidate has."""
+    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(float(recipe.augment.shift), 1, 1, 1))
+    space = Space({"augment.shift": Range(0, 8), "model.pose_elements": Choice(9, 16)})
+    options = dataclasses.replace(OPTIONS, out=tmp_path, trials=18, finalists=1, seeds=1)
+    search = open_search(RECIPE, "tiny", options, space, images=Images(read))
+    records = work(search, QUIET).records
+    assert len({record.job.candidate for record in records if record.state == "done"}) == 18
+    assert len({tuple(point.items()) for point in search.study.points.values()}) == 18
+
+
+def test_recipes_of_former_finalists_are_removed(searched, tmp_path):
+    search, outcome = searched
+    folder = tmp_path / "finalists"
+    folder.mkdir()
+    (folder / "candidate-99.json").write_text("{}")
+    (folder / "notes.txt").write_text("mine")
+    assert save_finalists(dataclasses.replace(search, folder=tmp_path), outcome) == folder
+    names = {f"candidate-{one.candidate}.json" for one in outcome.finalists}
+    assert {path.name for path in folder.iterdir()} == {*names, "notes.txt"}
