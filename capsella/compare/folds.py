@@ -163,7 +163,7 @@ def first_plan(options: ComparisonOptions) -> Plan:
     Raises:
         ValueError, CapsellaError: as `make_plan` does; a comparison without folds is in the folder.
     """
-    if (options.output / "plan.json").exists():
+    if not options.dry_run and (options.output / "plan.json").exists():
         raise CapsellaError(f"{options.output} holds a comparison of one split; choose another --out")
     return make_plan(_of_fold(options, 0))
 

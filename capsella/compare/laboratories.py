@@ -7,7 +7,7 @@ chooses anything.
 
 import hashlib
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -82,7 +82,8 @@ class TransferOptions:
     """Folder for the runs, transfer.json and transfer.txt."""
 
     def __post_init__(self) -> None:
-        different = len(set(self.laboratories)) == len(self.laboratories) > 1
+        places = {Path(one).resolve() for one in self.laboratories}
+        different = len(places) == len(self.laboratories) > 1
         require(different, "be two or more different ones", laboratories=self.laboratories)
         at_least(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
@@ -196,13 +197,8 @@ def _usual(name: str) -> Recipe:
 def _row(options: TransferOptions, name: str, places: tuple[str, ...], classes: tuple[str, ...]) -> Row:
     usual = _usual(name)
     data = replace(options.data, cells=usual.data.cells, name=LABORATORIES, laboratories=places, classes=classes)
-    recipe: Recipe = replace(
-        usual,
-        data=data,
-        balance="sampling",
-        epochs=options.epochs or usual.epochs,
-        epoch_images=CHOSEN_ON,
-    )
+    epochs = options.epochs or usual.epochs
+    recipe: Recipe = replace(usual, data=data, balance="sampling", epochs=epochs, epoch_images=CHOSEN_ON)
     where = "+".join(_slug(place, options) for place in places)
     return Row(slug=f"{name}-{where}", recipe_name=name, recipe=recipe, cost=name)
 
@@ -210,8 +206,9 @@ def _row(options: TransferOptions, name: str, places: tuple[str, ...], classes: 
 def _slug(place: str, options: TransferOptions) -> str:
     """A laboratory in the name of a folder."""
     stems = [Path(one).resolve().stem for one in options.laboratories]
-    stem = Path(place).resolve().stem
-    return stem if stems.count(stem) == 1 else f"{stem}{options.laboratories.index(place) + 1}"
+    slugs = [stem if stems.count(stem) == 1 else f"{stem}{at}" for at, stem in enumerate(stems, 1)]
+    slug = slugs[number := options.laboratories.index(place)]
+    return slug if slugs.count(slug) == 1 else f"{slug}-{number + 1}"
 
 
 class _Hits(NamedTuple):
@@ -249,15 +246,15 @@ class _Hits(NamedTuple):
 def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:
     """A table for each laboratory that was left out, of at most 80 columns."""
     lines = []
-    for head in dict.fromkeys((one.tested_in, one.trained_in) for one in found):
+    for head in dict.fromkeys(map(_head, found)):
         place, places = head
         lines += [
-            *textwrap.wrap(f"tested in {place} ({counted(len(images[place]), 'image')})", 80),
+            *textwrap.wrap(f"tested in {place} ({_numbers(one for one in found if _head(one) == head)})", 80),
             *textwrap.wrap(f"trained in {', '.join(places)}", 80, initial_indent="  ", subsequent_indent="    "),
             f"  {'recipe':<22}{'own error %':>18}{'error %':>18}{'balanced acc. %':>20}",
         ]
         for one in found:
-            if (one.tested_in, one.trained_in) == head:
+            if _head(one) == head:
                 cells = f"{_error(one.own):>18}{_error(one.accuracy):>18}{_percent(one.balanced):>20}"
                 lines.append(f"  {one.recipe:<22}{cells}")
         lines.append("")
@@ -267,6 +264,17 @@ def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:
     over = f"means of {counted(seeds, 'seed')}, with 95 % intervals over {drawn}" + (" and seeds" if seeds > 1 else "")
     lines.append(f"{over}; own: test images of the laboratories it was trained in")
     return "\n".join(line for text in lines for line in (textwrap.wrap(text, 80) if len(text) > 80 else [text]))
+
+
+def _head(one: Tested) -> tuple[str, tuple[str, ...]]:
+    """Of the table that it stands in."""
+    return one.tested_in, one.trained_in
+
+
+def _numbers(found: Iterable[Tested]) -> str:
+    """Of images: recipes that cut out cells may leave out other files."""
+    numbers = sorted({one.images for one in found})
+    return counted(numbers[0], "image") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} images, by recipe"
 
 
 def _error(accuracy: Interval) -> str:

@@ -10,6 +10,7 @@ from capsella.compare.plan import Plan
 from capsella.compare.verdict import Verdict
 from capsella.compare.words import not_asked, trained_long, validation_head
 from capsella.data import single_images
+from capsella.data.split.table import share_of
 from capsella.environment import machine, versions
 from capsella.errors import counted
 from capsella.evaluation import Robustness, accuracy_interval
@@ -153,15 +154,15 @@ def _learning(measured: Sequence[Measured], colours: Mapping[str, str], found: F
 
 def _sizes(found: Findings, colours: Mapping[str, str]) -> Section:
     name, title = "sizes", "More images?"
-    images = len(found.plan.splits.train)
+    counts = found.plan.splits.train.counts().values()
     curves = {
         one.name: {
             **{
-                round(share * images): accuracy_interval(hits(e), one.shipped.groups)
+                sum(share_of(count, share) for count in counts): accuracy_interval(hits(e), one.shipped.groups)
                 for share, e in one.by_share.items()
                 if e
             },
-            images: one.accuracy,
+            sum(counts): one.accuracy,
         }
         for one in found.champions
     }

@@ -169,6 +169,12 @@ def common_classes(sets: Sequence[ImageSet], places: Sequence[str]) -> tuple[str
     return common
 
 
+def class_number(name: str, classes: Sequence[str]) -> int:
+    """Which of these classes a class of other images is, whatever the case of its letters; -1 for none."""
+    same = _same_name(name, classes)
+    return -1 if same is None else classes.index(same)
+
+
 def _same_name(name: str, among: Sequence[str]) -> str | None:
     if name in among:
         return name

@@ -86,7 +86,7 @@ def points(share: float, *, signed: bool = True) -> str:
     >>> points(0.021), points(-0.00049), points(0.0), points(0.0004, signed=False)
     ('+2.1', '−0.05', '+0.0', '0.04')
     """
-    value = 100 * share
+    value = 100 * share + 0.0  # no −0.0
     places = -math.floor(math.log10(abs(value))) if 1e-4 < abs(value) < 0.05 else 1
     return f"{value:{'+' if signed else ''}.{places}f}".replace("-", "−")
 

@@ -17,7 +17,8 @@ from capsella.explain.plots import activation_bars, shorten, write_png
 from capsella.explain.routing_figures import graph_figure, layer_figure
 from capsella.explain.routing_views import routed_layers, strongest_path
 from capsella.explain.tweaks import dimension_tweaks, largest_elements, offsets_across
-from capsella.explain.vote_distances import vote_distances_figure
+from capsella.explain.vote_distances import VoteDistances, vote_distances_figure
+from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
@@ -87,7 +88,8 @@ def image_figures(
 ) -> Iterator[tuple[str, Figure]]:
     """The pictures of one image in [0, 1], each with the name of its view; `classes` as for `explain_images`."""
     with inference(model) as device:
-        strongest = model(image.unsqueeze(0).to(device)).activations[0].topk(classes).indices.tolist()
+        activations = model(image.unsqueeze(0).to(device)).activations[0]
+    strongest = strongest_first(activations, classes).tolist()
     for number, target in enumerate(strongest):
         yield "explained" if number == 0 else f"explained{number + 1}", image_figure(model, image, title, target)
     layers = routed_layers(model, image)
@@ -99,7 +101,10 @@ def image_figures(
         name = model.classes[target] if number == len(layers) else f"type {parent + 1}"
         yield f"layer{number}", layer_figure(layer, picture, parent, name)
     yield "graph", graph_figure(layers, model.classes, target)
-    yield "votes", vote_distances_figure(layers[-1].histograms, model.classes)
+    parents = strongest_first(activations, MOST_BARS).sort().values.tolist()
+    histograms = layers[-1].histograms
+    shown = VoteDistances(histograms.edges, histograms.weights[:, parents])
+    yield "votes", vote_distances_figure(shown, [model.classes[parent] for parent in parents])
 
 
 def _unused(stem: str, taken: set[str]) -> str:

@@ -44,7 +44,7 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     stopped = summary.get("stopped")
     trained = (
         f"The network {run.model.name} was trained on {len(splits.train):,} {kind} of {len(counts)} classes: {listed}. "
-        f"{len(splits.validation):,} others (validation images) {_use_of_validation(recipe)}. "
+        f"{len(splits.validation):,} others (validation images) {_use_of_validation(recipe, stopped)}. "
         f"{_about_test(recipe, len(splits.test), stopped)}"
     )
     error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
@@ -61,8 +61,10 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     return Training((trained, chosen), recipe.data.group is not None or "group" in splits.train.metadata)
 
 
-def _use_of_validation(recipe: Recipe) -> str:
-    if recipe.keep == "last":
+def _use_of_validation(recipe: Recipe, stopped: Mapping[str, Any] | None) -> str:
+    if stopped is not None and stopped["reached"] and recipe.stop_on == "validation":
+        return "decided when the training stopped, and so the epoch"
+    if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
         return "were held out, and did not choose the epoch"
     return "were used to choose the epoch"
 

@@ -113,9 +113,9 @@ class Guard:
     def _is_locked(self, address: str) -> bool:
         now = self.clock()
         if len(self._wrong) > _MOST_REMEMBERED:
-            self._wrong = defaultdict(
-                deque, {one: times for one, times in self._wrong.items() if times and now - times[-1] < WINDOW}
-            )
+            recent = {one: times for one, times in self._wrong.items() if times and now - times[-1] < WINDOW}
+            latest = sorted(recent, key=lambda one: recent[one][-1])[-_MOST_REMEMBERED // 2 :]
+            self._wrong = defaultdict(deque, {one: recent[one] for one in latest})
         times = self._wrong.get(address, deque())
         while times and now - times[0] >= WINDOW:
             times.popleft()

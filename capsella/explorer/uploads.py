@@ -48,7 +48,7 @@ def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str
         with image:
             kind, (width, height), mode = image.format, image.size, image.mode
             _check_pixels(name, width * height, f"{width}×{height} = ")
-            depth = depth_of(image)
+            depth, is_transparent = depth_of(image), image.has_transparency_data
             # A phone's JPEG may hold smaller pictures of the same thing, of which the first counts, as in training.
             frames = 1 if kind == "MPO" else getattr(image, "n_frames", 1)
             has_exif = "exif" in image.info or kind == "TIFF"  # else a PNG would be unpacked to look for it
@@ -72,7 +72,7 @@ def _check_header(content: bytes, name: str, model: ImageClassifier) -> list[str
         raise CapsellaError(
             f"{name}: has {depth} a channel, and this network was trained on images of 8; save it with 8 bits"
         )
-    return _changes(name, (height, width), mode, depth, model)
+    return _changes(name, (height, width), mode, depth, is_transparent, model)
 
 
 def _check_pixels(name: str, pixels: int, sides: str) -> None:
@@ -82,7 +82,9 @@ def _check_pixels(name: str, pixels: int, sides: str) -> None:
         )
 
 
-def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, model: ImageClassifier) -> list[str]:
+def _changes(
+    name: str, size: tuple[int, int], mode: str, depth: str | None, is_transparent: bool, model: ImageClassifier
+) -> list[str]:
     """What reading will do to an image of this size (height, width), of Pillow's mode and of `depth_of`."""
     said = []
     wanted = model.image_size
@@ -102,7 +104,7 @@ def _changes(name: str, size: tuple[int, int], mode: str, depth: str | None, mod
     grey = mode in ("1", "L", "LA", "La") or mode.startswith(("I", "F"))
     if model.channels == 1 and not grey:
         said.append("its colours became grey, which is what the network takes")
-    if mode in ("LA", "La", "PA", "RGBA", "RGBa"):
+    if is_transparent:
         said.append("what was transparent became black")
     return said
 

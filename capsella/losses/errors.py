@@ -14,9 +14,18 @@ def strongest(activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b *
     """
     if labels.ndim == 1:
         return activations.argmax(1)
-    first, second = activations.topk(2, 1).indices.unbind(1)
+    first, second = strongest_first(activations, 2).unbind(1)
     crossed = (first == labels[:, 1]) | (second == labels[:, 0])
     return torch.stack([torch.where(crossed, second, first), torch.where(crossed, first, second)], 1)
+
+
+def strongest_first(activations: Float[Tensor, "*b classes"], most: int) -> Int[Tensor, "*b most"]:
+    """The classes of the largest activations; of equal ones the first comes first, as of `argmax`.
+
+    >>> strongest_first(torch.ones(5), 2)
+    tensor([0, 1])
+    """
+    return activations.argsort(dim=-1, descending=True, stable=True)[..., :most]
 
 
 def count_errors(activations: Float[Tensor, "b classes"], labels: Int[Tensor, " b *k"]) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from capsella.explain.routing_views import RoutedLayer, children_seen, routed_layers, strongest_path
 from capsella.layers import CapsuleConv2d
+from capsella.losses import strongest_first
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
 from capsella.routing import record
@@ -129,7 +130,7 @@ def look_at_routing(
     model: CapsuleClassifier, image: Float[Tensor, "c h w"], activations: Float[Tensor, " classes"]
 ) -> Routed:
     """Route one image in [0, 1] and keep what a page shows of it."""
-    classes = activations.topk(min(MOST_SHOWN, len(activations))).indices.tolist()
+    classes = strongest_first(activations, MOST_SHOWN).tolist()
     layers = routed_layers(model, image)
     if not layers:
         return Routed(classes, [], [], [], None, [])

@@ -92,7 +92,8 @@ def adapt_model(
         said: before the bar of the steps, on a terminal.
 
     Raises:
-        CapsellaError: `statistics`, but the model has no batch normalisation.
+        CapsellaError: `statistics`, but the model has no batch normalisation, or there is a single image; the weights
+            diverge.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if options.how == "statistics" and not norms:
@@ -100,10 +101,12 @@ def adapt_model(
             f"how: {model.name} has no batch normalisation whose statistics could be taken anew; use --how last or "
             "--how all"
         )
+    if options.how == "statistics" and len(images) < 2:
+        raise CapsellaError("images: statistics can be taken of two or more, got 1; use --how last")
     adapted = copy.deepcopy(model)
     adapted.confidence = adapted.novelty = None  # of other weights
     torch.manual_seed(options.seed)
-    if norms:
+    if len(images) > 1 and norms:
         take_statistics(adapted, images if replay is None else join([images, _as_many(replay, images, options)]))
     if options.how != "statistics":
         _learn(adapted, recipe, images, options, replay, said)
@@ -207,10 +210,10 @@ def cross_fitted(
 ) -> Judged | None:
     """Each labelled image judged by a network that was adapted, in the same way, with the other folds of them.
 
-    None where a class has a single image, so that there are no folds.
+    None where a class has a single image, so that there are no folds, or where a fold would leave one image.
     """
     folds = min(FOLDS, *(count for count in images.counts().values() if count))
-    if folds < 2:
+    if folds < 2 or len(images) < 3:
         return None
     activations, labels = [], []
     for fold in range(folds):

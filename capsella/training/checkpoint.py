@@ -20,13 +20,14 @@ EpochRow = dict[str, float]
 class Progress:
     """How far a training has come.
 
-    epoch: complete epochs. batch: complete batches of the next one. step: optimizer steps in all.
+    epoch: complete epochs. batch: complete batches of the next one, and images: in them. step: optimizer steps in all.
     history: one row of metrics a complete epoch. best: the row of the epoch whose weights are kept.
     sums: what has been added up over the epoch in progress.
     """
 
     epoch: int = 0
     batch: int = 0
+    images: int = 0
     step: int = 0
     history: list[EpochRow] = field(default_factory=list)
     best: EpochRow | None = None
@@ -37,7 +38,7 @@ class Progress:
 
         Schedules go by it: several devices may have fewer (`epoch_batches`), and go on with a training of one.
         """
-        return self.epoch * alone + self.batch * alone / steps
+        return self.epoch * alone + min(self.batch / steps, 1.0) * alone
 
     def of_all(self, processes: int) -> "Progress":
         """With sums as of all processes, judged by this one's: no process waits for another to write a checkpoint."""

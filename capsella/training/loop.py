@@ -31,7 +31,7 @@ from capsella.training.options import Machine
 from capsella.training.recipe import Recipe
 from capsella.training.run import Run, RunFolder, load_run
 from capsella.training.settle import settle
-from capsella.training.validation import Validation, is_to_keep, kept_by, reaches, routing_row, summary_of, validate
+from capsella.training.validation import Validation, is_over, is_to_keep, kept_by, routing_row, summary_of, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -91,18 +91,19 @@ def resume(
     machine = before if machine is None else machine
     if files.is_trained_for_good:
         return load_run(folder)
-    read_progress(files.checkpoint)  # damaged ones are told before all images are read
+    progress = read_progress(files.checkpoint)  # damaged ones are told before all images are read
     if machine != before:
         devices.check_devices(machine)
     with files.alone(machine):
+        if files.is_trained and is_over(recipe, progress):  # neither its images nor its stem need to be there any more
+            return load_run(folder)
         fabric, images = devices.launch(recipe, machine), images_of(files, recipe.data, splits)
         trainer = Trainer(recipe, machine, files, name, fabric, console or Console(), images)
         trainer.progress = load_checkpoint(files.checkpoint, trainer.model, trainer.optimizer, trainer.average)
         trainer.progress.share_sums(trainer.fabric.world_size)
         if fabric.is_global_zero and machine != before:
             files.write_machine(machine)
-        if not trainer.is_finished:
-            trainer.run(until)
+        trainer.run(until)
         return load_run(folder)
 
 
@@ -184,7 +185,13 @@ class Trainer:
         """Indices of the batches of this epoch that are still to do, each of all devices together."""
         generator = torch.Generator().manual_seed(self._seed_of(self.progress.epoch, stream=1))
         order = order_of(self.recipe, self.splits.train, generator)
-        return epoch_batches(order, self.recipe.batch_size, self.fabric.world_size)[self.progress.batch :]
+        size, devices, done = self.recipe.batch_size, self.fabric.world_size, self.progress.images
+        if not done:  # nothing, or in a checkpoint from before images were counted
+            return epoch_batches(order, size, devices)[self.progress.batch :]
+        left = len(order) - done
+        if 0 < left < (least := min(size, 2 * devices)):  # fewer devices began, and left too few: some are seen again
+            left = min(least, len(order))
+        return epoch_batches(order[len(order) - left :], size, devices) if left else []
 
     def _train_step(self, batch: Tensor) -> str:
         """One optimizer step, with this device's part of a batch; returns the state of things in a few words."""
@@ -220,6 +227,7 @@ class Trainer:
         self._add(**{name: float(part.detach()) * len(labels) for name, part in losses._asdict().items()})
         self._add(**{f"gradient_{layer}": value for layer, value in zip(layers, norms.tolist(), strict=True)})
         progress.batch, progress.step = progress.batch + 1, progress.step + 1
+        progress.images += len(batch)
         return f"loss {float(losses.total.detach()):.4f}"
 
     def _add(self, **amounts: float) -> None:
@@ -263,7 +271,7 @@ class Trainer:
             own["test_error"] = self._validate(self.splits.test).error
         row = self.fabric.broadcast(own)  # running statistics differ from process to process, but all end together
         progress.history.append(row)
-        progress.batch, progress.sums = 0, {}
+        progress.batch, progress.images, progress.sums = 0, 0, {}
         if is_to_keep(self.recipe, row, progress.best):
             progress.best = row
             if self._is_first:
@@ -278,17 +286,8 @@ class Trainer:
         return validate(self.judged, images, self.recipe.loss, self.recipe.batch_size, self.fabric)
 
     @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do, the summary included."""
-        return self._is_trained and self.files.is_trained
-
-    @property
     def _is_trained(self) -> bool:
-        best, patience = self.progress.best, self.recipe.patience
-        if best is None:
-            return False
-        out_of_patience = patience is not None and self.progress.epoch - best["epoch"] >= patience
-        return out_of_patience or reaches(self.recipe, best) or self.progress.epoch >= self.recipe.epochs
+        return is_over(self.recipe, self.progress)
 
     def _save_checkpoint(self) -> None:
         if self._is_first:

@@ -91,6 +91,15 @@ def reaches(recipe: Recipe, row: EpochRow) -> bool:
     return stop is not None and row[f"{recipe.stop_on}_error"] <= stop
 
 
+def is_over(recipe: Recipe, progress: Progress) -> bool:
+    """Whether the last epoch is done, validation has stopped getting better, or the error to stop at is reached."""
+    best, patience = progress.best, recipe.patience
+    if best is None:
+        return False
+    out_of_patience = patience is not None and progress.epoch - best["epoch"] >= patience
+    return out_of_patience or reaches(recipe, best) or progress.epoch >= recipe.epochs
+
+
 def summary_of(recipe: Recipe, progress: Progress, broken: Sequence[str], device: torch.device) -> dict[str, Any]:
     """summary.json: which epoch was kept, and the cost: seconds of training without validation, memory.
 

@@ -141,3 +141,22 @@ def test_among_many_a_broken_file_is_passed_over_and_listed(cnn, folder, tmp_pat
 def test_more_classes_an_image_than_there_are(cnn, folder, tmp_path):
     with pytest.raises(ValueError, match="classes: must be from 1 to the model's 3, got 4"):
         explain_images(cnn, [folder], tmp_path, classes=4)
+
+
+def test_equal_activations_are_taken_as_predictions_take_them():
+    """Where all children are dead every class is as likely, and the first is named."""
+    model = create_model("sabour2017_capsnet", image_size=17, channels=1, classes=8, primary_relu=True)
+    torch.nn.init.constant_(model.primary.conv.bias, -0.5)
+    figures = dict(image_figures(model.eval(), torch.zeros(1, 17, 17), "x.png"))
+    assert figures["explained"].get_suptitle() == f"x.png: taken for {model.classes[0]}"
+
+
+def test_of_many_classes_the_most_active_have_their_votes_drawn():
+    torch.manual_seed(0)
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, channels=1, classes=40)
+    image = torch.rand(1, 17, 17)
+    figure = dict(image_figures(model, image, "x.png"))["votes"]
+    with torch.no_grad():
+        strongest = model(image[None]).activations[0].topk(12).indices.sort().values.tolist()
+    assert [axes.get_title() for axes in figure.axes[:12]] == [model.classes[k] for k in strongest]
+    assert len(figure.axes) % 12 == 0

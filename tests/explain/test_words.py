@@ -48,3 +48,14 @@ def test_validation_images_that_chose_no_epoch_are_not_said_to_have():
 def test_the_images_are_the_reason_of_a_balance_only_where_they_call_for_it():
     assert "(balance: none): " in told(None, balance="none")[1]
     assert told(None, balance="weights")[1].endswith("Mistakes on rare classes counted more (balance: weights).")
+
+
+def test_the_epoch_was_chosen_by_what_stopped_the_training():
+    stop = {"reached": True, "at_error": 5}
+    for keep in ("best", "last"):
+        by_validation, _ = told({**stop, "on": "validation"}, stop_on="validation", keep=keep)
+        assert "others (validation images) decided when the training stopped, and so the epoch." in by_validation
+        by_test, _ = told({**stop, "on": "test"}, keep=keep)
+        assert "others (validation images) were held out, and did not choose the epoch." in by_test
+    missed, _ = told({**stop, "reached": False, "on": "test"}, keep="best")
+    assert "others (validation images) were used to choose the epoch." in missed

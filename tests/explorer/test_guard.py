@@ -130,3 +130,15 @@ def test_websockets_are_closed():
 )
 def test_names_out_of_addresses(authority, name):
     assert host_name(authority) == name
+
+
+def test_no_more_addresses_are_remembered_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(guard, "_MOST_REMEMBERED", 10)
+    now = [0.0]
+    one = Guard(None, frozenset(), PASSWORD, lambda: now[0])
+    for number in range(40):
+        now[0] += 0.1
+        one._wrong[f"10.0.0.{number}"].append(now[0])
+        one._is_locked("10.0.0.0")
+        assert len(one._wrong) <= 11
+    assert "10.0.0.39" in one._wrong

@@ -322,3 +322,13 @@ def test_class_capsules_start_where_the_squash_has_a_slope(folder, size, classes
     lengths = model.train()(torch.rand(8, 3, size, size)).activations
     assert 0.05 < lengths.mean() < 0.8
     assert lengths.max() < 0.95
+
+
+def test_networks_that_are_no_stems_say_so():
+    sizes = {"image_size": (32, 32), "channels": 1, "stage": None, "positions": 4}
+    with pytest.raises(ValueError, match="stem: must be a network with weights before its capsules, got 'zhao2021"):
+        find_stem("zhao2021_cluster_capsnet", **sizes)
+    with pytest.raises(CapsellaError, match=r"even for images enlarged to 1024 pixels: .*"):
+        find_stem("heinsen2019_capsnet", **{**sizes, "image_size": (40, 40)})
+    with pytest.raises(ValueError, match=r"got '/gone/run'; there is no such folder; give one with --stem, or put it"):
+        find_stem("/gone/run", **sizes)

@@ -136,3 +136,12 @@ def test_options():
     for wrong in ({"steps": 0}, {"learning_rate": -1.0}, {"seed": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             AdaptOptions(**wrong)
+
+
+def test_a_single_image_has_no_statistics(resnet, labelled, tiny):
+    one = labelled.subset([0])
+    with pytest.raises(CapsellaError, match="statistics can be taken of two or more, got 1; use --how last"):
+        adapt_model(resnet, tiny(), one, AdaptOptions(how="statistics"))
+    last = adapt_model(resnet, tiny(), one, replace(FEW, how="last"))
+    assert changed(resnet, last) == {"network.10.weight", "network.10.bias"}
+    assert cross_fitted(resnet, tiny(), labelled.subset([0, 1]), AdaptOptions(how="statistics")) is None

@@ -5,6 +5,7 @@ import json
 import math
 import threading
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from capsella.data import epoch_batches
 from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
-from capsella.training import Machine, OptimizerOptions, TrainingDivergedError, load_run, resume, train
+from capsella.training import Machine, OptimizerOptions, TrainingDivergedError, devices, load_run, resume, train
 from capsella.training.augment import Augment
 from capsella.training.checkpoint import Progress, read_progress
+from capsella.training.loop import Trainer
 from capsella.training.run import RunFolder
 
 TIMES = ("images_per_second", "seconds")
@@ -187,3 +189,34 @@ def test_schedules_do_not_depend_on_the_number_of_devices():
     assert [Progress(epoch=40, batch=batch).position(alone, alone) for batch in range(4)] == [160, 161, 162, 163]
     assert Progress(epoch=40).position(four, alone) == 160
     assert Progress(epoch=49, batch=2).position(four, alone) == pytest.approx(198.67, abs=0.01)
+
+
+def test_a_finished_run_is_returned_where_its_images_are_gone(tiny, quiet_train, monkeypatch):
+    run = quiet_train(tiny())
+    monkeypatch.setattr("capsella.training.loop.images_of", None)
+    monkeypatch.setattr("capsella.training.loop.Trainer", None)
+    assert resume(run.folder, console=Console(quiet=True)).recipe == run.recipe
+
+
+@pytest.mark.parametrize("images", [9, 10, 18, 32, 33])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (1, 4), (4, 1), (2, 2)])
+def test_every_image_of_an_epoch_is_seen_however_many_processes_go_on(tiny, tmp_path, images, before, after):
+    """Where fewer processes left a rest that is too small for the others, some images are seen twice."""
+    trainer = untrained(tiny(batch_size=4, epoch_images=images), tmp_path)
+    whole = epoch_batches(torch.arange(images), 4, before)
+    trainer.fabric = SimpleNamespace(world_size=after)
+    order = torch.cat(trainer._epoch_batches())
+    for batch in range(len(whole) + 1):
+        trainer.progress = Progress(batch=batch, images=sum(map(len, whole[:batch])))
+        left = trainer._epoch_batches()
+        done, rest = order[: trainer.progress.images], torch.cat(left) if left else order[:0]
+        assert torch.equal(rest[-(images - len(done)) :], order[len(done) :]) if len(done) < images else not left
+        assert len(rest) - (images - len(done)) < 2 * after
+        if before == after:
+            assert list(map(len, left)) == list(map(len, whole[batch:]))
+        assert all(len(one) >= min(2 * after, 4, images) for one in left)
+
+
+def untrained(recipe, folder):
+    fabric = devices.launch(recipe, Machine(accelerator="cpu"))
+    return Trainer(recipe, Machine(accelerator="cpu"), RunFolder(folder), "run", fabric, Console(quiet=True))

@@ -69,9 +69,14 @@ class SplitTable(NamedTuple):
         for label in range(len(train.classes)):
             own = (train.labels == label).nonzero().flatten()
             order = own[torch.randperm(len(own), generator=generator)]
-            for k in order[max(1, round(share * len(own))) :].tolist():
+            for k in order[share_of(len(own), share) :].tolist():
                 rows[train.files[k]] = rows[train.files[k]]._replace(split=UNUSED)
         return self._replace(rows=rows)
+
+
+def share_of(images: int, share: float) -> int:
+    """How many of a class's training images `with_share` keeps."""
+    return max(1, round(share * images))
 
 
 def read_split_file(path: Path) -> SplitTable:

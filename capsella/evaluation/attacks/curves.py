@@ -206,11 +206,13 @@ class _Tally:
         quick = only_as_needed(model, self.novelty)
         with inference(quick):
             if self.novelty is None or self.refuse is None:
-                right = quick(images).activations.argmax(1) == labels
-                return right.clone(), torch.zeros_like(right)
-            output, surprises = answer(quick, images, self.novelty)
-            strange = surprises.amax(1) > self.novelty.threshold(self.refuse)
-            return (output.activations.argmax(1) == labels).clone(), strange.clone()
+                activations, strange = quick(images).activations, torch.zeros_like(labels, dtype=torch.bool)
+            else:
+                output, surprises = answer(quick, images, self.novelty)
+                activations, strange = output.activations, surprises.amax(1) > self.novelty.threshold(self.refuse)
+            broken = int((~activations.isfinite()).any(1).sum())
+            require(broken == 0, f"give finite activations, but {model.name} does not", images=broken)
+            return (activations.argmax(1) == labels).clone(), strange.clone()
 
     def add_gradient(self, gradient: Float[Tensor, "b c h w"]) -> None:
         """Count zeros."""

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
+from capsella.data.laboratory import class_number
 from capsella.errors import counted, require
 from capsella.evaluation.groups import Groups, share_interval, worth
 from capsella.evaluation.novelty.elsewhere import Elsewhere
@@ -171,6 +172,8 @@ def _see(model: ImageClassifier, novelty: Novelty, images: Tensor, batch_size: i
     with inference(quick) as device:
         for part, _, _ in batches(unlabelled, batch_size, device=device):
             output, surprises = answer(quick, part, novelty)
+            broken = int((~output.activations.isfinite()).any(1).sum())
+            require(broken == 0, f"give finite activations, but {model.name} does not", images=broken)
             logits = class_logits(output)
             beside = torch.stack([doubt(logits), energy(logits)], 1)
             predicted = output.activations.argmax(1)
@@ -201,8 +204,8 @@ def _beside(
         curves[name] = np.stack(roc_curve(labels, both)[:2])
     known = seen.scores[KNOWN] <= threshold
     labelled = right = None
-    if other.classes is not None and set(other.classes) & set(classes):
-        numbered = [classes.index(name) if name in classes else -1 for name in other.classes]
+    numbered = [class_number(name, classes) for name in other.classes or ()]
+    if any(number >= 0 for number in numbered):
         truth = torch.tensor(numbered)
         labelled = int((known & (truth >= 0)).sum())
         right = int((known & (truth == seen.predicted)).sum())

@@ -11,6 +11,7 @@ from torch import Tensor
 from capsella.data.decoding import Chunk, decode_files
 from capsella.errors import CapsellaError, at_least, require
 from capsella.evaluation.prediction.listing import image_files
+from capsella.losses import strongest_first
 from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
 from capsella.models.novelty.observe import answer, only_as_needed
@@ -119,7 +120,7 @@ def outcomes_of(
         row, surprises = next(rows)
         if not row.isfinite().all():
             raise CapsellaError(f"{file}: the model answers NaN or infinity; its weights are broken, so train it anew")
-        largest = row.argsort(descending=True, stable=True)[:classes].tolist()  # of equals the first, as argmax
+        largest = strongest_first(row, classes).tolist()
         outcomes.append(Prediction(file, " + ".join(model.classes[k] for k in largest), row, surprises))
     return outcomes
 

@@ -46,7 +46,7 @@ def rotation(images: Images, strength: float, generator: torch.Generator) -> Ima
 
 
 def translation(images: Images, strength: float, generator: torch.Generator) -> Images:
-    """Move by up to `strength`, a share of each side, in whole pixels, so that nothing is blurred."""
+    """Move by up to `strength`, a share of each side, to the nearest whole pixel, so that nothing is blurred."""
     _check("translation", images, strength, most=1)
     batch, _, height, width = images.shape
     sides = torch.tensor([height, width])

@@ -39,7 +39,7 @@ def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) 
             for name, values in seen.items():
                 strangeness = gaussians[name].distance(values, predicted) if name in gaussians else values
                 rows.setdefault(name, []).append(strangeness.cpu())
-    require(bool(rows), "be of at least one image", validation=0)
+    require(any(len(part) for parts in rows.values() for part in parts), "be of at least one image", validation=0)
     columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
     require(all(bool(one.isfinite().all()) for one in columns.values()), "be finite", answers="NaN or infinity")
     if float(columns["turned"].quantile(STEADY)) >= MOST_CHANGE:
@@ -72,7 +72,7 @@ def _gaussians(model: ImageClassifier, training: Batches) -> dict[str, ClassGaus
             _, seen = observe(quick, images, labels)
             for name, values in {**seen, "labels": labels}.items():
                 rows.setdefault(name, []).append(values.cpu())
-    require(bool(rows), "be of at least one image", training=0)
+    require(sum(map(len, rows.get("labels", ()))) > 0, "be of at least one image", training=0)
     columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
     labels = columns.pop("labels")
     return {name: fit_gaussian(column, labels, len(model.classes)) for name, column in columns.items()}

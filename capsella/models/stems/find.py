@@ -75,9 +75,10 @@ def _find(stem: str, image_size: tuple[int, int], channels: int, stage: int | No
         mean, std = backbones.normalisation(stem, count)
         return _Found("backbone", config, True, count, mean, std, lambda: backbones.load(stem, config))
     if stem not in list_models():
+        there = "; there is no such folder" if "/" in stem and not Path(stem).exists() else ""
         raise ValueError(
             "stem: must be a name on the Hugging Face hub, a folder with a backbone, a run, or a registered network, "
-            f"got {stem!r}; give one with --stem"
+            f"got {stem!r}{there}; give one with --stem, or put it back to resume a training with it"
         )
     _no_stage(stage)
     size = FRESH_SIZES[min(image_size) >= FRESH_SIZES[1]]
@@ -127,15 +128,18 @@ def _geometry(
             size = EnlargeImages(image_size, least).size
             try:
                 width, rows, columns = network(torch.zeros(1, found.channels, *size)).shape[1:]
-            except (RuntimeError, ValueError):  # too small for a kernel
+            except (RuntimeError, ValueError) as error:  # too small for a kernel
                 width = rows = columns = 0
+                why = f": {error}"
+            else:
+                why = ""
             if min(rows, columns) >= positions:
                 break
             least = max(least + 1, -(-least * positions // (min(rows, columns) + 1)))
         else:
             raise CapsellaError(
                 f"stem: its maps must have {positions}×{positions} positions, but have {rows}×{columns} even for "
-                f"images enlarged to {LARGEST} pixels"
+                f"images enlarged to {LARGEST} pixels{why}"
             )
     for module, training in modes:
         module.training = training

@@ -43,4 +43,5 @@ def stem_of(model: ImageClassifier) -> nn.Module:
     stem = model.feature_layers()
     cuts = any(isinstance(module, CropImages) for module in stem.modules())
     require(not cuts, "be a network that takes whole images, without a crop", stem=model.name)
+    require(next(stem.parameters(), None) is not None, "be a network with weights before its capsules", stem=model.name)
     return stem
