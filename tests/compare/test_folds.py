@@ -122,6 +122,9 @@ def test_a_dry_run_counts_all_folds(images, tmp_path, capsys):
     assert "All 3 folds: 12 runs, estimated training" in out
     assert "data-size curve" not in out
     assert not (tmp_path / "f").exists()
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "plan.json").write_text("{}")  # whatever --out holds
+    call(images, *FLAGS, "--seeds", 0, 1, "--out", tmp_path / "f", "--dry-run")
 
 
 def test_options(images, tmp_path):

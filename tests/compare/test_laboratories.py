@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from capsella.cli import main
 from capsella.compare import TransferOptions, transfer
+from capsella.compare.laboratories import _slug, as_text
 from capsella.errors import CapsellaError
 from capsella.training import load_run
 
@@ -151,3 +153,21 @@ def test_the_command(places, options, found, few_images, capsys):
     short = ["--recipes", "images-resnet", "--size", "16", "--channels", "1", "--epochs", "1", "--seeds", "2"]
     main(["transfer", *places, *short, "--accelerator", "cpu", "--out", str(options.out)])
     assert found[1] in capsys.readouterr().out
+
+
+def test_one_laboratory_is_not_taken_for_two(places):
+    with pytest.raises(ValueError, match="laboratories: must be two or more different ones"):
+        TransferOptions((places[0], f"{places[0]}/"))
+
+
+def test_laboratories_of_one_name_have_folders_of_their_own():
+    options = TransferOptions(("a/site", "b/site", "site1", "other"))
+    slugs = [_slug(place, options) for place in options.laboratories]
+    assert slugs == ["site1-1", "site2", "site1-3", "other"]
+
+
+def test_the_table_says_how_many_images_each_recipe_could_test(found, options):
+    results = [one._replace(images=one.images - number) for number, one in enumerate(found[0][:1] * 2)]
+    images = {place: SimpleNamespace(group=None) for place in options.laboratories}
+    least = results[1].images
+    assert f"({least} to {least + 1} images, by recipe)" in " ".join(as_text(results, images).split())

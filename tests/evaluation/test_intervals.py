@@ -274,3 +274,7 @@ def test_no_end_that_is_not_0_reads_0():
         "+0.005",
         "+0.0",
     ]
+
+
+def test_no_difference_has_no_minus():
+    assert points(-0.0) == "+0.0"

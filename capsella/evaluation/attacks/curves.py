@@ -12,7 +12,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
-from capsella.errors import at_least, not_negative, require
+from capsella.errors import at_least, counted, not_negative, require
 from capsella.evaluation.attacks.adaptive import adaptive_attack
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
@@ -211,7 +211,8 @@ class _Tally:
                 output, surprises = answer(quick, images, self.novelty)
                 activations, strange = output.activations, surprises.amax(1) > self.novelty.threshold(self.refuse)
             broken = int((~activations.isfinite()).any(1).sum())
-            require(broken == 0, f"give finite activations, but {model.name} does not", images=broken)
+            if broken:
+                raise ValueError(f"activations: must be finite, got NaN or infinity for {counted(broken, 'image')}")
             return (activations.argmax(1) == labels).clone(), strange.clone()
 
     def add_gradient(self, gradient: Float[Tensor, "b c h w"]) -> None:

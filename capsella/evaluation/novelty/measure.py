@@ -173,7 +173,8 @@ def _see(model: ImageClassifier, novelty: Novelty, images: Tensor, batch_size: i
         for part, _, _ in batches(unlabelled, batch_size, device=device):
             output, surprises = answer(quick, part, novelty)
             broken = int((~output.activations.isfinite()).any(1).sum())
-            require(broken == 0, f"give finite activations, but {model.name} does not", images=broken)
+            if broken:
+                raise ValueError(f"activations: must be finite, got NaN or infinity for {counted(broken, 'image')}")
             logits = class_logits(output)
             beside = torch.stack([doubt(logits), energy(logits)], 1)
             predicted = output.activations.argmax(1)

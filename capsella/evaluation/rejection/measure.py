@@ -147,7 +147,7 @@ def threshold_for(sure: Float[np.ndarray, " n"], share: float) -> float:
         return 0.0
     least = float(np.sort(sure)[::-1][math.ceil(round(share * len(sure), 9)) - 1])
     threshold = math.floor(round(least * 1e6, 6)) / 1e6
-    return threshold if threshold <= least else (math.floor(least * 1e6) - 1) / 1e6
+    return threshold if threshold <= least else math.floor(least * 1e6) / 1e6
 
 
 def risk_curve(sure: Float[np.ndarray, " n"], correct: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "2 m"]:

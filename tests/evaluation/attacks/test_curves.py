@@ -117,3 +117,11 @@ def test_errors():
     other = ImageSet(GREY.images, GREY.labels, ("b", "a"))
     with pytest.raises(ValueError, match=r"images.classes: must be one's \('a', 'b'\), got \('b', 'a'\)"):
         attack_networks({"one": threshold()}, other)
+
+
+def test_a_network_that_answers_nan_is_refused():
+    broken = threshold()
+    for weight in broken.parameters():
+        weight.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="activations: must be finite, got NaN or infinity for 3 images"):
+        attack_networks({"broken": broken}, GREY, OPTIONS)

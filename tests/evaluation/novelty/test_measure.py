@@ -51,6 +51,13 @@ def test_images_of_the_same_kind_are_not(fitted, digits):
     assert all(told.auc == pytest.approx(0.5) for told in same.told)
     assert same.labelled == 30 - same.refused
     assert same.right <= same.labelled
+    model.classes, written = tuple(f"Klasse ä{name}" for name in model.classes), model.classes
+    try:  # as another laboratory may write it
+        others = tuple(f"KLASSE a\u0308{name}" for name in names)
+        (again,) = measure_knowledge(model, digits.test, [Elsewhere("same", digits.test.images, others)]).sets
+    finally:
+        model.classes = written
+    assert (again.labelled, again.right) == (same.labelled, same.right)
 
 
 def test_copies_of_an_image_prove_no_more_than_the_image(fitted, digits):

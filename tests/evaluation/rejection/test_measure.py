@@ -96,6 +96,7 @@ def test_equally_sure_images_are_kept_together():
     sure, correct = np.array([0.9, 0.6, 0.6, 0.6]), np.array([True, False, True, True])
     np.testing.assert_allclose(risk_curve(sure, correct), [[0.25, 1], [0, 0.25]])
     assert threshold_for(np.full(3, 0.5), 0.5) == 0.5
+    assert threshold_for(np.full(10, 1 - 2.5e-13), 0.5) == 0.999999  # never above the image that it is to keep
     with pytest.raises(ValueError, match="share: must be above 0 and at most 1, got 0"):
         threshold_for(sure, 0)
 
