@@ -22,6 +22,8 @@ class Clock:
     42.0
     >>> clock.line("the last a")
     'run 2 of 4: the last a; about 42 s left'
+    >>> clock.line("the last a", "a", 0.5)
+    'run 2 of 4: the last a; about 35 s left'
     """
 
     estimates: Mapping[str, float] = field(default_factory=dict)
@@ -53,17 +55,22 @@ class Clock:
         known = {cost: sum(seconds) / len(seconds) for cost, seconds in self.taken.items()}
         return known | {cost: self._pace() * self.estimates[cost] for cost in self.estimates if cost not in known}
 
-    def seconds_left(self) -> float | None:
-        """For all planned runs; None where nothing is known. An unknown cost takes the mean of the others."""
+    def seconds_left(self, begun: str = "", share: float = 0.0) -> float | None:
+        """For all planned runs; None where nothing is known. An unknown cost takes the mean of the others.
+
+        begun, share: the cost of one that goes on, and how much of it is done.
+        """
         known = self.known()
         if not known:
             return None
         usual = sum(known.values()) / len(known)
-        return sum(number * known.get(cost, usual) for cost, number in self.left.items())
+        left = {cost: float(number) for cost, number in self.left.items()}
+        left[begun] = left.get(begun, share) - share
+        return sum(number * known.get(cost, usual) for cost, number in left.items())
 
-    def line(self, what: str) -> str:
-        """Which run begins, of how many, and the time left."""
-        seconds = self.seconds_left()
+    def line(self, what: str, begun: str = "", share: float = 0.0) -> str:
+        """Which run begins, or goes on, of how many, and the time left; begun, share: as for `seconds_left`."""
+        seconds = self.seconds_left(begun, share)
         left = "" if seconds is None else f"; about {duration(seconds)} left"
         return f"run {self.done + 1} of {self.done + self.left.total()}: {what}{left}"
 

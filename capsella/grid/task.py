@@ -76,7 +76,8 @@ def each(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[t
 def _here(tasks: Iterable[Task[T]], console: Console, clock: Clock) -> Iterator[tuple[Task[T], T, float | None]]:
     for task in tasks:
         began, is_rest = time.monotonic(), task.has_begun
-        console.print(clock.line(task.what), soft_wrap=True, markup=False)
+        share = RunFolder(task.folder).share_done(task.recipe.epochs)
+        console.print(clock.line(task.what, task.cost, share), soft_wrap=True, markup=False)
         outcome = task.run(console)
         yield task, outcome, None if is_rest else time.monotonic() - began
 

@@ -32,11 +32,7 @@ class Job:
     @property
     def share_done(self) -> float:
         """By the epochs that are complete."""
-        if self.is_over or self.run.is_trained:
-            return 1.0
-        if not (self.run.metrics.exists() and self.run.checkpoint.exists()):
-            return 0.0
-        return min(1.0, len(self.run.read_metrics()["epoch"]) / self.row.recipe.epochs)
+        return 1.0 if self.is_over else self.run.share_done(self.row.recipe.epochs)
 
     def __str__(self) -> str:
         return f"{self.row.cost}, seed {self.seed}"

@@ -82,6 +82,13 @@ class RunFolder:
         """Whether training is complete."""
         return (self.path / "summary.json").exists()
 
+    def share_done(self, epochs: int) -> float:
+        """Of a training of so many epochs, by those that are complete and that it goes on from."""
+        if self.is_trained:
+            return 1.0
+        has_begun = self.metrics.exists() and self.checkpoint.exists()
+        return min(1.0, len(self.read_metrics()["epoch"]) / epochs) if has_begun else 0.0
+
     @property
     def is_trained_for_good(self) -> bool:
         """Whether training is complete, and its checkpoint deleted, as those of tables and repeated trainings are.
@@ -228,8 +235,7 @@ class RunFolder:
         Raises:
             CapsellaError: missing or damaged.
         """
-        values: dict[str, Any] = read_json(self.path / f"{name}.json")
-        return values
+        return dict(read_json(self.path / f"{name}.json"))
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
         """One of the JSON files."""

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from capsella.errors import CapsellaError
-from capsella.grid import Grid, Row, check_none_diverged, of_common_seeds, rate_at
+from capsella.grid import Clock, Grid, Row, check_none_diverged, each, of_common_seeds, rate_at
 from capsella.grid import grid as grids
-from capsella.training import TrainingDivergedError
+from capsella.training import Machine, TrainingDivergedError
 from tests.papers.tiny import CAPSNET, CNN, QUIET
 
 
@@ -132,3 +132,16 @@ def test_a_row_that_diverges_is_left_out_now_and_when_called_again(tmp_path, mon
     calls.clear()
     assert Grid(tmp_path, QUIET).results(rows, [0, 1]) == results
     assert "caps-seed1" not in calls
+
+
+def test_the_time_left_does_not_count_what_is_done_of_a_run(tmp_path):
+    recipe = dataclasses.replace(CNN, epochs=10)
+    begun = tmp_path / "cnn-seed0"
+    begun.mkdir()
+    (begun / "metrics.csv").write_text("epoch\n" + "".join(f"{epoch}\n" for epoch in range(1, 10)))
+    (begun / "last.ckpt").write_text("")
+    clock, text = Clock(estimates={"cnn": 100.0}), io.StringIO()
+    clock.plan(["cnn", "cnn"])
+    tasks = [row("cnn", recipe).task(lambda *_: None, tmp_path, seed, Machine()) for seed in (0, 1)]
+    assert len(list(each(tasks, Console(file=text, width=200), clock))) == 2
+    assert text.getvalue().splitlines()[0] == "run 1 of 2: cnn, seed 0; about 110 s left"
