@@ -41,6 +41,14 @@ class CellCut:
         return cls(bool(values["matched"]), None if radius is None else float(radius))
 
 
+def check_children(children: "Capsules", types: int, pose: int) -> None:
+    """Raises:
+    ValueError: a layer's children are not of so many types and pose elements.
+    """
+    if (came := tuple(children.poses.shape[3:])) != (types, pose):
+        raise ValueError(f"children: must have the layer's {types} types of {pose} pose elements, got {came}")
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """`x` in float32, or in float64 where it is. Routing sums thousands of small votes, and squashing divides by them.
 

@@ -123,7 +123,8 @@ inline Vec<L> vexp(Vec<L> x) {
 // The same, with instructions that round and scale by a power of two.
 template <>
 inline Vec<16> vexp<16>(Vec<16> x) {
-  const __m512 capped = _mm512_min_ps(_mm512_max_ps(__m512(x), _mm512_set1_ps(-100.0f)), _mm512_set1_ps(88.0f));
+  // Both take their second argument where one is not a number: x, which so stays one.
+  const __m512 capped = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-100.0f), __m512(x)));
   const __m512 n = _mm512_roundscale_ps(capped * _mm512_set1_ps(1.44269504088896341f), 8);  // to the nearest integer
   const Vec<16> r = Vec<16>(_mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f),
                                              _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), capped)));
@@ -131,7 +132,7 @@ inline Vec<16> vexp<16>(Vec<16> x) {
 }
 #endif
 
-// ln x within 2 ulp, for positive normal x.
+// ln x within 2 ulp, for positive normal x; what is not a number, or infinite, gives no number.
 template <int L>
 inline Vec<L> vlog(Vec<L> x) {
   using V = Vec<L>;
@@ -157,7 +158,8 @@ inline Vec<L> vlog(Vec<L> x) {
   y = y * m - 2.4999993993e-1f;
   y = y * m + 3.3333331174e-1f;
   y = y * m * z + e * -2.12194440e-4f - 0.5f * z;
-  return m + y + e * 0.693359375f;
+  const V nothing = x - x;  // 0, or no number
+  return m + y + e * 0.693359375f + nothing;
 }
 
 // ln(1 + x) for x >= 0, exact also where 1 + x rounds (Kahan).

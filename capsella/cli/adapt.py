@@ -52,6 +52,9 @@ class Adapt:
     """A regular expression whose one capture group, found in the path, names the patient or slide, as
     'patient([0-9]+)'; of an .npz file: an array of integers. No patient is then both learned from and tested, and at
     most one image of each is labelled."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read, or show no cell where cells are cut out, instead of stopping at the
+    first."""
     replay: bool = False
     """Half of the images of each step are the run's own training images, so that it does not forget them."""
     adapt: Annotated[AdaptOptions, tyro.conf.arg(name="")] = AdaptOptions()
@@ -65,7 +68,7 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
     trained, out = open_run(options.run), console()
     _check(options, trained)
-    found = laboratory_of(trained, options.images, options.group)
+    found = laboratory_of(trained, options.images, options.group, skip_broken=options.skip_broken)
     labelled, rest, not_to_test = draw_labelled(found.images, options.per_class, options.adapt.seed)
     own, notes = own_images(trained)
     if own is not None:
@@ -83,7 +86,9 @@ def run(arguments: list[str]) -> None:
     pairs = {name: (evaluate(trained.model, one), evaluate(network, one)) for name, one in places.items()}
     gain = _gain(pairs[found.name])
     about = {
-        "laboratory": options.images,
+        # Found from any folder; a named source is no place.
+        "laboratory": str(Path(options.images).resolve()) if Path(options.images).exists() else options.images,
+        "skip_broken": options.skip_broken,
         "group": options.group,
         "run": str(options.run.resolve()),
         "options": asdict(options.adapt) | {"per_class": options.per_class, "replay": options.replay},

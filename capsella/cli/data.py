@@ -155,8 +155,10 @@ def _describe_pairs(splits: Splits) -> None:
 def _split(name: str, words: list[str]) -> None:
     options = tyro.cli(Split, args=[*_source(name), *words], prog=f"capsella data split {name}")
     data, name = options.data, Path(name).resolve().name
-    if data.name != "folder":  # of which no pixels are read
-        data = replace(data, size=1, channels=1)  # images of all forms will do
+    if data.is_paired:
+        raise CapsellaError(f"{name}: must be single images to be split, got pairs, made of a source's splits")
+    if data.name != "folder":  # of which no pixels are read; else images of all forms will do
+        data = replace(data, size=data.size or 1, channels=None if data.camera == "both" else 1)
     if options.thesis_sets:
         out = options.out or Path(f"{name}-sets")
         sets = save_thesis_sets(data, out, print)

@@ -115,7 +115,8 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
     pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
     asked = replace(data, test_pairs=pairs, test_per_class=None if images == "all" else images)
-    splits = load_data(asked) if options.data is not None else images_of(RunFolder(trained.folder), asked)
+    files = RunFolder(trained.folder)
+    splits = load_data(asked) if options.data is not None else images_of(files, asked, skip_broken=True)
     if splits.broken:
         heading = f"left out {counted(len(splits.broken), 'broken image')}:"
         console(stderr=True).print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)

@@ -46,6 +46,7 @@ def _with_source(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
 
 def _take_several(words: list[str], *names: str) -> tuple[tuple[str, ...], list[str]]:
     """The values that follow a flag, up to the next one, and the words without them."""
+    words = [part for word in words for part in (word.split("=", 1) if word.partition("=")[0] in names else [word])]
     begin = next((number for number, word in enumerate(words) if word in names), None)
     if begin is None:
         return (), words

@@ -36,10 +36,12 @@ def laboratory_of(
     group: str | None = None,
     value_range: ValueRange | None = None,
     cell_radius: float | None = None,
+    skip_broken: bool = False,
 ) -> Laboratory:
     """All images of a laboratory of classes that the run knows, as its network takes them.
 
-    group, value_range, cell_radius: as for `read_laboratory`.
+    group, value_range, cell_radius: as for `read_laboratory`. skip_broken: leave out what cannot be read, as where the
+    run's own data do so.
 
     Raises:
         CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_laboratory` raises.
@@ -48,7 +50,8 @@ def laboratory_of(
     if run.recipe.data.is_paired or height != width or channels not in (1, 3):
         form = f"{height}×{width}×{channels}"
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
-    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3)
+    skip = skip_broken or run.recipe.data.skip_broken
+    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, skip_broken=skip)
     return read_laboratory(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
 
 
@@ -110,17 +113,18 @@ def _as_adapted(run: Run, adapted: Mapping[str, Any], place: str, group: str | N
     Both change with each image that is added, and with them all pixels, by which the images of the adaptation are told.
     """
     value_range, cell_radius = adapted.get("value_range"), adapted.get("cell_radius")
+    skip = bool(adapted.get("skip_broken"))
     if value_range is None and cell_radius is None:
-        return laboratory_of(run, place, group)
-    found = laboratory_of(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius)
+        return laboratory_of(run, place, group, skip_broken=skip)
+    found = laboratory_of(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
     is_there = len(without(found.images, adapted["not_to_test"])) < len(found.images)
-    return found if is_there else laboratory_of(run, place, group)
+    return found if is_there else laboratory_of(run, place, group, skip_broken=skip)
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:
     """The images that the run was trained on, or None and a line where they are not at hand, or have changed."""
     try:
-        return own_splits(run), []
+        return own_splits(run, skip_broken=True), []
     except (CapsellaError, ValueError) as error:
         what = "copies of them are not looked for, and nothing is tested on them"
         return None, [f"note: the run's own images are not at hand as they were, so {what} ({error})"]

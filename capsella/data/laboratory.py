@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from PIL import Image
+from torch import Tensor
 
 from capsella.data.catalogue import source_names
 from capsella.data.depth import ValueRange
@@ -191,7 +192,7 @@ def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet
     """At most `per_class` images of each class, at most half of them, to learn from; and what may be tested.
 
     A class of one image gives none: it is tested. Images that belong to a group of one that was drawn, or are copies
-    of it, are in neither.
+    of it, are in neither; at most half of the groups that have a class are drawn from.
 
     Returns:
         (what was drawn, what is left to test, the pixel digests of all that must not be tested).
@@ -200,23 +201,44 @@ def draw_labelled(images: ImageSet, per_class: int, seed: int) -> tuple[ImageSet
         CapsellaError: no class has two images; nothing is left to test.
     """
     units = images.metadata.get(TOGETHER, images.metadata.get("group", torch.arange(len(images))))
+    units = units.unique(return_inverse=True)[1]
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
-    drawn, taken = [], torch.empty(0, dtype=units.dtype)
-    for label in range(len(images.classes)):
-        own = order[images.labels[order] == label]
-        own = own[~torch.isin(units[own], taken)]
-        _, first = np.unique(units[own].numpy(), return_index=True)
-        firsts = own[torch.from_numpy(np.sort(first))]  # one of each group
-        chosen = firsts[: min(per_class, len(firsts) // 2)]
-        drawn.append(chosen)
-        taken = torch.cat([taken, units[chosen]])
+    rows = _dealt(images, units, order, per_class)
+    taken = units[rows]
     if len(taken) == 0:
         raise CapsellaError("there is nothing to learn from: at least one class must have two images, or two groups")
     used = torch.isin(units, taken)
     rest = images.subset((~used).nonzero().flatten())
     if len(rest) == 0:
         raise CapsellaError("no image is left to test; label fewer a class, or add images")
-    return images.subset(torch.cat(drawn)), rest, pixel_digests(images.subset(used.nonzero().flatten()))
+    return images.subset(rows), rest, pixel_digests(images.subset(used.nonzero().flatten()))
+
+
+def _dealt(
+    images: ImageSet, units: Int64[Tensor, " n"], order: Int64[Tensor, " n"], per_class: int
+) -> Int64[Tensor, " k"]:
+    """Rows of images, class by class: of each unit at most one, and of each class at most half of its units.
+
+    Each class takes one in turn, that of the fewest units first, for a patient may have all classes.
+    """
+    classes = range(len(images.classes))
+    has = torch.zeros(int(units.max()) + 1 if len(units) else 0, len(classes), dtype=torch.bool)
+    has[units, images.labels] = True
+    left = has.sum(0) // 2  # units of each class that may still be taken
+    waiting = {label: iter(order[images.labels[order] == label].tolist()) for label in classes}
+    rows: dict[int, list[int]] = {label: [] for label in classes}
+    taken = torch.zeros(len(has), dtype=torch.bool)
+    while waiting:
+        for label in sorted(waiting, key=lambda label: int(has[:, label].sum())):
+            fits = (row for row in waiting[label] if not taken[units[row]] and bool((left[has[units[row]]] > 0).all()))
+            row = next(fits, None) if len(rows[label]) < per_class else None
+            if row is None:
+                del waiting[label]
+                continue
+            rows[label].append(row)
+            taken[units[row]] = True
+            left -= has[units[row]].long()
+    return torch.tensor([row for label in classes for row in rows[label]], dtype=torch.int64)
 
 
 def pixel_digests(images: ImageSet) -> list[str]:

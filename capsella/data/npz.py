@@ -108,11 +108,16 @@ def load_arrays(path: Path) -> Arrays:
             raise ValueError("it is a single array; a .npz file has several, each with a name")
         with file:
             check_archive(path)
-            return {name: file[name] for name in file.files}
+            return {name: _as_text(file[name]) for name in file.files}
     except FileNotFoundError:
         raise CapsellaError(f"{path}: no such file") from None
     except (OSError, EOFError, ValueError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CapsellaError(f"{path}: must be a .npz file without pickled objects ({error})") from error
+
+
+def _as_text(values: np.ndarray) -> np.ndarray:
+    """Names that were written as bytes are read as UTF-8; all else stays as it is."""
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
 def image_set(
@@ -214,6 +219,8 @@ def _metadata(path: Path, arrays: Arrays, group: str | None, images: int) -> Arr
 def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c"]:
     if pixels.dtype != np.uint8:
         raise CapsellaError(f"{path}: images must be uint8, 0 to 255, got {pixels.dtype}")
+    if 0 in pixels.shape[1:]:
+        raise CapsellaError(f"{path}: images must have at least one pixel, got {pixels.shape}")
     if pixels.ndim == 3:
         return pixels[..., None]
     if pixels.ndim == 4 and pixels.shape[3] in (1, 3):
@@ -231,6 +238,8 @@ def _decode_joined(
     """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
     _check_number(path, "images", len(offsets) - 1, labels)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
+        raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
         raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
 

@@ -24,6 +24,8 @@ class Outline:
     """How many files; some may turn out to be broken."""
     train: int | None
     """Those in the folder `train`, where the folder is split already."""
+    validation: bool
+    """Whether it has validation images of its own."""
     classes: tuple[str, ...]
     height: int
     """Pixels, the median of the files that were looked at."""
@@ -34,7 +36,7 @@ class Outline:
     def __str__(self) -> str:
         """In words.
 
-        >>> print(Outline(Path("cells"), 351, None, ("a", "b"), 224, 224, 3))
+        >>> print(Outline(Path("cells"), 351, None, False, ("a", "b"), 224, 224, 3))
         351 images in 2 classes, mostly 224×224 pixels, colour
         """
         kind = "grey" if self.channels == 1 else "colour"
@@ -59,6 +61,7 @@ def outline(path: Path) -> Outline:
         path=path,
         images=len(files),
         train=sum(file.split == "train" for file in files) or None,
+        validation=any(file.split == "validation" for file in files),
         classes=tuple(sorted({file.label for file in files})),
         height=median_low(height for _, height in sizes),
         width=median_low(width for width, _ in sizes),

@@ -78,6 +78,12 @@ class AttentionStack(nn.Sequential):
         (self.rounds,) = rounds
         self.concurrent = concurrent
 
+    def __getitem__(self, index: slice | int) -> "AttentionStack | nn.Module":
+        """A layer, or a stack of some."""
+        if isinstance(index, slice):
+            return AttentionStack(cast(list[AttentionCapsules], list(self)[index]), concurrent=self.concurrent)
+        return super().__getitem__(index)
+
     def forward(self, children: Capsules) -> Capsules:
         """The last layer's capsules after the last round."""
         traces = [new_trace("inverted_attention") for _ in self]

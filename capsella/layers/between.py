@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from capsella.errors import at_least
 from capsella.layers.norms import Norm, norm_layer
-from capsella.types import Capsules
+from capsella.types import Capsules, check_children
 
 
 class PadCapsules(nn.Module):
@@ -40,10 +40,16 @@ class NormalisePoses(nn.Module):
 
     def __init__(self, types: int, pose: int, norm: Norm = "batch") -> None:
         super().__init__()
+        self.types, self.pose = types, pose
         self.norm = norm_layer(norm, types * pose)
 
     def forward(self, capsules: Capsules) -> Capsules:
-        """Channel t·pose + k is element k of type t."""
+        """Channel t·pose + k is element k of type t.
+
+        Raises:
+            ValueError: capsules of other types or pose elements.
+        """
+        check_children(capsules, self.types, self.pose)
         poses = capsules.poses.to(
             cast(Tensor, self.norm.weight).dtype
         )  # a capsule layer's are not those of its weights

@@ -10,7 +10,7 @@ from capsella.errors import at_least, require
 from capsella.routing.backends import choose_backend
 from capsella.routing.cluster import BACKENDS, cluster_routing
 from capsella.routing.parts import in_parts
-from capsella.types import Capsules
+from capsella.types import Capsules, check_children
 
 
 class PixelCapsules(nn.Module):
@@ -103,7 +103,12 @@ class ClusterCapsules(nn.Module):
         return Capsules(poses, torch.ones_like(poses[..., 0]))
 
     def cast_votes(self, children: Capsules) -> Float[Tensor, "b g i j d rows columns"]:
-        """The votes of each child type's cluster, for every element and site."""
+        """The votes of each child type's cluster, for every element and site.
+
+        Raises:
+            ValueError: children of other types or pose elements.
+        """
+        check_children(children, self.types_in, self.conv.in_channels // self.types_in)
         # Contiguous, so that the many votes are, too: the kernels would copy them.
         poses = children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2).contiguous()
         maps: Tensor = self.conv(poses.to(self.conv.weight.dtype))  # [b (i g j d) h' w']

@@ -13,7 +13,7 @@ from capsella.errors import at_least, require
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
 from capsella.routing.recording import record_normalised
-from capsella.types import Capsules, ScoredCapsules, at_least_float32
+from capsella.types import Capsules, ScoredCapsules, at_least_float32, check_children
 
 PoseKind = Literal["vector", "matrix"]
 # The authors' code of [S] draws capsule weights with this standard deviation; near the identity, parents then differ.
@@ -116,8 +116,7 @@ class CapsuleConv2d(nn.Module):
         """
         weight, (_, _, types, _, q, _) = at_least_float32(self.weight), self.weight.shape
         pose = q * q if self.geometry.matrix else q
-        if (came := tuple(children.poses.shape[3:])) != (types, pose):
-            raise ValueError(f"children: must have the layer's {types} types of {pose} pose elements, got {came}")
+        check_children(children, types, pose)
         if self.vote_offset is not None and self.vote_offset.is_meta and not weight.is_meta:
             raise ValueError(
                 "vote_offset: must not be on the meta device; no file of weights holds it: make the layer on another"

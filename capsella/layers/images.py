@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import not_negative, require
+from capsella.types import at_least_float32
 
 
 class CropImages(nn.Module):
@@ -70,9 +71,11 @@ class StandardiseImages(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Standardise each image."""
         pixels = images.shape[1] * images.shape[2] * images.shape[3]
-        centred = images - images.mean((1, 2, 3), keepdim=True)
+        wide = at_least_float32(images)  # in float16 the least deviation is 0
+        centred = wide - wide.mean((1, 2, 3), keepdim=True)
         variance = centred.square().mean((1, 2, 3), keepdim=True)
-        return centred * variance.clamp(min=255**-2 / pixels).rsqrt()  # clamped first: √0 has no gradient
+        standard = centred * variance.clamp(min=255**-2 / pixels).rsqrt()  # clamped first: √0 has no gradient
+        return standard.to(images.dtype)
 
 
 class JitterImages(nn.Module):
@@ -95,7 +98,7 @@ class JitterImages(nn.Module):
         if not self.training:
             return images
         mean = images.mean((1, 2, 3), keepdim=True)
-        f, delta = 2 * torch.rand(2, len(images), 1, 1, 1, device=images.device) - 1
+        f, delta = (2 * torch.rand(2, len(images), 1, 1, 1, device=images.device) - 1).to(images.dtype)
         return (1 + self.contrast * f) * (images - mean) + mean + self.brightness * delta
 
 

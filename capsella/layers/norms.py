@@ -66,7 +66,8 @@ class NormaliseTypes(nn.BatchNorm1d):
     PyTorch's start from a variance of 1, which takes a hundred batches to forget where the true one is 1e-4, as that of
     log-odds may be: a short training would end in a network that is at chance when it classifies.
 
-    One number a type, of a class capsule of a single image, has no variance: it is normalised by what runs.
+    One number a type, of a class capsule of a single image, has no variance, nor has a batch without images: they are
+    normalised by what runs.
 
     Shapes: [b types n] → [b types n].
     """
@@ -75,7 +76,7 @@ class NormaliseTypes(nn.BatchNorm1d):
         """In training by the batch's own statistics, else by those that run."""
         normalise, running = nn.functional.batch_norm, (self.running_mean, self.running_var)
         x = x.to(cast(Tensor, self.running_mean).dtype)
-        if not self.training or x.numel() == self.num_features:
+        if not self.training or x.numel() <= self.num_features:
             return normalise(x, *running, self.weight, self.bias, eps=self.eps)
         self._keep(x.detach())
         return normalise(x, None, None, self.weight, self.bias, training=True, eps=self.eps)

@@ -212,7 +212,7 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
     side, most = min(images.height, images.width), recipe.data.size or max(SIDES)
     size = max((one for one in SIDES if one <= min(side, most)), default=SIDES[0])
     learned_from = images.images * (1 - recipe.data.test) if images.train is None else images.train
-    train = max(1, round(learned_from * (1 - recipe.data.validation)))
+    train = max(1, round(learned_from * (1 - (0 if images.validation else recipe.data.validation))))
     batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(recipe.epochs * CHOSEN_ON / train)))
     data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)

@@ -38,7 +38,7 @@ def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
 
     1 means spread evenly (nothing routed), 0 that all goes to one parent. Couplings that sum to less than one (leaky
     routing, or a child for which other positions compete too) are first divided by their sum; a child that gives
-    nothing to any parent counts as 0.
+    nothing to any parent counts as 0. Couplings that are not numbers have an entropy that is none.
 
     Raises:
         ValueError: not three axes, fewer than two parents, a negative coupling.
@@ -48,19 +48,22 @@ def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
     if (couplings < 0).any():
         raise ValueError(f"couplings: must not be negative, got {couplings.min().item():.3g}")
     given = couplings.sum(2, keepdim=True)
-    shares = torch.where(given > 0, couplings / given, 0)
+    shares = torch.where(given == 0, 0, couplings / given)
     return torch.special.entr(shares).sum(2) / math.log(couplings.shape[2])
 
 
 def dead_share(activations: Float[Tensor, "n c"], threshold: float = DEAD_BELOW) -> float:
     """Share of the c capsule types whose activation stays below `threshold` in all n rows (images, or their positions).
 
+    Not-a-number where an activation is.
+
     Raises:
         ValueError: not two axes, or no rows or types.
     """
     if activations.ndim != 2 or 0 in activations.shape:
         raise ValueError(f"activations: must be [n c], at least one of each, got shape {tuple(activations.shape)}")
-    return (activations.amax(0) < threshold).double().mean().item()
+    largest = activations.amax(0)
+    return float("nan") if largest.isnan().any() else (largest < threshold).double().mean().item()
 
 
 def diagnose(recorded: Iterable[Sequence[RoutingTrace]]) -> list[LayerDiagnostics]:

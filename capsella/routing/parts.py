@@ -6,7 +6,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from capsella.routing.backends import is_traced, is_transformed
-from capsella.routing.recording import is_recording
+from capsella.routing.recording import is_recording, unrecorded
 from capsella.types import Capsules
 
 VOTES = {"cpu": 2**20}
@@ -36,6 +36,11 @@ def in_parts(route: Callable[[Capsules], Capsules], children: Capsules, elements
     if not torch.is_grad_enabled():
         routed = [route(Capsules(*part)) for part in parts]
     else:
-        routed = [checkpoint(lambda u, a: tuple(route(Capsules(u, a))), *part, use_reentrant=False) for part in parts]
+
+        def route_part(poses: torch.Tensor, activations: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            with unrecorded():  # a backward pass may be while others are recorded
+                return tuple(route(Capsules(poses, activations)))
+
+        routed = [checkpoint(route_part, *part, use_reentrant=False) for part in parts]
     poses, activations = zip(*routed, strict=True)
     return Capsules(torch.cat(poses), torch.cat(activations))

@@ -61,6 +61,16 @@ def record() -> Iterator[list[RoutingTrace]]:
         _active.reset(token)
 
 
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Nothing is kept of what is routed meanwhile, as where a backward pass computes again what was not recorded."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def is_recording() -> bool:
     """Whether `record()` is open, for what is only worth computing then; never in a compiled model."""
     return not torch.compiler.is_compiling() and _active.get() is not None

@@ -1,8 +1,10 @@
-"""The squashing non-linearities and the length of a capsule."""
+"""The squashing non-linearities and the length of a capsule; computed at least in float32, as squares overflow."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from capsella.types import at_least_float32
 
 # Inside the square root: a zero vector then has a zero value and a zero gradient, instead of NaN.
 EPSILON = 1e-12
@@ -19,8 +21,9 @@ def squash(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     >>> squash(torch.zeros(2))
     tensor([0., 0.])
     """
-    squared = s.square().sum(-1, keepdim=True)
-    return s * (squared / (1 + squared) / (squared + EPSILON).sqrt())
+    wide = at_least_float32(s)
+    squared = wide.square().sum(-1, keepdim=True)
+    return (wide * (squared / (1 + squared) / (squared + EPSILON).sqrt())).to(s.dtype)
 
 
 def squash_exponential(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
@@ -34,8 +37,9 @@ def squash_exponential(s: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"
     >>> squash_exponential(torch.zeros(2))
     tensor([0., 0.])
     """
-    norm = length(s).unsqueeze(-1)
-    return s * (-torch.expm1(-norm) / norm)
+    wide = at_least_float32(s)
+    norm = length(wide).unsqueeze(-1)
+    return (wide * (-torch.expm1(-norm) / norm)).to(s.dtype)
 
 
 def length(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
@@ -43,4 +47,4 @@ def length(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
 
     Never exactly zero (at least 1e-6), so that its gradient is finite for a zero vector.
     """
-    return (v.square().sum(-1) + EPSILON).sqrt()
+    return (at_least_float32(v).square().sum(-1) + EPSILON).sqrt().to(v.dtype)

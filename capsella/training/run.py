@@ -294,7 +294,7 @@ def _found(recipe: Recipe, begun_in: Path) -> Recipe:
 
     data, stem = recipe.data, recipe.model.options.get("stem")
     path, split_file = (None if one is None else Path(here(str(one))) for one in (data.path, data.split_file))
-    places = tuple(here(one) if "/" in one else one for one in data.laboratories)
+    places = tuple(map(here, data.laboratories))  # a source's name is no folder here or there
     found = replace(data, path=path, split_file=split_file, laboratories=places)
     recipe = recipe if found == data else replace(recipe, data=found)
     return recipe.with_model(stem=here(stem)) if isinstance(stem, str) and "/" in stem else recipe

@@ -1,5 +1,7 @@
 """Stained cells from the command line: a recipe that cuts them out, and what becomes of new files."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -126,3 +128,16 @@ def test_the_cut_is_part_of_what_is_saved(tmp_path):
         ImageClassifier.from_pretrained(tmp_path)
     file.write_text(file.read_text().replace('"cut"', '"other"'))
     assert ImageClassifier.from_pretrained(tmp_path).cut is None  # as before stained cells were cut out
+
+
+def test_a_run_with_a_limit_and_images_without_a_cell_is_tested(cli, cells, tmp_path):
+    """Which files are in which split must not count what shows no cell."""
+    folder = tmp_path / "cells"
+    shutil.copytree(cells, folder)
+    for kind in ("round", "lobed"):
+        Image.fromarray(np.full((60, 60, 3), 240, np.uint8)).save(folder / kind / "0.png")
+    limits = ("--skip-broken", "--per-class", "3", "--out", tmp_path / "run")
+    answer = cli("train", "images-cells-efficient", folder, *QUICK, *limits)
+    assert answer.code == 0, answer.err
+    assert "no stained cell is found" in answer.out
+    assert cli("evaluate", tmp_path / "run").code == 0

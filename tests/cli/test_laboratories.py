@@ -1,5 +1,6 @@
 """Another laboratory on the command line: evaluate --data, and adapt."""
 
+import csv
 import json
 import re
 import shutil
@@ -182,3 +183,41 @@ def test_an_adapted_run_without_its_laboratory_is_not_exported(cli, run, elsewhe
     answer = cli("export", out)
     assert answer.code == 1
     assert f"{out} was adapted to {lab}, and its file is checked on these images" in answer.err
+
+
+def test_an_adapted_run_knows_its_patients_from_any_folder_and_leaves_out_what_is_broken(
+    cli, run, elsewhere, tmp_path, monkeypatch
+):
+    lab, out, other = tmp_path / "new lab", tmp_path / "adapted", tmp_path / "other"
+    shutil.copytree(elsewhere, lab)
+    kinds = sorted(path for path in lab.iterdir() if path.is_dir())
+    for kind in kinds:
+        for number, file in enumerate(sorted(kind.iterdir())):
+            file.rename(kind / f"p{number // 2}_{file.name}")
+    (kinds[0] / "p0_zero.png").write_bytes(b"")
+    other.mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = ("adapt", run, "new lab", "--per-class", 2, "--how", "last", "--steps", 2, "--group", "(p[0-9]+)_")
+    refused = cli(*words, "--out", out)
+    assert refused.code == 1
+    assert "--skip-broken leaves such files out" in refused.err
+    answer = cli(*words, "--skip-broken", "--out", out)
+    assert answer.code == 0, answer.err
+    assert json.loads((out / "adapted.json").read_text())["laboratory"] == str(lab)
+    monkeypatch.chdir(other)
+    tested = cli("evaluate", out, "--data", "../new lab", "--json")
+    assert tested.code == 0, tested.err
+    assert json.loads(tested.out)["laboratory"]["group"] == "(p[0-9]+)_"
+
+
+def test_a_test_image_that_can_no_longer_be_read_does_not_stop_an_evaluation(cli, run, images):
+    split = csv.DictReader((run / "split.csv").read_text().splitlines())
+    gone = images / next(row["file"] for row in split if row["split"] == "test")
+    content = gone.read_bytes()
+    gone.write_bytes(b"")
+    try:
+        answer = cli("evaluate", run)
+    finally:
+        gone.write_bytes(content)
+    assert answer.code == 0, answer.err
+    assert gone.name in answer.err

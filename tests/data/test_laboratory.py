@@ -204,3 +204,17 @@ class TestSeveralInOneTraining:
         for fields in ({"name": "pbc", "classes": ("a",)}, {"name": "laboratories"}):
             with pytest.raises(ValueError, match=r"classes: only for|laboratories: must name"):
                 DataOptions(**fields)
+
+
+@pytest.mark.parametrize("patients", [4, 10, 20])
+def test_classes_share_the_patients_that_have_all_of_them(patients):
+    """Each class in turn takes an image of a patient who gave none, and half of the patients are left to test."""
+    number = 4 * 3 * patients
+    labels, group = torch.arange(number) % 4, torch.arange(number) // 12
+    images = torch.arange(number).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    source = ImageSet(images, labels, ("a", "b", "c", "d"), metadata={"group": group})
+    drawn, rest, _ = draw_labelled(source, 10, 0)
+    counts = drawn.counts().values()
+    assert (sum(counts), max(counts) - min(counts)) == (patients // 2, int(patients % 8 > 0))
+    assert len(drawn.metadata["group"].unique()) == len(drawn)
+    assert rest.counts() == dict.fromkeys("abcd", 3 * (patients - patients // 2))

@@ -151,6 +151,8 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
         ),
         ({"images": PIXELS, "labels": np.array([{}] * 30)}, "a .npz file without pickled objects"),
         ({"image": PIXELS.ravel(), "image_offset": np.arange(31)[::-1], "label": LABELS}, "`image_offset` must rise"),
+        ({"image": PIXELS.ravel(), "image_offset": np.arange(31.0), "label": LABELS}, "must be integers, got float64"),
+        ({"images": PIXELS[:, :0], "labels": LABELS}, r"must have at least one pixel, got \(30, 0, 8, 3\)"),
     ],
 )
 def test_what_does_not_fit_is_an_error(tmp_path: Path, arrays: dict[str, object], message: str):
@@ -199,3 +201,11 @@ def test_medmnist_is_read_with_its_class_names(tmp_path: Path, monkeypatch: pyte
     np.savez(tmp_path / "medmnist/bloodmnist_64.npz", **arrays)  # type: ignore[arg-type]
     splits = load_data(DataOptions(name="bloodmnist", size=40))
     assert (splits.name, splits.image_size, splits.classes[2]) == ("bloodmnist", (40, 40), "erythroblast")
+
+
+def test_names_written_as_bytes_are_text(tmp_path: Path):
+    arrays = {"images": PIXELS, "labels": LABELS, "classes": np.array([name.encode() for name in ("ä", "b", "c")])}
+    arrays |= {"split": np.arange(30) // 10, "split_names": np.array([b"train", b"val", b"test"])}
+    splits = load_data(write(tmp_path / "a.npz", **arrays))
+    assert splits.classes == ("ä", "b", "c")
+    assert [len(part) for part in splits.named().values()] == [10, 10, 10]

@@ -17,7 +17,7 @@ def test_the_usual_size_counts_and_one_colour_image_makes_a_set_colour(tmp_path)
         write(tmp_path / "a", f"{number}.png", (60, 40), "L")
     write(tmp_path / "b", "large.png", (600, 400), "L")
     write(tmp_path / "b", "grey16.png", (60, 40), "I;16")
-    assert outline(tmp_path) == Outline(tmp_path, 7, None, ("a", "b"), height=40, width=60, channels=1)
+    assert outline(tmp_path) == Outline(tmp_path, 7, None, False, ("a", "b"), height=40, width=60, channels=1)
     write(tmp_path / "b", "colour.png", (60, 40))
     assert outline(tmp_path).channels == 3
 

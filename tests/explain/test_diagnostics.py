@@ -77,3 +77,10 @@ def test_bad_input_is_named(capsnet):
         dead_share(torch.zeros(0, 3))
     with pytest.raises(ValueError, match="images: must hold at least one image, got none"):
         routing_diagnostics(capsnet, torch.zeros(0, 1, 17, 17))
+
+
+def test_what_is_no_number_is_not_called_well_routed():
+    couplings = torch.rand(1, 3, 4)
+    couplings[0, 1, 2] = torch.nan
+    assert coupling_entropy(couplings).isnan().tolist() == [[False, True, False]]
+    assert math.isnan(dead_share(torch.tensor([[0.5, torch.nan], [0.5, 0.1]])))

@@ -83,3 +83,11 @@ def test_errors() -> None:
     layers = [*stack(2), *stack(3)]
     with pytest.raises(ValueError, match=r"iterations: must be those of .* the same for all, got \[2, 3\]"):
         AttentionStack(layers)
+
+
+def test_some_of_the_layers_are_a_stack() -> None:
+    layers = [AttentionCapsules(3, 4, 3, 4, kernel=1, routing=InvertedAttentionRouting(2)) for _ in range(3)]
+    stack = AttentionStack(layers, concurrent=False)
+    part = stack[1:]
+    assert isinstance(part, AttentionStack)
+    assert (list(part), part.concurrent, stack[0]) == (layers[1:], False, layers[0])

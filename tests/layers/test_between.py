@@ -1,8 +1,9 @@
 """What stands between capsule layers."""
 
+import pytest
 import torch
 
-from capsella.layers import NormalisePoses, PadCapsules
+from capsella.layers import ClusterCapsules, NormalisedPrimaryCapsules, NormalisePoses, PadCapsules
 from capsella.types import Capsules
 
 
@@ -23,3 +24,14 @@ def test_padding_is_nobody() -> None:
     assert torch.equal(activations[:, 2:-2, 2:-2], capsules.activations)
     assert int((activations != 0).sum()) == capsules.activations.numel()
     assert int((poses != 0).sum()) == capsules.poses.numel()
+
+
+def test_capsules_of_other_sizes_are_refused() -> None:
+    capsules = Capsules(torch.randn(2, 3, 3, 4, 3), torch.rand(2, 3, 3, 4))
+    for layer in (NormalisePoses(3, 4), ClusterCapsules(3, 4, 2, 4, 2, (3, 3))):
+        with pytest.raises(
+            ValueError, match=r"children: must have the layer's 3 types of 4 pose elements, got \(4, 3\)"
+        ):
+            layer(capsules)
+    with pytest.raises(ValueError, match="kernel: must be an odd number, got 2"):
+        NormalisedPrimaryCapsules(3, 2, 4, kernel=2)

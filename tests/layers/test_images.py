@@ -85,3 +85,11 @@ def test_images_are_changed_after_they_were_standardised() -> None:
 def test_jitter_out_of_range(brightness: float, contrast: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         JitterImages(brightness, contrast)
+
+
+def test_half_precision_is_standardised_as_single_is() -> None:
+    for images in (torch.full((1, 1, 28, 28), 0.5), 0.5 + 0.002 * torch.randint(2, (2, 3, 28, 28))):
+        half = StandardiseImages()(images.half())
+        assert half.dtype == torch.float16
+        torch.testing.assert_close(half.float(), StandardiseImages()(images.half().float()), atol=2e-3, rtol=1e-3)
+    assert JitterImages(0.2, 0.2)(images.half()).dtype == torch.float16

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from capsella import create_model
-from capsella.layers.norms import norm_layer
+from capsella.layers.norms import NormaliseTypes, norm_layer
 
 
 def test_each_kind_is_the_field_s():
@@ -34,3 +34,11 @@ def test_wrong_kinds():
         norm_layer("layer", 8)
     with pytest.raises(ValueError, match="channels: must be at least 1, got 0"):
         norm_layer("batch", 0)
+
+
+def test_a_batch_without_images_leaves_what_runs() -> None:
+    norm = NormaliseTypes(3)
+    norm(torch.randn(4, 3, 5))
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    assert norm(torch.randn(0, 3, 5)).shape == (0, 3, 5)
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())

@@ -14,7 +14,9 @@ OWN = ("images-efficient", "images-resnet", "images-emnet", "images-capsnet", "i
 
 
 def of(name: str, images: int = 2000, side: int = 224, channels: int = 3, train: int | None = None) -> Recipe:
-    return fitted(get_recipe(name), Outline(Path("cells"), images, train, ("a", "b"), side, side, channels)).recipe
+    return fitted(
+        get_recipe(name), Outline(Path("cells"), images, train, False, ("a", "b"), side, side, channels)
+    ).recipe
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -50,7 +52,7 @@ def test_of_a_folder_that_is_split_the_training_images_count():
 
 
 def test_the_reasons_are_flags_that_give_the_same_recipe():
-    found = fitted(get_recipe("images-efficient"), Outline(Path("cells"), 351, None, ("a", "b"), 30, 40, 1))
+    found = fitted(get_recipe("images-efficient"), Outline(Path("cells"), 351, None, False, ("a", "b"), 30, 40, 1))
     recipe = found.recipe
     assert list(found.reasons) == [
         f"--size {recipe.data.size}",
@@ -84,3 +86,10 @@ def test_a_rate_that_falls_to_a_tenth_falls_over_the_whole_training(steps):
         assert options.rate_at(steps, steps) == pytest.approx(options.learning_rate / 10)
     paper = recipe_for("sabour2017_capsnet")[1].optimizer
     assert paper.decay_steps is not None  # 0.96 at a time does not vanish
+
+
+def test_validation_images_of_their_own_are_not_taken_off_the_training_images():
+    for validation, number in ((True, 700), (False, 630)):
+        folder = Outline(Path("cells"), 1000, 700, validation, ("a", "b"), 224, 224, 3)
+        reasons = fitted(get_recipe("images-efficient"), folder).reasons.values()
+        assert f"there are about {number} training images" in reasons

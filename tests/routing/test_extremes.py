@@ -5,6 +5,7 @@ import torch
 
 from capsella import _native
 from capsella.layers import CapsuleConv2d
+from capsella.models import create_model
 from capsella.routing import ROUTINGS, variational_routing
 from capsella.types import Capsules
 
@@ -90,3 +91,21 @@ def test_where_no_child_is_active_shares_are_constants(name, backend):
     out = layer(Capsules(torch.randn(1, 1, 1, 6, 4), activations))
     (slope,) = torch.autograd.grad(out.activations.sum() + out.poses.sum(), activations)
     assert slope.abs().max() < 1e6
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", FUSED)
+def test_what_is_not_a_number_is_not_hidden(name, value):
+    """Of an activation: a network whose weights are broken must not give classes, as `capsella predict` relies on."""
+    activations = torch.rand(1, 2, 2, 8)
+    activations[0, 0, 1, 3] = value
+    poses = torch.randn(1, 2, 2, 8, 2)
+    for routed in both(name, poses, activations):
+        assert not routed.activations.isfinite().any()
+
+
+def test_a_broken_weight_in_the_middle_of_a_network_is_not_hidden():
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, classes=3).eval()
+    model.capsule_layers[0].routing_parameters["beta_a"].data[0] = torch.nan
+    with torch.no_grad():
+        assert model(torch.rand(1, 1, 17, 17)).activations.isnan().all()

@@ -169,3 +169,12 @@ def test_the_backward_pass_draws_the_same_random_numbers(monkeypatch: pytest.Mon
     with torch.no_grad():
         expected = (loss(weight + 1e-5 * direction) - loss(weight - 1e-5 * direction)) / 2e-5
     torch.testing.assert_close((slope * direction).sum(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_backward_pass_leaves_no_traces_of_what_was_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_parts(monkeypatch)
+    given = children(3)
+    loss = layer("self")(given).poses.sum()
+    with record() as traces:
+        loss.backward()
+    assert traces == []

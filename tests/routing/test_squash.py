@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsella.routing import length, squash
+from capsella.routing import dynamic_routing, length, squash, squash_exponential
 
 
 @pytest.mark.parametrize("size", [1e-3, 0.5, 1.0, 3.0, 100.0])
@@ -59,3 +59,16 @@ def test_gradient_of_a_tiny_vector_is_that_of_equation_1() -> None:
     x = torch.tensor([1e-3], dtype=torch.float64, requires_grad=True)
     squash(x).backward()
     assert x.grad.item() == pytest.approx(2e-3, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 300.0, 60000.0])
+def test_half_precision_is_that_of_single(size: float) -> None:
+    """Squares of more than 256 are infinite in float16, and what keeps a root from zero is 0."""
+    s = torch.full((2, 3), size, dtype=torch.float16)
+    for function in (squash, squash_exponential, length):
+        if function is length and size == 60000.0:
+            continue  # more than float16 has
+        found, expected = function(s), function(s.float())
+        assert found.dtype == torch.float16
+        torch.testing.assert_close(found.float(), expected, atol=1e-6, rtol=1e-3)
+    assert dynamic_routing(torch.full((1, 4, 3, 2), size, dtype=torch.float16)).poses.isfinite().all()

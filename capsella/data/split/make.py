@@ -85,7 +85,7 @@ class ReadSource(NamedTuple):
         group = None if options.skip_broken else options.group
         listed = read_folder(replace(options, duplicates="ignore", group=group), given, survey.look)
         survey.check_memory(sum(map(len, listed.named().values())))
-        found = survey.find_range(lambda: () if whole else cls.without_pixels(options).split(options).train.files or ())
+        found = survey.find_range(lambda: () if whole else cls._glanced(options).split(options).train.files or ())
         read = read_folder(replace(options, range=found.value_range), given)
         files = [file for images in read.named().values() for file in images.files or ()]
         notes = (*read.notes, *survey.notes(), *survey.range_notes(found, files))
@@ -97,8 +97,13 @@ class ReadSource(NamedTuple):
 
         For splits, which do not depend on pixels otherwise.
         """
-        if options.name != "folder":
-            return cls.of(options)
+        if options.name != "folder" or (options.skip_broken and options.cells != "whole"):
+            return cls.of(options)  # only its pixels tell that an image shows no cell
+        return cls._glanced(options)
+
+    @classmethod
+    def _glanced(cls, options: DataOptions) -> "ReadSource":
+        """Of a folder, by its files' headers; all of a file is read where broken ones are left out."""
         given = None if options.split_file is None else read_split_file(options.split_file)
         # A broken file that is left out has no place in a split.
         return cls(read_folder(options, given, partial(glance, whole=options.skip_broken)), given)
@@ -261,8 +266,9 @@ def _check_rows(parts: Parts, keys: dict[str, list[str]], table: SplitTable) -> 
     named = parts.named()
     known = {key: name for part in named for key, name in zip(keys[part], _names(named[part]), strict=True)}
     gone = [key for key, row in table.rows.items() if key not in known and not (table.by_file and row.split == UNUSED)]
-    # Of files that are listed, the broken ones were left out; an index is counted without them.
-    if len(gone) > (len(parts.broken) if table.by_file else 0):
+    if table.by_file:  # of files that are listed, the broken ones were left out; an index is counted without them
+        gone = [key for key in gone if not any(f"/{key}: " in f"/{reason}" for reason in parts.broken)]
+    if gone:
         raise CapsellaError(f"{table.path}, line {table.rows[gone[0]].line}: {gone[0]} is not in {parts.name}")
     unlisted = [key for key in known if key not in table.rows]
     if unlisted:

@@ -32,7 +32,9 @@ def random_routing(votes: Float[Tensor, "b i j d"], seed: int = 0) -> Routed:
 @torch.library.custom_op("capsella::random_couplings", mutates_args=())
 def random_couplings(children: int, parents: int, seed: int) -> Tensor:
     """Softmax over the parents of standard normal logits [i j], in float64 on the CPU: the same on every device."""
-    return torch.randn(children, parents, generator=torch.Generator().manual_seed(seed)).double().softmax(1)
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(children, parents, generator=generator, dtype=torch.float32, device="cpu")
+    return logits.double().softmax(1)
 
 
 @random_couplings.register_fake

@@ -39,8 +39,9 @@ def self_routing(
         backend: "reference" (loops, for reading and tests), "eager", or "auto", which is eager.
 
     Returns:
-        poses [b j d], activations [b j], which sum to 1 over j, couplings R [b i j]. Where the children's activations
-        sum to less than 1e-6, the sum counts as that, so that poses and activations fall to zero with finite slopes.
+        poses [b j d], activations [b j], which sum to 1 over j, couplings R [b i j]. A sum that a_j or
+        pose_j is divided by counts as at least 1e-6. So activations fall to zero where no child is active, and a pose
+        where a parent receives next to nothing, with finite slopes.
 
     Raises:
         ValueError: votes without the four axes, activations or logits of another shape, an unknown backend.

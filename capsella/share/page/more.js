@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-const SIDE = 224; // of the canvas; a stroke of 18 is there as thick as one of a handwritten digit at 28
+const SIDE = 224; // the shorter one of the canvas; a stroke of 18 is there as thick as one of a handwritten digit at 28
 const STROKE = 18;
 
 /** The place in `tests` after `last` of an image of a class (null: of any) that is right or wrong ("": either), or -1. */
@@ -24,16 +24,18 @@ export function testNumber(text, count) {
 
 const label = (text, control) => h("label", {}, `${text} `, control);
 
-function makeSketchpad(take) {
-  const canvas = h("canvas", { class: "sketch", width: SIDE, height: SIDE, role: "img", "aria-label": "Drawing area, light on dark, for mouse, pen or finger. Without one of them, choose a file instead." });
+/** `size`: the rows and columns of the network's images, whose proportions the canvas has. */
+function makeSketchpad(size, take) {
+  const [rows, columns] = size.map((side) => Math.round((SIDE * side) / Math.min(...size)));
+  const canvas = h("canvas", { class: "sketch", width: columns, height: rows, role: "img", "aria-label": "Drawing area, light on dark, for mouse, pen or finger. Without one of them, choose a file instead." });
   const pen = canvas.getContext("2d", { willReadFrequently: true }); // each stroke is read as a PNG
   const clear = () => {
     pen.fillStyle = "black";
-    pen.fillRect(0, 0, SIDE, SIDE);
+    pen.fillRect(0, 0, columns, rows);
   };
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
-    return [((event.clientX - box.left) * SIDE) / box.width, ((event.clientY - box.top) * SIDE) / box.height];
+    return [((event.clientX - box.left) * columns) / box.width, ((event.clientY - box.top) * rows) / box.height];
   };
   let last = null;
   function strokeTo(here) {
@@ -109,7 +111,7 @@ export function makeMore(run, bring, refuse) {
       "div",
       { class: "sources" },
       run.server && makeFinders(run, bring, refuse),
-      draws ? makeSketchpad((sketch) => bring({ sketch })) : null,
+      draws ? makeSketchpad(run.size, (sketch) => bring({ sketch })) : null,
       h("div", {}, label(`A file, ${whither} (or drop one on the page)`, file)),
     ),
   );

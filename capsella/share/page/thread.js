@@ -30,6 +30,8 @@ export function makeThread(engine, opens, parts, start = startThread) {
     thread.onerror = (event) => {
       for (const job of [current, ...jobs.splice(0)]) job?.reject(new Error(`the thread of the network ended: ${event.message}`));
       current = null;
+      thread.terminate?.();
+      thread = null; // the next question opens another
     };
   }
   return {

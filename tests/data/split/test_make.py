@@ -263,3 +263,14 @@ class TestFolds:
             load_data(npz(packed, folds=3))
         with pytest.raises(CapsellaError, match="the class 'blast' has 20 images for 21 folds"):
             load_data(folder(cells, folds=21, fold=0))
+
+
+def test_a_listed_file_that_is_gone_is_named_beside_one_that_is_broken(cells: Path, tmp_path: Path):
+    save_split(folder(cells), tmp_path / "file.csv")
+    asked = folder(cells, split_file=tmp_path / "file.csv", skip_broken=True)
+    (cells / "blast" / "03.png").write_bytes(b"")
+    load_data(asked)
+    (cells / "smudge" / "new.png").write_bytes(b"")
+    (cells / "monocyte" / "07.png").unlink()
+    with pytest.raises(CapsellaError, match=r"monocyte/07\.png is not in cells"):
+        load_data(asked)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from capsella.routing import random_routing, squash
+from capsella.routing.random import random_couplings
 
 
 def test_couplings_are_fixed_by_the_seed() -> None:
@@ -43,3 +44,13 @@ def test_gradients() -> None:
 def test_bad_votes() -> None:
     with pytest.raises(ValueError, match=r"votes: must be floating point, got torch.int64"):
         random_routing(torch.zeros(1, 2, 3, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_changes_no_coupling(dtype: torch.dtype) -> None:
+    expected = random_couplings(20, 5, 3)
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(random_couplings(20, 5, 3), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
