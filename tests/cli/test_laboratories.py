@@ -197,6 +197,9 @@ def test_an_adapted_run_knows_its_patients_from_any_folder_and_leaves_out_what_i
     (kinds[0] / "p0_zero.png").write_bytes(b"")
     other.mkdir()
     monkeypatch.chdir(tmp_path)
+    config = json.loads((run / "config.json").read_text())
+    config["recipe"]["data"]["skip_broken"] = False
+    (run / "config.json").write_text(json.dumps(config))
     words = ("adapt", run, "new lab", "--per-class", 2, "--how", "last", "--steps", 2, "--group", "(p[0-9]+)_")
     refused = cli(*words, "--out", out)
     assert refused.code == 1
