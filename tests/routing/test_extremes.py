@@ -101,7 +101,8 @@ def test_what_is_not_a_number_is_not_hidden(name, value):
     activations[0, 0, 1, 3] = value
     poses = torch.randn(1, 2, 2, 8, 2)
     for routed in both(name, poses, activations):
-        assert not routed.activations.isfinite().any()
+        assert not routed.activations[0, 0, 1].isfinite().any()
+        assert routed.activations[0, 1].isfinite().all()  # where that child is in no window
 
 
 def test_a_broken_weight_in_the_middle_of_a_network_is_not_hidden():
