@@ -71,14 +71,12 @@ class RungSampler(BaseSampler):
         )
         shown.add_trials(self._shown(study, search_space, trial))
         drawn: dict[str, Any] = shown.ask(search_space).params
-        return self._new(study, trial) or drawn if self._is_known(study, trial, drawn) else drawn
+        known = [one.params for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        return self._new(known, self._seed(study, trial)) or drawn if drawn in known else drawn
 
-    def _is_known(self, study: Study, mine: FrozenTrial, point: Mapping[str, Any]) -> bool:
-        return any(one.params == point for one in study.get_trials(deepcopy=False) if one.number != mine.number)
-
-    def _new(self, study: Study, mine: FrozenTrial) -> dict[str, Any] | None:
+    def _new(self, known: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any] | None:
         """A point at random that no candidate has, where TPE likes one again; None where there is none."""
-        draw = random.Random(self._seed(study, mine))
+        draw = random.Random(seed)
         every = {path: values for path, one in self.space.of.items() if (values := one.every()) is not None}
         if len(every) < len(self.space.of):
             return None  # as good as never the same
@@ -88,7 +86,7 @@ class RungSampler(BaseSampler):
         else:
             points = [dict(zip(every, values, strict=True)) for values in itertools.product(*every.values())]
             draw.shuffle(points)
-        return next((point for point in points if not self._is_known(study, mine, point)), None)
+        return next((point for point in points if point not in known), None)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
