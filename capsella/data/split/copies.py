@@ -15,6 +15,8 @@ from capsella.data.source import Parts
 from capsella.data.split.holdout import TOGETHER
 from capsella.errors import CapsellaError, warn_once
 
+MANY_ALIKE = 0.1
+"""Share of the images above which a set of images that look the same is named."""
 _EXAMPLES = 3
 
 
@@ -112,10 +114,15 @@ class _Found:
         exact, near = _several(self.same), _several(self.alike) - _several(self.same)
         texts = [f"{_images(exact)} there more than once"] if exact else []
         texts += [f"{_images(near)} there resized or saved anew"] if near > 0 else []
-        several = np.flatnonzero(np.bincount(self.alike)[self.alike] > 1)
+        sizes = np.bincount(self.alike)
+        several = np.flatnonzero(sizes[self.alike] > 1)
         first = min(several, key=lambda number: self.names[number])
         one, other, *_ = sorted(self.names[number] for number in several if self.alike[number] == self.alike[first])
-        return f"{', '.join(texts)}, as {one} and {other}; copies stay on one side of every split that is drawn"
+        largest = f"; the largest set of such images has {sizes.max()}" if sizes.max() > 2 else ""
+        if sizes.max() > MANY_ALIKE * len(self.alike):  # as those of a camera that stands still
+            largest += ", which makes splits uneven: --duplicates ignore takes each image for itself"
+        stay = "copies stay on one side of every split that is drawn"
+        return f"{', '.join(texts)}, as {one} and {other}{largest}; {stay}"
 
 
 def _images(number: int) -> str:

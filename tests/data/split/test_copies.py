@@ -224,3 +224,12 @@ def test_a_run_from_before_copies_were_looked_for_keeps_its_split(tmp_path):
         values = Recipe(model=model, data=options).to_dict()
         del values["data"]["duplicates"]
         assert Recipe.from_dict(values).data.duplicates == expected
+
+
+def test_many_images_that_look_the_same_are_counted(cells, said):
+    """As of a camera that stands still: splits are uneven, and the reason must be seen."""
+    for number in range(9):
+        picture(1).resize((SIDE + number, SIDE + number)).save(cells / "a" / f"near{number}.png")
+    note = said(path=cells, size=32)[0].notes[-1]
+    uneven = "which makes splits uneven: --duplicates ignore takes each image for itself; copies stay on one side"
+    assert f"; the largest set of such images has 10, {uneven}" in note
