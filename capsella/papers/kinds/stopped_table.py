@@ -30,7 +30,8 @@ class ErrorOn:
 
     key: what a run's JSON calls the result: "test" where these are the recipe's own test images, and `source` where
     they have one. head: what the table calls the set. data: the options of the set, from those of the recipe; None for
-    its own test images. source: the name of their source, where it is not the training's.
+    its own test images. source: the name of their source, where it is not the training's. mark: what stands behind a
+    number, where they are not the paper's.
 
     Raises:
         ValueError: both `data` and `source`, or a source and another key.
@@ -40,6 +41,7 @@ class ErrorOn:
     head: str
     data: Callable[[DataOptions], DataOptions] | None = None
     source: str | None = None
+    mark: str = ""
 
     def __post_init__(self) -> None:
         if self.data is not None and self.source is not None:
@@ -106,8 +108,10 @@ class StoppedTable(FolderTable):
         before. Rows on images that are not much like the paper's (`LIKE`) have no published numbers.
         """
         if usual := [on.source for on in self.errors_on if on.source]:
+            mark = "" if source in usual else " (stand-in)"
             plain, changed = (
-                dataclasses.replace(on, key=source, source=source) if on.source else on for on in self.errors_on
+                dataclasses.replace(on, key=source, source=source, mark=mark) if on.source else on
+                for on in self.errors_on
             )
             papers = [row.paper if source in (*usual, *LIKE.get(usual[0], ())) else None for row in self.rows]
             kept = [dataclasses.replace(row, paper=paper) for row, paper in zip(self.rows, papers, strict=True)]
@@ -201,8 +205,8 @@ class StoppedTable(FolderTable):
             cells = [*row.label, "–", *self._beside(row.paper, "g", [NOT_RUN, NOT_RUN], None)]
             return {"cells": cells, "slugs": [row.slug] * 2, "paper": self._by_key(row.paper), "runs": runs}
         errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
-        ours = [mean_cell(one) + row.mark for one in errors]
-        reached = row.other_stop is None and all(stop["reached"] for stop in stops)
+        ours = [mean_cell(one) + row.mark + on.mark for one, on in zip(errors, self.errors_on, strict=True)]
+        reached = self._compares(row) and all(stop["reached"] for stop in stops)
         changed = _mean(errors[1]) if reached else None
         cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, changed)]
         slugs, keys = [row.slug] * len(self.errors_on), [on.key for on in self.errors_on]
@@ -223,12 +227,17 @@ class StoppedTable(FolderTable):
             stopped, cells = NOT_RUN, self._beside(paper, "+.2f", ["–", "–"], None)
         elif all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
             stopped = "all"
-            ours = [mean_cell(values, signed=True) + one.mark for values in errors]
-            cells = self._beside(paper, "+.2f", ours, _mean(errors[1]) if one.other_stop is None else None)
+            both = zip(errors, self.errors_on, strict=True)
+            ours = [mean_cell(values, signed=True) + one.mark + on.mark for values, on in both]
+            cells = self._beside(paper, "+.2f", ours, _mean(errors[1]) if self._compares(one) else None)
         else:
             stopped, cells = "not all: not compared", self._beside(paper, "+.2f", ["–", "–"], None)
         label = [*one.label[:-1], f"{other.label[-1]} − {one.label[-1]}"]
         return {"cells": [*label, stopped, *cells], "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
+
+    def _compares(self, row: StoppedRow) -> bool:
+        """Whether its changed images are the paper's, or the same in another form, and it stops where that one did."""
+        return row.other_stop is None and not self.errors_on[1].mark
 
     def _beside(
         self, paper: Sequence[float] | None, form: str, ours: Sequence[str], changed: float | None

@@ -9,6 +9,7 @@ from capsella.grid import Grid
 from capsella.grid import run as runs
 from capsella.papers.kinds import stopped_table
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
+from capsella.papers.sabour2017.tables import affnist
 from tests.papers import tiny
 from tests.papers.tiny import QUIET
 
@@ -166,3 +167,17 @@ def test_rows_of_different_seeds_are_compared_by_those_they_share(tmp_path):
     assert [row["cells"][2] for row in alone[1:]] == ["–", "not run"]
     assert alone[1]["cells"][4] == "not run"
     assert [data.test_per_class for data in table.images()] == [2, 1, 2, 1]
+
+
+def test_numbers_on_a_stand_in_say_so_and_have_no_gap(tmp_path):
+    """Published errors stand beside them, and are of other images."""
+    table = affnist("small")
+    assert [on.mark for on in table.on("affnist").errors_on] == ["", ""]
+    assert [on.mark for on in table.on("affnist-like").errors_on] == ["", " (stand-in)"]
+    table = dataclasses.replace(
+        tiny_table(), errors_on=(ErrorOn("test", "all"), dataclasses.replace(LESS, mark=" (stand-in)"))
+    )
+    for row in table.run(tmp_path, (0,), "capsella table …", QUIET)["rows"]:
+        assert not row["cells"][4].endswith(")")
+        assert row["cells"][6].endswith(" (stand-in)")
+        assert row["cells"][7] == "–"
