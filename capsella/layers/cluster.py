@@ -77,7 +77,8 @@ class ClusterCapsules(nn.Module):
         at_least(2, votes=votes)
         require(kernel % 2 == 1, "be an odd number", kernel=kernel)
         choose_backend(backend, BACKENDS, auto="auto")
-        self.types_in, self.types_out, self.pose_out, self.votes = types_in, types_out, pose_out, votes
+        self.types_in, self.pose_in, self.types_out, self.pose_out = types_in, pose_in, types_out, pose_out
+        self.votes = votes
         self.whole, self.backend = whole, backend
         self.conv = nn.Conv2d(
             types_in * pose_in,
@@ -108,7 +109,7 @@ class ClusterCapsules(nn.Module):
         Raises:
             ValueError: children of other types or pose elements.
         """
-        check_children(children, self.types_in, self.conv.in_channels // self.types_in)
+        check_children(children, self.types_in, self.pose_in)
         # Contiguous, so that the many votes are, too: the kernels would copy them.
         poses = children.poses.permute(0, 3, 4, 1, 2).flatten(1, 2).contiguous()
         maps: Tensor = self.conv(poses.to(self.conv.weight.dtype))  # [b (i g j d) h' w']
