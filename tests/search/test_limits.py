@@ -73,6 +73,7 @@ def test_limits_that_nothing_keeps_are_an_error(tmp_path, monkeypatch):
 def test_time_is_measured_and_limits_refuse_by_it(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
     monkeypatch.setattr("capsella.search.latency.BACKENDS", ("packed",))
+    monkeypatch.setattr("capsella.search.latency.MOST_SECONDS", 0.1)
     outcome = work(opened(tmp_path, trials=2, finalists=1, seeds=1, objectives=("error", "ms")))
     assert all(0 < one.costs["ms"] < 1000 for one in outcome.finalists)
     monkeypatch.setattr(worker, "MOST_REFUSED", 1)
