@@ -26,7 +26,7 @@ def memory_errors(what: object) -> Iterator[None]:
     """That the memory is not enough is said in a sentence: by Python, or by PyTorch on a CPU or a GPU.
 
     Raises:
-        NoMemoryError: names `what` needs it.
+        NoMemoryError: it is not enough; the text begins with `what` needs it.
     """
     try:
         yield

@@ -49,6 +49,14 @@ def check_children(children: "Capsules", types: int, pose: int) -> None:
         raise ValueError(f"children: must have the layer's {types} types of {pose} pose elements, got {came}")
 
 
+def check_finite(activations: Tensor) -> None:
+    """Raises:
+    ValueError: activations [b classes] are not all numbers: the weights of a network are broken.
+    """
+    if broken := int((~activations.isfinite()).any(1).sum()):
+        raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {len(activations)} images")
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """`x` in float32, or in float64 where it is. Routing sums thousands of small votes, and squashing divides by them.
 

@@ -330,5 +330,7 @@ def test_networks_that_are_no_stems_say_so():
         find_stem("zhao2021_cluster_capsnet", **sizes)
     with pytest.raises(CapsellaError, match=r"even for images enlarged to 1024 pixels: .*"):
         find_stem("heinsen2019_capsnet", **{**sizes, "image_size": (40, 40)})
-    with pytest.raises(ValueError, match=r"got '/gone/run'; there is no such folder; give one with --stem, or put it"):
+    with pytest.raises(
+        ValueError, match=r"got '/gone/run'; there is no such folder: put it back, or give another with"
+    ):
         find_stem("/gone/run", **sizes)

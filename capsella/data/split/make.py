@@ -95,10 +95,11 @@ class ReadSource(NamedTuple):
     def without_pixels(cls, options: DataOptions) -> "ReadSource":
         """The same, but no pixels of a folder's files are kept, or read where no copies or broken files are looked for.
 
-        For splits, which do not depend on pixels otherwise.
+        For splits, which do not depend on pixels otherwise; but only these tell that an image shows no cell to cut out.
         """
-        if options.name != "folder" or (options.skip_broken and options.cells != "whole"):
-            return cls.of(options)  # only its pixels tell that an image shows no cell
+        cuts = options.cells != "whole" and options.size is not None
+        if options.name != "folder" or (options.skip_broken and cuts):
+            return cls.of(options)
         return cls._glanced(options)
 
     @classmethod

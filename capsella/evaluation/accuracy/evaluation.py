@@ -20,6 +20,7 @@ from capsella.models import ImageClassifier
 from capsella.models.confidence.reliability import Calibration, calibration
 from capsella.models.inference import inference
 from capsella.progress import tracked
+from capsella.types import check_finite
 
 MOST_NAMED = 8  # classes in a warning
 CONFIDENCE = {
@@ -62,9 +63,7 @@ class Evaluation:
             raise ValueError(f"files: must name each of the {count} images, got {len(self.files)}")
         if self.group is not None and self.group.shape != (count,):
             raise ValueError(f"group: must be one for each of the {count} images, got {tuple(self.group.shape)}")
-        broken = int((~self.activations.isfinite()).any(1).sum())
-        if broken:
-            raise ValueError(f"activations: must be finite, got NaN or infinity for {broken} of {count} images")
+        check_finite(self.activations)
 
     @cached_property
     def predictions(self) -> Int[Tensor, " n *k"]:

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
-from capsella.errors import at_least, counted, not_negative, require
+from capsella.errors import at_least, not_negative, require
 from capsella.evaluation.attacks.adaptive import adaptive_attack
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
@@ -20,6 +20,7 @@ from capsella.models import ImageClassifier, Novelty
 from capsella.models.inference import inference
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.seeds import mixed_seed
+from capsella.types import check_finite
 
 FULL_REACH_STEPS, FULL_REACH_RESTARTS = 40, 5
 """Of the check at ε = 1, whatever the attacks are allowed: a weak attack must not look like a masked gradient.
@@ -210,9 +211,7 @@ class _Tally:
             else:
                 output, surprises = answer(quick, images, self.novelty)
                 activations, strange = output.activations, surprises.amax(1) > self.novelty.threshold(self.refuse)
-            broken = int((~activations.isfinite()).any(1).sum())
-            if broken:
-                raise ValueError(f"activations: must be finite, got NaN or infinity for {counted(broken, 'image')}")
+            check_finite(activations)
             return (activations.argmax(1) == labels).clone(), strange.clone()
 
     def add_gradient(self, gradient: Float[Tensor, "b c h w"]) -> None:

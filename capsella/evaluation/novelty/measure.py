@@ -20,6 +20,7 @@ from capsella.models.inference import inference
 from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.novelty.scores import class_logits, doubt, energy
+from capsella.types import check_finite
 
 KNOWN = "known"
 BASELINES = ("confidence", "energy")
@@ -172,9 +173,7 @@ def _see(model: ImageClassifier, novelty: Novelty, images: Tensor, batch_size: i
     with inference(quick) as device:
         for part, _, _ in batches(unlabelled, batch_size, device=device):
             output, surprises = answer(quick, part, novelty)
-            broken = int((~output.activations.isfinite()).any(1).sum())
-            if broken:
-                raise ValueError(f"activations: must be finite, got NaN or infinity for {counted(broken, 'image')}")
+            check_finite(output.activations)
             logits = class_logits(output)
             beside = torch.stack([doubt(logits), energy(logits)], 1)
             predicted = output.activations.argmax(1)

@@ -75,10 +75,11 @@ def _find(stem: str, image_size: tuple[int, int], channels: int, stage: int | No
         mean, std = backbones.normalisation(stem, count)
         return _Found("backbone", config, True, count, mean, std, lambda: backbones.load(stem, config))
     if stem not in list_models():
-        there = "; there is no such folder" if "/" in stem and not Path(stem).exists() else ""
+        is_gone = "/" in stem and not Path(stem).exists()
+        remedy = "; there is no such folder: put it back, or give another with --stem" if is_gone else ""
         raise ValueError(
             "stem: must be a name on the Hugging Face hub, a folder with a backbone, a run, or a registered network, "
-            f"got {stem!r}{there}; give one with --stem, or put it back to resume a training with it"
+            f"got {stem!r}{remedy or '; give one with --stem'}"
         )
     _no_stage(stage)
     size = FRESH_SIZES[min(image_size) >= FRESH_SIZES[1]]

@@ -105,7 +105,8 @@ class StoppedTable(FolderTable):
         """The same table on the images of another source, without the rows that its images cannot make.
 
         Where only the changed images have a source of their own, that source is replaced, and the networks train as
-        before. Rows on images that are not much like the paper's (`LIKE`) have no published numbers.
+        before. Rows on images that are not much like the paper's (`LIKE`) have no published numbers; numbers on
+        changed images of another source are marked.
         """
         if usual := [on.source for on in self.errors_on if on.source]:
             mark = "" if source in usual else " (stand-in)"

@@ -123,5 +123,5 @@ def test_a_network_that_answers_nan_is_refused():
     broken = threshold()
     for weight in broken.parameters():
         weight.data.fill_(torch.nan)
-    with pytest.raises(ValueError, match="activations: must be finite, got NaN or infinity for 3 images"):
+    with pytest.raises(ValueError, match="activations: must be finite, got NaN or infinity for 3 of 3 images"):
         attack_networks({"broken": broken}, GREY, OPTIONS)
