@@ -243,8 +243,10 @@ class OptimizerOptions:
     def create(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of these weights; each step sets its learning rate by `rate_at`."""
         if self.method == "sgd":
-            return torch.optim.SGD(weights, self.learning_rate, momentum=self.momentum, weight_decay=self.l2)
-        return torch.optim.Adam(weights, weight_decay=self.l2)
+            return torch.optim.SGD(
+                weights, self.learning_rate, momentum=self.momentum, weight_decay=self.l2, fused=True
+            )
+        return torch.optim.Adam(weights, weight_decay=self.l2, fused=True)  # all in one pass over the weights
 
 
 @dataclass(frozen=True)
