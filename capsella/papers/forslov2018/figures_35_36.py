@@ -62,20 +62,20 @@ class PerturbationFigure(FigureFromRuns):
         grid = dimension_tweaks(model, image, target, self.offsets, elements)
         reconstruction = grid[0, len(self.offsets) // 2]
         compared = test.subset(torch.arange(min(len(test), COMPARED)))
-        own = 100 * share_nearest_own(model, compared.images, compared.labels)
+        own = share_nearest_own(model, compared.images, compared.labels)
         values = {
             "title": self.title,
             "note": f"{NETWORKS[self.network]} with its decoder, trained on mini, images of {model.image_size[0]}×"
             f"{model.image_size[1]}; the first test image, {test.classes[target]}. Shown are the numbers, of the "
             f"{CANDIDATES} largest of the capsule, that change the picture most. {self.runs.describe_drawn()} "
-            f"Of {own:.0f} % of {len(compared)} test images, the nearest to the reconstruction, by pixels, is "
-            "the image itself.",
+            f"For {round(own * len(compared)):,} of {len(compared):,} test images, the nearest to the reconstruction, "
+            "by pixels, is the image itself.",
             "measured": f"{result['data']}; seed {result['seed']}; {hardware(result['environment'])}.",
             "command": command,
             "offsets": list(self.offsets),
             "elements": elements,
             "mean_change_by_element": dict(zip(candidates, effects.tolist(), strict=True)),
-            "nearest_is_own_percent": own,
+            "nearest_is_own_percent": 100 * own,
             "nearest_among": len(compared),
             "reconstruction_error": float((reconstruction - image).square().mean()),
             "runs": {planned.slug: [result]},
