@@ -40,8 +40,8 @@ def laboratory_of(
 ) -> Laboratory:
     """All images of a laboratory of classes that the run knows, as its network takes them.
 
-    group, value_range, cell_radius: as for `read_laboratory`. skip_broken: leave out what cannot be read, as where the
-    run's own data do so.
+    group, value_range, cell_radius: as for `read_laboratory`. The range of the run's own images is that of another
+    camera, and is not taken. skip_broken: leave out what cannot be read, as where the run's own data do so.
 
     Raises:
         CapsellaError: a run on pairs, stereo or oblong images; none of its classes; what `read_laboratory` raises.
@@ -51,7 +51,7 @@ def laboratory_of(
         form = f"{height}×{width}×{channels}"
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
     skip = skip_broken or run.recipe.data.skip_broken
-    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, skip_broken=skip)
+    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, range=None, skip_broken=skip)
     return read_laboratory(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
 
 

@@ -157,4 +157,4 @@ def _range_of(files: Sequence[_Deep], what: str) -> tuple[ValueRange, str]:
         low, high, origin = smallest, largest, f"the extremes of {counted(len(files), what)}"
     if low == high:
         raise CapsellaError(f"all values of the {what}s are {low:g}; set a range, as --range 0 4095")
-    return (low, high), f"{origin}; --range sets it"
+    return (low, high), f"{origin}; --range of train, compare and predict sets it"

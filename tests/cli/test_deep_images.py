@@ -61,6 +61,27 @@ def test_training_and_prediction_read_the_same_pixels(cli, camera: Path, tmp_pat
     assert other.splitlines()[1].split(",")[2:4] != rows[0][2:4]
 
 
+def test_another_camera_has_a_range_of_its_own(cli, camera: Path, tmp_path: Path):
+    """The same scenes, five times as bright: all white by the range of the network's own camera."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    for file in camera.glob("*/*.tif"):
+        values = np.asarray(Image.open(file)).astype(np.uint32) * 5 + 4000
+        (other / file.parent.name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values.astype(np.uint16)).save(other / file.parent.name / file.name)
+    cli("train", "images-efficient", "--data.path", camera, "--size", 28, "--epochs", 1, "--out", run)
+    tested = cli("evaluate", run, "--data", other)
+    assert tested.code == 0, tested.err
+    assert "of 20 images" in tested.out
+    assert "capsella predict reads these files alike with --range 5" in tested.out
+    at_home = cli("evaluate", run, "--data", camera)
+    errors = [json.loads((run / f"{name}-all.json").read_text())["errors"] for name in ("other", "camera0")]
+    assert errors[0] == errors[1], at_home.out
+    assert cli("adapt", run, other, "--per-class", 2, "--steps", 2, "--out", tmp_path / "adapted").code == 0
+    low, high = load_run(tmp_path / "adapted").model.value_range
+    assert low > 5000
+    assert high > 19_000
+
+
 def test_a_model_of_8_bits_does_not_guess(cli, trained: Path, camera: Path):
     refused = cli("predict", trained, camera / "lit/1.tif")
     assert refused.code == 1
