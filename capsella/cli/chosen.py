@@ -10,10 +10,10 @@ from rich.console import Console
 from capsella.cli.flags import take
 from capsella.data.listing import no_folder
 from capsella.data.outline import outline
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, counted, require
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group
 from capsella.papers.own_images import DEFAULT, fitted
-from capsella.training import Recipe, read_recipe
+from capsella.training import AugmentOptions, Recipe, read_recipe
 
 
 def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, Path | None, list[str]]:
@@ -63,31 +63,47 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
 
 def _fit(name: str, images: Path, words: list[str], console: Console) -> Recipe:
     """The recipe for this folder; says what was chosen and why, but for what the flags set."""
-    found = outline(images)
+    found, usual = outline(images), get_recipe(name).data
     recipe, reasons = fitted(_divided(get_recipe(name), words), found)
+    kept = replace(recipe.data, validation=usual.validation, test=usual.test, per_class=usual.per_class)
+    recipe = replace(recipe, data=kept)  # the flags are yet to be read
     if not set(words) & {"-h", "--help"}:
         console.print(f"{images}: {found}\nrecipe {name}; chosen for these images:", markup=False, soft_wrap=True)
         given = {word.partition("=")[0].rpartition(".")[2].lstrip("-").replace("_", "-") for word in words}
         for flag, reason in reasons.items():
             if flag.split()[0].lstrip("-") not in given:
                 console.print(f"  {flag:<16} {reason}", markup=False, soft_wrap=True)
-        changes = f"mirrored, and shifted by up to {recipe.augment.shift} pixels"
-        if recipe.augment.zoom > 1:
-            changes = "turned, mirrored, shifted, and changed as other microscopes, stains and cameras would"
-        console.print(f"  training images are {changes} (--no-flip, --shift 0)", markup=False, soft_wrap=True)
     return recipe
 
 
+def changes_line(augment: AugmentOptions) -> str:
+    """How training images are changed, all flags counted, for the user of a folder."""
+    others = replace(AugmentOptions(), shift=augment.shift, border=augment.border, rotation=augment.rotation)
+    others = replace(others, rotation_sd=augment.rotation_sd, flip=augment.flip, mirror=augment.mirror)
+    changes = {
+        "turned": augment.rotation or augment.rotation_sd,
+        "mirrored": augment.flip or augment.mirror,
+        f"shifted by up to {counted(augment.shift, 'pixel')}": augment.shift,
+        "changed in other ways, as --help lists them": augment != others,
+    }
+    said = [change for change, is_made in changes.items() if is_made]
+    what = ", ".join(said) if said else "not changed"
+    return f"  training images are {what} (flags as --no-flip and --shift 0 set that)"
+
+
 def _divided(recipe: Recipe, words: list[str]) -> Recipe:
-    """The recipe with the shares of the images that the flags hold back: they tell how many train."""
+    """The recipe with what the flags hold back of the images: it tells how many train."""
     data = recipe.data
-    validation, test = _share(words, "validation", data.validation), _share(words, "test", data.test)
-    return replace(recipe, data=replace(data, validation=validation, test=test))
+    validation, test = _number(words, "validation", data.validation), _number(words, "test", data.test)
+    if folds := _number(words, "folds", 0):
+        test = 1 / max(2, folds)
+    per_class = int(_number(words, "per-class", data.per_class or 0)) or None
+    return replace(recipe, data=replace(data, validation=validation, test=test, per_class=per_class))
 
 
-def _share(words: list[str], part: str, default: float) -> float:
+def _number(words: list[str], part: str, default: float) -> float:
     given, _ = take(words, f"--{part}", f"--data.{part}")
-    return default if given is None else tyro.cli(float, args=[given], prog=f"capsella --data.{part}")
+    return default if given in (None, "None") else tyro.cli(float, args=[given], prog=f"capsella --data.{part}")
 
 
 def recipe_groups(pattern: str = "*") -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli import screen
-from capsella.cli.chosen import chosen_recipe
+from capsella.cli.chosen import changes_line, chosen_recipe
 from capsella.cli.flags import prepare
 from capsella.errors import CapsellaError, counted, near_names
 from capsella.grid import duration
@@ -78,9 +78,11 @@ def run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return
-    name, recipe, _, words = chosen_recipe(arguments, console)
+    name, recipe, images, words = chosen_recipe(arguments, console)
     recipe, words = prepare(recipe, words, SearchCommand, SearchOptions, Machine, Place)
     command = tyro.cli(SearchCommand, default=SearchCommand(recipe=recipe), args=words, prog=f"capsella search {name}")
+    if images is not None:
+        console.print(changes_line(command.recipe.augment), markup=False, soft_wrap=True)
     if command.place.on is not None:  # which is joined at the end: hours later
         check_ray()
     space = None if command.space is None else space_of(command.space, command.recipe)

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from capsella.cli import screen
-from capsella.cli.chosen import chosen_recipe, recipe_groups
+from capsella.cli.chosen import changes_line, chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.data import DataOptions
@@ -93,6 +93,7 @@ def run(arguments: list[str]) -> None:
         options = tyro.cli(Train, default=Train(recipe), args=words, prog=f"capsella train {name}")
         _check_images(name, options.recipe.data)
         if images is not None:
+            console.print(changes_line(options.recipe.augment), markup=False, soft_wrap=True)
             _warn_of_few_epochs(options.recipe.epochs, recipe.epochs, console)
         folder, machine = options.out or new_run_folder(Path("runs"), name), options.machine
         if options.all_folds:

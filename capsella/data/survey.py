@@ -63,6 +63,8 @@ class Survey:
         self.deep: dict[str, _Deep] = {}
         self.transparent: list[Path] = []
         self.colour: list[Path] = []
+        self.oblong: list[tuple[Path, float]] = []
+        """Files that a square is cut from, and how much of each, in per cent, is lost."""
         self.least: tuple[int, tuple[int, int], int] | None = None
         """Pixels, (height, width) and channels of the smallest image."""
 
@@ -81,6 +83,9 @@ class Survey:
                 values = np.empty(0) if self.options.range is not None else _some(read_values(file), self.sampled)
                 self.deep[file.relative_to(self.root).as_posix()] = _Deep(depth, stated, values)
         self.files += 1
+        lost = 100 * (1 - min(height, width) / max(height, width))
+        if lost >= 1 and self._cuts_squares:
+            self.oblong.append((file, lost))
         if channels == 3:
             self.colour.append(file)
         self.least = min(
@@ -88,9 +93,20 @@ class Survey:
         )
         return torch.zeros(1, 1, 1, dtype=torch.uint8)
 
+    @property
+    def _cuts_squares(self) -> bool:
+        """Whether a square is cut from the centre of whole images; cells are looked for in all of an image."""
+        return self.options.size is not None and self.options.cut is None
+
     def notes(self) -> list[str]:
         """What reading changes in some files beside their size: a line each."""
         notes = []
+        if self.oblong:
+            most, files = max(lost for _, lost in self.oblong), [file for file, _ in self.oblong]
+            notes.append(
+                f"{_named(files)} not square: what is outside the square in the middle is cut off, up to {most:.0f} % "
+                "of an image"
+            )
         if self.transparent:
             notes.append(f"{_named(self.transparent)} with transparency: what is transparent becomes black")
         if self.options.channels == 1 and 0 < len(self.colour) < self.files:

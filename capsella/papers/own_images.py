@@ -213,12 +213,14 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
     size = max((one for one in SIDES if one <= min(side, most)), default=SIDES[0])
     learned_from = images.images * (1 - recipe.data.test) if images.train is None else images.train
     train = max(1, round(learned_from * (1 - (0 if images.validation else recipe.data.validation))))
+    if recipe.data.per_class is not None:
+        train = min(train, recipe.data.per_class * len(images.classes))
     batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(recipe.epochs * CHOSEN_ON / train)))
     data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
     augment = replace(recipe.augment, shift=round(recipe.augment.shift * size / most))
     reasons = {
-        f"--size {size}": _why_size(size, side, most) + (_cut_off(images) if data.cells == "whole" else ""),
+        f"--size {size}": _why_size(size, side, most),
         f"--channels {data.channels}": "the images are in colour" if data.channels == 3 else "the images are grey",
         f"--batch-size {batch}": f"there are about {train:,} training images",
         f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
@@ -230,12 +232,6 @@ def _why_size(size: int, side: int, most: int) -> str:
     if size > side:
         return f"the least that is useful; the images have {side} pixels"
     return "what this recipe is meant for" if size == most else f"near the images' {side} pixels"
-
-
-def _cut_off(images: Outline) -> str:
-    """Of images that are no squares: how much of them no network sees."""
-    unseen = 100 * (1 - min(images.height, images.width) / max(images.height, images.width))
-    return f"; {unseen:.0f} % of a usual image is cut off, outside its centre square" if unseen >= 1 else ""
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:

@@ -237,6 +237,7 @@ def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path
     assert "--size 32" in answer.out
     assert "--batch-size 16" in answer.out
     assert "--epochs" not in answer.out  # it was given
+    assert "training images are mirrored, shifted by up to 2 pixels" in answer.out
     assert "note: 100 epochs are usual for these images; after 1 " in answer.out
     recipe = RunFolder(Path("runs/images-efficient")).read_config()[1]
     assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
@@ -249,6 +250,19 @@ def test_a_recipe_before_the_folder_is_fitted_to_it(cli, images, tmp_path):
     assert answer.code == 0
     assert "there are about 12 training images" in answer.out  # 33 · 0.6 · 0.6
     assert RunFolder(tmp_path / "run").read_config()[1].model.name == "he2016_resnet10"
+
+
+def test_what_flags_say_of_changes_and_images_is_counted(cli, images, tmp_path):
+    """33 images in 3 classes: two each train, or half of them but the validation images; nothing is changed."""
+    flags = ("--epochs", 1, "--no-flip", "--shift", 0, "--validation", 0.2)
+    answer = cli("train", images, *flags, "--per-class", 2, "--out", tmp_path / "few")
+    assert answer.code == 0, answer.err
+    assert "there are about 6 training images" in answer.out
+    assert "training images are not changed" in answer.out
+    answer = cli("train", images, *flags, "--folds", 2, "--fold", 0, "--out", tmp_path / "fold")
+    assert "there are about 13 training images" in answer.out
+    data = RunFolder(tmp_path / "fold").read_config()[1].data
+    assert (data.folds, data.test, data.per_class) == (2, 0.2, None)
 
 
 def test_neither_recipe_nor_folder(cli, tmp_path):

@@ -328,6 +328,11 @@ def test_what_reading_changes_in_some_files_is_said(cells: Path):
     assert "2 files (half0.png, …) with transparency: what is transparent becomes black" in notes
     assert "2 files (half0.png, …) in colour, among grey ones: all become grey" in notes
     assert not any("colour" in note for note in load_data(options(cells, channels=3)).notes)
+    save(cells / "monocyte/wide.png", 9, (6, 12))
+    (note,) = [note for note in load_data(options(cells, channels=1, size=5)).notes if "square" in note]
+    assert note.startswith(
+        "1 file (wide.png) not square: what is outside the square in the middle is cut off, up to 50 %"
+    )
 
 
 def test_what_is_drawn_in_black_on_nothing_is_warned_of(cells: Path, monkeypatch: pytest.MonkeyPatch):
