@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from capsella.cli.screen import console
+from capsella.models.novelty.fitted import REFUSE, images_to_refuse
 from capsella.training import calibrate_run
 
 
@@ -32,6 +33,13 @@ def run(arguments: list[str]) -> None:
         f"loss {fitted.nll_before:.4f} → {fitted.nll:.4f} nats, "
         f"expected calibration error {fitted.ece_before:.4f} → {fitted.ece:.4f}, on the same images",
         f"an image is known by its {', '.join(novelty.scores)}, beside those of {novelty.images} validation images",
+        *_too_few(novelty.images),
         f"written to {options.run / 'calibration.json'} and {options.run / 'novelty.safetensors'}",
     ]
     console().print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def _too_few(images: int) -> list[str]:
+    """A line where `capsella predict` will call no image not known."""
+    needed = images_to_refuse(REFUSE)
+    return [f"these are too few to call any image not known: that needs {needed}"] if images < needed else []

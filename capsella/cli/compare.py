@@ -12,6 +12,7 @@ from capsella.compare.report import as_text
 from capsella.data import warn_of_few
 from capsella.errors import counted
 from capsella.grid import duration
+from capsella.papers.own_images import usual_epochs
 from capsella.ray_cluster import Place, joined
 
 
@@ -71,6 +72,8 @@ def _print_plan(plan: Plan) -> None:
         f"{counted(seeds, 'seed')}{more}. Estimated training: {duration(plan.total_seconds())}, from a few "
         "images through each network here."
     )
+    if 2 * plan.epochs < (usual := usual_epochs(ComparisonOptions.epochs, len(splits.train))):
+        print(f"note: {usual} epochs are usual for so few images (--epochs); fewer seldom train a network to its end")
     if given.precision == "auto":
         print(f"precision auto → {plan.precision}")
     _advise(plan)

@@ -101,7 +101,7 @@ class Evaluate:
         asked = "" if self.test_pairs is None else f"-pairs{self.test_pairs}"
         asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
         asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
-        asked += "-elsewhere" if self.elsewhere else ""
+        asked += ("-elsewhere" if self.elsewhere else "") + ("-group" if self.group is not None else "")
         return self.out or self.run / f"{source}{self.split or ('all' if source else 'test')}{asked}.json"
 
 

@@ -48,6 +48,7 @@ def trained_long(asked: bool, without: Sequence[str], epochs: int) -> str:
             f"Whether the training of {counted(epochs, 'epoch')} was long enough cannot be told: the learning rate of "
             "all networks falls to nothing as a cosine, which brings every curve down. Twice the epochs, in another "
             "--out, would show it."
+            + ("" if epochs >= ENOUGH_EPOCHS else " So few epochs seldom train a network to its end.")
         )
     fell = f"No network's training loss or error still fell clearly at the end of its {counted(epochs, 'epoch')}."
     return fell + not_asked(without) + too_few_to_tell(epochs)

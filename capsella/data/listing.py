@@ -35,10 +35,12 @@ class PassedOver:
             self.add("pipe or device", path)
 
     def add_beside(self, folder: Path) -> None:
-        """The images in a folder that should hold sub-folders alone."""
+        """The files in a folder that should hold sub-folders alone."""
         for entry in sorted(folder.iterdir()):
             if is_image(entry):
                 self.add("image beside the class folders", entry)
+            elif not entry.name.startswith(".") and not entry.is_dir():
+                self.add_file(entry)
 
     def notes(self) -> tuple[str, ...]:
         """At most one line."""
@@ -80,6 +82,8 @@ def walk(folder: Path, passed_over: PassedOver, above: frozenset[Path] = frozens
 def no_folder(path: Path | str) -> str:
     """What to say where a folder of images was asked for, and is not there."""
     is_file = Path(path).exists()
+    if is_file and Path(path).suffix == ".npz":
+        return f"{path}: is a file, not a folder; a recipe reads it with --data npz --data.path {path}"
     return (
         f"{path}: is a file; name the folder that has one sub-folder a class" if is_file else f"{path}: no such folder"
     )

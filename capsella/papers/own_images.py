@@ -216,7 +216,7 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
     if recipe.data.per_class is not None:
         train = min(train, recipe.data.per_class * len(images.classes))
     batch = min(recipe.batch_size, 16) if train < FEW_IMAGES else recipe.batch_size
-    epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(recipe.epochs * CHOSEN_ON / train)))
+    epochs = usual_epochs(recipe.epochs, train)
     data = replace(recipe.data, path=images.path, size=size, channels=3 if images.channels == 3 else 1)
     augment = replace(recipe.augment, shift=round(recipe.augment.shift * size / most))
     reasons = {
@@ -226,6 +226,15 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
         f"--epochs {epochs}": f"the network sees about {epochs * train:,} images",
     }
     return Fitted(replace(recipe, data=data, augment=augment, batch_size=batch, epochs=epochs), reasons)
+
+
+def usual_epochs(epochs: int, train: int) -> int:
+    """For so many training images, where a recipe of this module has `epochs` for `CHOSEN_ON` of them.
+
+    >>> usual_epochs(30, 1503), usual_epochs(30, 300), usual_epochs(30, 100_000)
+    (30, 100, 20)
+    """
+    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, ceil(epochs * CHOSEN_ON / train)))
 
 
 def _why_size(size: int, side: int, most: int) -> str:

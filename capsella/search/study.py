@@ -18,6 +18,7 @@ FAR = 1.0
 """The excess of a candidate that no limit refused: it could not be trained at all."""
 IMAGES = "set of images"
 """The setting that says which images a study is on."""
+_MOST_SHOWN = 60  # characters
 _ELSE = "call it as before, or choose another folder with --out"
 
 
@@ -95,10 +96,11 @@ class Study:
             return
         # Begun before a warm-up left any out, and before the images were kept.
         kept = {"rungs": list(rungs_of(kept["length"]["epochs"])), IMAGES: settings[IMAGES], **kept}
-        changed = [name for name, value in json.loads(json.dumps(settings)).items() if kept.get(name) != value]
+        asked = json.loads(json.dumps(settings))
+        changed = [name for name, value in asked.items() if kept.get(name) != value]
         if changed:
-            name = self.trials.study_name
-            raise CapsellaError(f"the study {name!r} was begun with another {' and another '.join(changed)}; {_ELSE}")
+            each = "; ".join(_changed(name, kept.get(name), asked[name]) for name in changed)
+            raise CapsellaError(f"the study {self.trials.study_name!r} was begun with other settings: {each}; {_ELSE}")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -248,6 +250,12 @@ class Claim:
 
         if self.keep(facts):
             self.study.trials.tell(self.trial, values, optuna.trial.TrialState[state], skip_if_finished=True)
+
+
+def _changed(name: str, before: Any, now: Any) -> str:
+    """A setting and its two values, where they are short enough to be read: "finalists 1, not 5"."""
+    values = f"{before}, not {now}"
+    return f"another {name}" if name == IMAGES or len(values) > _MOST_SHOWN else f"{name} {values}"
 
 
 def _network(point: Mapping[str, Label]) -> dict[str, Label]:

@@ -159,6 +159,8 @@ class TestAdapt:
         assert "intervals are over these" in tested
         other = cli("evaluate", trained, "--data", folder, *group, "--json").out
         assert json.loads(other)["laboratory"]["group"] == group[1]
+        assert (trained / "patients-all-group.json").exists()
+        assert not (trained / "patients-all.json").exists()
         assert "group: only for the images of --data" in cli("evaluate", trained, *group).err
 
     def test_no_batch_normalisation(self, cli, run, elsewhere, tmp_path):

@@ -149,6 +149,7 @@ def test_a_dry_run_writes_nothing(images, tmp_path, capsys):
     assert all(name in out for name in NETWORKS)
     assert "4 more runs for the data-size curve" in " ".join(out.split())
     assert "Estimated training: " in out
+    assert "note: 100 epochs are usual for so few images (--epochs)" in out
     assert not (tmp_path / "c").exists()
 
 

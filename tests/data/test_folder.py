@@ -72,17 +72,18 @@ def test_formats_sub_folders_and_what_is_passed_over(cells: Path):
 
 
 def test_what_is_passed_over_is_said_in_one_line(cells: Path):
-    for name in ("a.heic", "b.heic", "c.svg", ".hidden.svg"):
+    for name in ("a.heic", "b.heic", ".hidden.svg"):
         (cells / "monocyte" / name).write_text("x")
     (cells / "basophil/gone.png").symlink_to("nowhere.png")
     os.mkfifo(cells / "basophil/pipe.png")
     for name in ("top.png", "loose.tif"):
         save(cells / name, 1)
+    (cells / "labels.csv").write_text("beside the class folders")
     (note,) = load_data(options(cells)).notes
     assert note.startswith("passed over ")
-    for part in ("2 images beside the class folders", "2 .heic files", "1 .svg file (", "1 dangling link", "1 pipe or"):
+    for part in ("2 images beside the class folders", "2 .heic files", "1 .csv file", "1 dangling link", "1 pipe or"):
         assert part in note
-    assert note.endswith("(loose.tif, top.png, gone.png, …)")
+    assert note.endswith("(labels.csv, loose.tif, top.png, …)")
     assert "hidden" not in note
 
 

@@ -260,6 +260,13 @@ def test_a_folder_without_what_it_says(folder, tmp_path):
     wrong_stem("must be a folder with config.json", CapsellaError, stem=str(tmp_path / "empty"))
 
 
+def test_a_mistyped_run_is_not_asked_for_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("asked the hub"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/images-efficient").mkdir(parents=True)
+    wrong_stem("got 'runs/image-efficient'; there is no such folder", stem="runs/image-efficient")
+
+
 def test_another_family(tmp_path):
     transformers.BertConfig().save_pretrained(tmp_path)
     wrong_stem("is a bert; the backbones known here are convnext, ", CapsellaError, stem=str(tmp_path))

@@ -70,7 +70,7 @@ def test_a_finished_study_has_nothing_to_do(searched):
 
 def test_a_study_of_something_else_is_not_mixed_in(searched):
     search, _ = searched
-    with pytest.raises(CapsellaError, match="begun with another limit_parameters"):
+    with pytest.raises(CapsellaError, match="begun with other settings: limit_parameters None, not "):
         opened(search.folder, limit_parameters=10**6)
     with pytest.raises(CapsellaError, match="begun with other objectives"):
         opened(search.folder, objectives=("error", "parameters"))
@@ -209,7 +209,7 @@ def test_other_images_are_not_mixed_in(tmp_path):
         splits = read(options)
         return dataclasses.replace(splits, validation=splits.validation.subset(range(10)))
 
-    with pytest.raises(CapsellaError, match="was begun with another set of images"):
+    with pytest.raises(CapsellaError, match="was begun with other settings: another set of images"):
         open_search(RECIPE, "tiny", few, SPACE, images=Images(fewer))
     study = opened(tmp_path).study
     study.trials.set_user_attr("settings", {k: v for k, v in study.settings.items() if k != "set of images"})

@@ -31,7 +31,7 @@ def read_confidence(model: nn.Module, folder: Path) -> Confidence | None:
     path = folder / FILE
     if not path.exists():
         return None
-    with errors_of(f"{path} is damaged or not written by capsella"):
+    with errors_of(f"{path} is damaged or not written by capsella; delete it, and `capsella calibrate` writes it anew"):
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"it has more than {_MOST_BYTES:,} bytes")
         try:

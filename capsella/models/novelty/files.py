@@ -42,7 +42,7 @@ def read_novelty(model: nn.Module, folder: Path) -> Novelty | None:
     path = folder / FILE
     if not path.exists():
         return None
-    with errors_of(f"{path} is damaged or not written by capsella"):
+    with errors_of(f"{path} is damaged or not written by capsella; delete it, and `capsella calibrate` writes it anew"):
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"it has more than {_MOST_BYTES:,} bytes")
         novelty, form = _read(path)

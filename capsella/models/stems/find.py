@@ -107,8 +107,8 @@ def _no_stage(stage: int | None) -> None:
 
 
 def _may_be_on_hub(stem: str) -> bool:
-    """Whether it has the form OWNER/NAME, and is nothing here."""
-    return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", stem) is not None and not Path(stem).exists()
+    """Whether it has the form OWNER/NAME, and neither is here: beside other runs, a name is mistyped."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", stem) is not None and not Path(stem).parent.is_dir()
 
 
 def _geometry(
