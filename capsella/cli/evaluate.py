@@ -48,7 +48,8 @@ class Evaluate:
     data: str | None = None
     """Another laboratory: a folder with one sub-folder a class, an .npz file, or a named source, as affnist for a run
     on mnist40. All of its images are tested, also of a folder that is split, for the run has learned from none. Classes
-    are matched by name; images of classes that the run does not know are left out."""
+    are matched by name; images of classes that the run does not know are left out. Those of more than 8 bits have the
+    range of their own camera."""
     group: str | None = None
     """With --data of a folder: a regular expression whose one capture group, found in the path, names the patient or
     slide, as 'patient([0-9]+)'; of an .npz file: an array of integers. Intervals are then over patients."""

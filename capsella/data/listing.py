@@ -83,7 +83,7 @@ def no_folder(path: Path | str) -> str:
     """What to say where a folder of images was asked for, and is not there."""
     is_file = Path(path).exists()
     if is_file and Path(path).suffix == ".npz":
-        return f"{path}: is a file, not a folder; a recipe reads it with --data npz --data.path {path}"
+        return f"{path}: is a file; `capsella train images-efficient --data npz --data.path {path}` reads it"
     return (
         f"{path}: is a file; name the folder that has one sub-folder a class" if is_file else f"{path}: no such folder"
     )

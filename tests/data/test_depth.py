@@ -44,9 +44,8 @@ def test_twelve_bits_are_not_black_and_the_range_is_of_training_images_alone(cam
     assert (int(splits.train.images.min()), int(splits.train.images.max())) == (0, 255)
     (note,) = splits.notes
     assert "28 files of 16 bits a channel: values 100 to 4,000 become 0 to 255" in note
-    assert (
-        "of 18 training images; --range of train, compare and predict sets it" in note
-    )  # two of twenty are held out for validation
+    # Two of twenty are held out for validation.
+    assert "of 18 training images; --range of train, compare and predict sets it" in note
     file = camera / splits.test.files[0]
     again = read_image(file, value_range=splits.value_range)
     assert torch.equal(again, splits.test.images[0])
