@@ -12,7 +12,7 @@ from capsella.data.listing import no_folder
 from capsella.data.outline import outline
 from capsella.errors import CapsellaError, counted, require
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group
-from capsella.papers.own_images import DEFAULT, fitted
+from capsella.papers.own_images import DEFAULT, as_other_microscopes, fitted
 from capsella.training import AugmentOptions, Recipe, read_recipe
 
 
@@ -80,11 +80,13 @@ def changes_line(augment: AugmentOptions) -> str:
     """How training images are changed, all flags counted, for the user of a folder."""
     others = replace(AugmentOptions(), shift=augment.shift, border=augment.border, rotation=augment.rotation)
     others = replace(others, rotation_sd=augment.rotation_sd, flip=augment.flip, mirror=augment.mirror)
+    as_elsewhere = augment == as_other_microscopes(augment)
     changes = {
         "turned": augment.rotation or augment.rotation_sd,
         "mirrored": augment.flip or augment.mirror,
         f"shifted by up to {counted(augment.shift, 'pixel')}": augment.shift,
-        "changed in other ways, as --help lists them": augment != others,
+        "changed as other microscopes, stains and cameras would": as_elsewhere,
+        "changed in other ways, as --help lists them": augment != others and not as_elsewhere,
     }
     said = [change for change, is_made in changes.items() if is_made]
     what = ", ".join(said) if said else "not changed"

@@ -117,7 +117,8 @@ def test_figures_35_to_37(draw, only, monkeypatch):
         assert run["recipe"]["data"]["size"] == 64
     values = draw(35)
     assert values["offsets"] == pytest.approx([-0.4, -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.4])
-    assert f"Of {values['nearest_is_own_percent']:.0f} % of {values['nearest_among']} test images" in values["note"]
+    own, among = values["nearest_is_own_percent"], values["nearest_among"]
+    assert f"For {own * among / 100:.0f} of {among} test images, the nearest to the reconstruction" in values["note"]
     effects = {int(element): change for element, change in values["mean_change_by_element"].items()}
     assert len(effects) == 5
     assert values["elements"] == sorted(sorted(effects, key=effects.__getitem__)[-3:])
