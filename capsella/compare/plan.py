@@ -36,7 +36,7 @@ class Plan:
     """What is trained, on what, how long.
 
     table: which image is in which split. costs: by network. epochs, batch_size, precision, balance: the same for every
-    network, fold and share of the images.
+    network, fold and share of the images. added_seeds: those that were not asked for when the comparison began.
     """
 
     options: ComparisonOptions
@@ -48,6 +48,7 @@ class Plan:
     batch_size: int
     precision: Exact
     balance: Balance
+    added_seeds: tuple[int, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -124,8 +125,9 @@ class Plan:
 def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     """Read the images, split them, check every network against them, and time a step of each; writes nothing.
 
-    A comparison that was begun in the folder keeps its split, its networks and its number of epochs. A dry run plans
-    a new one, whatever is there.
+    A comparison that was begun in the folder keeps its split, its networks and its number of epochs. It may be called
+    again with more seeds, which are trained, and with another limit of latency. A dry run plans a new one, whatever is
+    there.
 
     `like`: a plan of the same networks on other folds, whose times, epochs, precision and balance are taken.
 
@@ -150,7 +152,9 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
         precision = begun.get("precision", options.precision)  # not in plans from before there was "auto"
         balance = begun.get("balance", "auto")  # older plans let every run decide
-        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size, precision, balance)
+        added = tuple(seed for seed in options.asked_seeds if seed not in begun["options"]["seeds"])
+        epochs = begun["epochs"]
+        return Plan(options, splits, table, tuple(chosen), costs, epochs, batch_size, precision, balance, added)
     if like is not None:
         return replace(like, options=options, splits=splits, table=table, candidates=tuple(chosen))
     costs = _costs(chosen, splits, batch_size, options.accelerator)
@@ -200,15 +204,23 @@ def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
     for name, value in options.to_dict().items():
-        is_default = name == "sizes" and value is None
         usual = None if name in ("folds", "fold") else value  # an older plan has fewer options
-        if not is_default and older.get(name, usual) != value:
+        if not _goes_on(name, older.get(name, usual), value):
             before, now = ("the default" if one in (None, []) else one for one in (older.get(name), value))
             raise CapsellaError(
-                f"{options.output} holds a comparison with {name} = {before}, not {now}; "
-                "call it with the same options to go on, or choose another --out"
+                f"{options.output} holds a comparison with {name} = {before}, not {now}; go on with the same options, "
+                "or more seeds behind the first ones, or choose another --out"
             )
     return plan
+
+
+def _goes_on(name: str, before: Any, now: Any) -> bool:
+    """Whether a comparison that was begun with an option goes on with this one."""
+    if name == "seeds":  # the learning rate was chosen with the first
+        return now[: len(before)] == before
+    if name == "latency_limit":  # only the verdict reads it
+        return True
+    return (name == "sizes" and now is None) or before == now
 
 
 def _with_sizes(options: ComparisonOptions, splits: Splits, begun: dict[str, Any] | None) -> ComparisonOptions:

@@ -83,10 +83,20 @@ def protocol(plan: Plan) -> str:
         f"Every network had the same images, the same {counted(plan.epochs, 'epoch')} in batches of {plan.batch_size}, "
         f"the same changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with "
         f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each "
-        "run, and the best network of each kind, were chosen on the validation images. The test images were used once, "
-        "after all that. On a share of the training images, a network takes as many steps as on all of them. Intervals "
-        f"are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
+        "run, and the best network of each kind, were chosen on the validation images. "
+        f"{_use_of_test(plan)} On a share of the training images, a network takes as many steps as on all of them. "
+        f"Intervals are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
         f"{BALANCED if plan.balance == 'sampling' else ''}{'' if given.group is None else GROUPED}"
+    )
+
+
+def _use_of_test(plan: Plan) -> str:
+    added = ", ".join(map(str, plan.added_seeds))
+    if not added:
+        return "The test images were used once, after all that."
+    return (
+        "The test images were used after all that, and maybe once before: the comparison was begun without "
+        f"{'the seed' if len(plan.added_seeds) == 1 else 'the seeds'} {added}."
     )
 
 
