@@ -31,7 +31,7 @@ class ComparisonOptions:
 
     All get the same images, epochs, batches, seeds and number of learning rates.
 
-    Interrupted and called again, it goes on; called with more seeds, it trains those.
+    Called again, it goes on where it was, and trains seeds that are new.
 
     Raises:
         ValueError: a field is outside its range.
