@@ -12,6 +12,7 @@ from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, ImageSet, LabelledImages, Splits, draw_labelled, single_images
+from capsella.data.depth import check_range
 from capsella.data.options import LABORATORIES
 from capsella.errors import CapsellaError, at_least, counted
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
@@ -52,6 +53,9 @@ class Adapt:
     """A regular expression whose one capture group, found in the path, names the patient or slide, as
     'patient([0-9]+)'; of an .npz file: an array of integers. No patient is then both learned from and tested, and at
     most one image of each is labelled."""
+    range: tuple[float, float] | None = None
+    """The values that become 0 and 255 in files of more than 8 bits, as `0 4095` of a camera of 12 bits; default: what
+    the files state, or else the percentiles 0.1 and 99.9 of their values."""
     skip_broken: bool = False
     """Leave out images that cannot be read, or show no cell where cells are cut out, instead of stopping at the
     first."""
@@ -61,6 +65,7 @@ class Adapt:
 
     def __post_init__(self) -> None:
         at_least(1, per_class=self.per_class)
+        check_range(self.range)
 
 
 def run(arguments: list[str]) -> None:
@@ -68,7 +73,7 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Adapt, args=arguments, prog="capsella adapt")
     trained, out = open_run(options.run), console()
     _check(options, trained)
-    found = laboratory_of(trained, options.images, options.group, skip_broken=options.skip_broken)
+    found = laboratory_of(trained, options.images, options.group, options.range, skip_broken=options.skip_broken)
     labelled, rest, not_to_test = draw_labelled(found.images, options.per_class, options.adapt.seed)
     own, notes = own_images(trained)
     if own is not None:

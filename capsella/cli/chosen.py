@@ -50,7 +50,7 @@ def _named(arguments: list[str]) -> tuple[str, Path | None, list[str]]:
         if first.startswith("-"):
             raise ValueError(f"the first word must be a folder of images or a recipe, got {first!r}; flags come behind")
         if not Path(first).is_dir():
-            if first.endswith(("/", os.sep)) or Path(first).parent != Path():
+            if first.endswith(("/", os.sep)) or Path(first).parent != Path() or Path(first).exists():
                 raise CapsellaError(no_folder(first))
             recipe_function(first)  # raises, with the nearest name
         if words and words[0] in list_recipes():

@@ -12,6 +12,7 @@ from capsella.cli.laboratory import laboratory_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
+from capsella.data.depth import check_range
 from capsella.data.laboratory import on_laboratory
 from capsella.data.options import PAIRED, STEREO, VIEWED
 from capsella.errors import CapsellaError, counted
@@ -53,6 +54,9 @@ class Evaluate:
     group: str | None = None
     """With --data of a folder: a regular expression whose one capture group, found in the path, names the patient or
     slide, as 'patient([0-9]+)'; of an .npz file: an array of integers. Intervals are then over patients."""
+    range: tuple[float, float] | None = None
+    """With --data: the values that become 0 and 255 in its files of more than 8 bits, as `0 4095` of a camera of 12
+    bits; default: what the files state, or else the percentiles 0.1 and 99.9 of their values."""
     test_pairs: int | None = None
     """For a run on pairs: test on this many pairs. Fewer are the first of more."""
     test_per_class: int | Literal["all"] | None = None
@@ -92,6 +96,9 @@ class Evaluate:
             )
         if self.group is not None and (self.data is None or self.split is not None):
             raise ValueError("group: only for the images of --data; a run's own have the groups of its training")
+        if self.range is not None and (self.data is None or self.split is not None):
+            raise ValueError("range: only for the images of --data; a run's own have the range of its training")
+        check_range(self.range)
         check_refuse(self.refuse)
 
     @property
@@ -103,6 +110,7 @@ class Evaluate:
         asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
         asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
         asked += ("-elsewhere" if self.elsewhere else "") + ("-group" if self.group is not None else "")
+        asked += "-range" if self.range is not None else ""
         return self.out or self.run / f"{source}{self.split or ('all' if source else 'test')}{asked}.json"
 
 
@@ -133,6 +141,21 @@ def _of_source(data: DataOptions, name: str) -> DataOptions:
     return replace(on_laboratory(data, name), **kept)
 
 
+def _images(options: Evaluate, trained: Run) -> tuple[LabelledImages, dict[str, Any]]:
+    """The images to test on, and what the JSON says of another laboratory's."""
+    images: LabelledImages
+    about: dict[str, Any] = {}
+    if options.data is None or options.split is not None:
+        images = _own(options, trained)
+    else:
+        asked = options.test_per_class, options.group, options.range
+        images, about, lines = laboratory_images(trained, options.data, *asked)
+        console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
+    if (found := _form(images)) != (wanted := _form(trained.model)):
+        raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
+    return images, about
+
+
 def _form(images: LabelledImages | ImageClassifier) -> str:
     height, width = images.image_size
     return f"{', '.join(images.classes)} at {height}×{width}×{images.channels}"
@@ -149,14 +172,7 @@ def run(arguments: list[str]) -> None:
         trained = replace(trained, recipe=replace(trained.recipe, data=data))
     if trained.recipe.data.is_paired and options.split is None:
         options = replace(options, split="test")
-    about: dict[str, Any] = {}
-    if options.data is None or options.split is not None:
-        images: LabelledImages = _own(options, trained)
-    else:
-        images, about, lines = laboratory_images(trained, options.data, options.test_per_class, options.group)
-        console(stderr=options.json).print(*lines, sep="\n", markup=False, soft_wrap=True)
-    if (found := _form(images)) != (wanted := _form(trained.model)):
-        raise CapsellaError(f"data: must have the classes, size and channels of the run, {wanted}, got {found}")
+    images, about = _images(options, trained)
     strange = _strange(trained, images, options.elsewhere)  # one that is missing shows before the evaluation
     model = MultiCrop(trained.model).eval() if options.crops else trained.model
     evaluation = evaluate(model, images, options.batch_size, progress=True)

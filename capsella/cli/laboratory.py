@@ -56,15 +56,21 @@ def laboratory_of(
 
 
 def laboratory_images(
-    run: Run, place: str, per_class: int | Literal["all"] | None, group: str | None
+    run: Run, place: str, per_class: int | Literal["all"] | None, group: str | None, value_range: ValueRange | None
 ) -> tuple[ImageSet, dict[str, Any], list[str]]:
     """The images to test on, what the JSON says of them, and lines for the user.
 
     Raises:
-        CapsellaError: no images but those that the run was adapted with; and what `laboratory_of` raises.
+        CapsellaError: no images but those that the run was adapted with; a range for an adapted run; and what
+            `laboratory_of` raises.
     """
+    if run.adapted is not None and value_range is not None:  # the images of the adaptation are known by their pixels
+        raise CapsellaError(f"range: {run.folder} was adapted, and has the range of its adaptation")
     group = _group_of(run, place) if group is None else group
-    found = laboratory_of(run, place, group) if run.adapted is None else _as_adapted(run, run.adapted, place, group)
+    if run.adapted is None:
+        found = laboratory_of(run, place, group, value_range)
+    else:
+        found = _as_adapted(run, run.adapted, place, group)
     images, lines = found.images, found.lines()
     if run.adapted is not None:
         images = without(images, run.adapted["not_to_test"])
@@ -77,9 +83,10 @@ def laboratory_images(
         images = first_per_class(images, per_class, run.recipe.data.split_seed)
     own, note = own_images(run)
     seen, warning = (None, note) if own is None else copies_seen(own, images)
-    about = {"data": place, "group": group, "left_out": found.left_out, "copies_of_training_images": seen}
-    if found.value_range is not None and found.value_range != run.model.value_range:
-        low, high = found.value_range
+    low_high, left_out = found.value_range, found.left_out
+    about = {"data": place, "group": group, "range": low_high, "left_out": left_out, "copies_of_training_images": seen}
+    if low_high is not None and low_high != run.model.value_range:
+        low, high = low_high
         lines.append(f"{found.name}: capsella predict reads these files alike with --range {low:.6g} {high:.6g}")
     return images, {"laboratory": about}, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
 

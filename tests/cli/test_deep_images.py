@@ -80,6 +80,18 @@ def test_another_camera_has_a_range_of_its_own(cli, camera: Path, tmp_path: Path
     low, high = load_run(tmp_path / "adapted").model.value_range
     assert low > 5000
     assert high > 19_000
+    own = json.loads((run / "other-all.json").read_text())["laboratory"]["range"]
+    assert own == pytest.approx((low, high))
+    given = cli("evaluate", run, "--data", other, "--range", 4000, 24475)
+    assert "alike with --range 4000 24475" in given.out
+    assert json.loads((run / "other-all-range.json").read_text())["laboratory"]["range"] == [4000, 24475]
+    assert "only for the images of --data" in cli("evaluate", run, "--range", 0, 4095).err
+    assert (
+        "has the range of its adaptation" in cli("evaluate", tmp_path / "adapted", "--data", other, "--range", 0, 9).err
+    )
+    words = ("--per-class", 2, "--steps", 2, "--range", 4000, 24475, "--out", tmp_path / "given")
+    assert cli("adapt", run, other, *words).code == 0
+    assert load_run(tmp_path / "given").model.value_range == (4000, 24475)
 
 
 def test_a_model_of_8_bits_does_not_guess(cli, trained: Path, camera: Path):

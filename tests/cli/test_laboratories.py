@@ -54,6 +54,7 @@ class TestEvaluate:
         assert values["laboratory"] == {
             "data": str(elsewhere),
             "group": None,
+            "range": None,
             "left_out": {"spots": 4},
             "copies_of_training_images": 0,
         }
