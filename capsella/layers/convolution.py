@@ -72,7 +72,7 @@ class CapsuleConv2d(nn.Module):
         at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
         require(weight_sd > 0, "be above 0", weight_sd=weight_sd)
         require(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
-        self.geometry = Geometry(_pair(kernel), _pair(stride), tied, matrix=pose == "matrix")
+        self.geometry = Geometry(_pair("kernel", kernel), _pair("stride", stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
         self.weight = nn.Parameter(_initial_weight(shape, weight_sd, pose, routing))
@@ -198,6 +198,8 @@ def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: 
     return weight
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    rows, columns = value if isinstance(value, Sequence) else (value, value)
+def _pair(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
+    pair = value if isinstance(value, Sequence) else (value, value)
+    require(len(pair) == 2, "be one number, or two for rows and columns", **{name: value})
+    rows, columns = pair
     return operator.index(rows), operator.index(columns)

@@ -181,6 +181,8 @@ def test_numbers_of_numpy_and_lists() -> None:
     assert CapsuleConv2d(2, 3, 4, 5, kernel=np.int64(3)).geometry.kernel == (3, 3)
     layer = DenseCapsules([1, 3], 4, 5, types_out=6, pose_out=7)  # type: ignore[arg-type]
     assert layer(children(2, 1, 3, 4, 5)).poses.shape == (2, 1, 1, 6, 7)
+    with pytest.raises(ValueError, match=r"kernel: must be one number, or two for rows and columns, got \(3, 3, 3\)"):
+        CapsuleConv2d(2, 3, 4, 5, kernel=(3, 3, 3))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
