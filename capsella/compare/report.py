@@ -131,11 +131,12 @@ def _sections(found: Findings) -> list[Section]:
         "overlap they may still differ: the verdict compares them image by image.",
         accuracy_figure({one.name: one.accuracy for one in measured}, by_seed, colours),
     )
+    over = "these images" if found.champions[0].shipped.groups is None else "groups of these images"
     robust = Section(
         "robustness",
         "Changed test images",
         "Accuracy of the two best networks, each with its best seed, on test images that are turned, moved, coloured "
-        "and made noisy, as training did not show them; shaded: 95 % interval over these images alone.",
+        f"and made noisy, as training did not show them; shaded: 95 % interval over {over} alone.",
         robustness_figure(found.robustness),
     )
     learning = _learning(measured, colours, found)
