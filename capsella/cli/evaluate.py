@@ -102,6 +102,12 @@ class Evaluate:
         check_refuse(self.refuse)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether something is asked for that only a laboratory's images have."""
+        is_place = self.data is not None and Path(self.data).exists()
+        return is_place or self.range is not None or self.group is not None
+
+    @property
     def file(self) -> Path:
         """Where the numbers go."""
         place = None if self.data is None else Path(self.data).resolve()
@@ -110,7 +116,7 @@ class Evaluate:
         asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
         asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
         asked += ("-elsewhere" if self.elsewhere else "") + ("-group" if self.group is not None else "")
-        asked += "-range" if self.range is not None else ""
+        asked += "" if self.range is None else f"-range{self.range[0]:g}-{self.range[1]:g}"
         return self.out or self.run / f"{source}{self.split or ('all' if source else 'test')}{asked}.json"
 
 
@@ -170,7 +176,7 @@ def run(arguments: list[str]) -> None:
     if options.skip_broken:
         data = replace(trained.recipe.data, skip_broken=True)
         trained = replace(trained, recipe=replace(trained.recipe, data=data))
-    if trained.recipe.data.is_paired and options.split is None:
+    if trained.recipe.data.is_paired and options.split is None and not options.is_elsewhere:
         options = replace(options, split="test")
     images, about = _images(options, trained)
     strange = _strange(trained, images, options.elsewhere)  # one that is missing shows before the evaluation
@@ -203,11 +209,14 @@ def _check_file(options: Evaluate) -> None:
     """
     if options.data is not None and options.out is None and options.file.exists():
         try:
-            older = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {}).get("data")
+            laboratory = json.loads(options.file.read_text(encoding="utf-8")).get("laboratory", {})
+            older, group = laboratory.get("data"), laboratory.get("group")
         except (ValueError, AttributeError) as error:
             raise CapsellaError(f"{options.file} is damaged: {error}; move it away, or give another --out") from error
         if older is not None and Path(older).resolve() != Path(options.data).resolve():
             raise CapsellaError(f"{options.file} holds the numbers of {older}; give another --out")
+        if options.group not in (None, group):
+            raise CapsellaError(f"{options.file} holds the numbers by group {group}; give another --out")
 
 
 def _check_fitted(options: Evaluate, trained: Run) -> None:

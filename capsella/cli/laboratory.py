@@ -61,16 +61,14 @@ def laboratory_images(
     """The images to test on, what the JSON says of them, and lines for the user.
 
     Raises:
-        CapsellaError: no images but those that the run was adapted with; a range for an adapted run; and what
-            `laboratory_of` raises.
+        CapsellaError: no images but those that the run was adapted with; and what `_as_adapted` and
+            `laboratory_of` raise.
     """
-    if run.adapted is not None and value_range is not None:  # the images of the adaptation are known by their pixels
-        raise CapsellaError(f"range: {run.folder} was adapted, and has the range of its adaptation")
     group = _group_of(run, place) if group is None else group
     if run.adapted is None:
         found = laboratory_of(run, place, group, value_range)
     else:
-        found = _as_adapted(run, run.adapted, place, group)
+        found = _as_adapted(run, run.adapted, place, group, value_range)
     images, lines = found.images, found.lines()
     if run.adapted is not None:
         images = without(images, run.adapted["not_to_test"])
@@ -113,19 +111,26 @@ def _group_of(run: Run, place: str) -> str | None:
     return cast(str | None, run.adapted.get("group"))
 
 
-def _as_adapted(run: Run, adapted: Mapping[str, Any], place: str, group: str | None) -> Laboratory:
+def _as_adapted(
+    run: Run, adapted: Mapping[str, Any], place: str, group: str | None, asked: ValueRange | None = None
+) -> Laboratory:
     """A laboratory with the range of values and the scale of cells of the one that the run was adapted to, where its
     images are among these; else with its own.
 
     Both change with each image that is added, and with them all pixels, by which the images of the adaptation are told.
+
+    Raises:
+        CapsellaError: a range is asked for where these images are; and what `laboratory_of` raises.
     """
     value_range, cell_radius = adapted.get("value_range"), adapted.get("cell_radius")
     skip = bool(adapted.get("skip_broken"))
     if value_range is None and cell_radius is None:
-        return laboratory_of(run, place, group, skip_broken=skip)
+        return laboratory_of(run, place, group, asked, skip_broken=skip)
     found = laboratory_of(run, place, group, value_range and (value_range[0], value_range[1]), cell_radius, skip)
     is_there = len(without(found.images, adapted["not_to_test"])) < len(found.images)
-    return found if is_there else laboratory_of(run, place, group, skip_broken=skip)
+    if is_there and asked is not None:
+        raise CapsellaError(f"range: {run.folder} was adapted with some of {place}, and reads it as it did then")
+    return found if is_there else laboratory_of(run, place, group, asked, skip_broken=skip)
 
 
 def own_images(run: Run) -> tuple[Splits | None, list[str]]:

@@ -70,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `capsella` with `arguments` (without the program's name; default: the command line's)."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when PyTorch is imported, by a verb
-    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
-        sys.stdout.reconfigure(errors="replace")  # a terminal of few letters has no arrows
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal of few letters has no arrows, and names may not be UTF-8
+        is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         _print_help()

@@ -117,11 +117,22 @@ def serve(
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         _announce(console or Console(highlight=False), subjects, address, password)
         if browser:
-            webbrowser.open(address)  # which waits until the server answers
+            _open_browser(address)  # which waits until the server answers
         config = uvicorn.Config(
             application, log_level="error", server_header=False, proxy_headers=False, timeout_graceful_shutdown=2
         )
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _open_browser(address: str) -> None:
+    """In a browser with windows, if there is one: one in the terminal would keep the server from answering it."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return
+    in_terminal = type(browser) is webbrowser.GenericBrowser or getattr(browser, "background", True) is False
+    if not in_terminal:
+        browser.open(address)
 
 
 def _announce(console: Console, subjects: Sequence[Subject], address: str, password: str | None) -> None:

@@ -265,6 +265,16 @@ def test_standard_output_that_is_closed_or_of_few_letters(words):
     assert (answer.returncode, answer.stderr) == (0, b"")
 
 
+def test_names_that_are_not_utf_8_are_printed_as_the_bytes_they_are():
+    said = (
+        "import capsella.cli.info as info; info.run = lambda _: print('caf\\udce9.png'); from capsella.cli import main"
+    )
+    command = [sys.executable, "-c", f"{said}; main(['info'])"]
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    answer = subprocess.run(command, env=strict, capture_output=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, b"caf\xe9.png\n")
+
+
 @pytest.mark.parametrize(
     ("given", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
 )

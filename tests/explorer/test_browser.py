@@ -120,6 +120,41 @@ def test_good_and_bad_files(tab):
     np.testing.assert_array_equal(pixels(page, ".input canvas"), shown)
 
 
+SLOW = """
+const real = window.fetch;
+window.fetch = async (...asked) => (await new Promise((go) => setTimeout(go, 700)), real(...asked));
+null  // what is evaluated to a function is called
+"""
+"""Every answer of the server takes so long, in milliseconds, as on a slow machine."""
+
+
+def test_a_dial_that_is_turned_while_the_network_looks_loses_no_image(tab):
+    page = more(tab())
+    page.evaluate(SLOW)
+    upload(page, "photo.png", png(17, 17, 3))
+    says(page, "The network is looking at it", ".news")
+    page.locator(DIAL).first.press("ArrowRight")
+    says(page, "photo.png. ")
+    says(page, "its colours became grey", ".news")
+    page.locator(".strip button").first.click()
+    assert page.locator(".news").inner_text() == ""  # of the other image
+
+
+def test_a_view_that_follows_asks_once_for_an_image(tab):
+    page = tab()
+    page.get_by_role("button", name="Put the other run beside it").click()
+    more(page)
+    page.evaluate(SLOW)
+    held = "document.querySelectorAll('.strip')[1].querySelectorAll('button').length"
+    before = page.evaluate(held)
+    upload(page, "photo.png", png(17, 17))
+    until(page, "document.querySelector('.about').innerText.startsWith('photo.png')")
+    for number in (1, 0, 1):  # each asks the other view to follow
+        page.locator(".pane").first.locator(".bars button").nth(number).click()
+    until(page, "[...document.querySelectorAll('.about')].every(one => one.innerText.startsWith('photo.png'))")
+    assert page.evaluate(held) == before + 1
+
+
 def test_a_click_draws_a_dot_and_a_drawing_is_looked_at(tab):
     page = more(tab())
     canvas = page.locator("canvas.sketch")

@@ -1,9 +1,11 @@
 import socket
+import webbrowser
 from importlib.util import find_spec
 
 import pytest
 
 from capsella.errors import CapsellaError
+from capsella.explorer import server
 from capsella.explorer.server import check_host, check_port, check_starlette, is_loopback, names_of_server
 
 
@@ -44,3 +46,28 @@ def test_without_its_libraries_the_error_says_how_to_install_them(monkeypatch, n
 def test_names_under_which_browsers_may_ask():
     assert names_of_server("127.0.0.1", None) == {"127.0.0.1", "localhost", "::1"}
     assert {"192.168.1.7", "lab.example", socket.gethostname().lower()} <= names_of_server("192.168.1.7", "Lab.example")
+
+
+@pytest.mark.parametrize(
+    ("browser", "opens"),
+    [
+        (webbrowser.GenericBrowser("w3m"), False),  # it would wait for the server, which waits for it
+        (webbrowser.Elinks("elinks"), False),
+        (webbrowser.BackgroundBrowser("gvfs-open"), True),
+        (webbrowser.Chrome("chromium"), True),
+    ],
+)
+def test_a_browser_of_the_terminal_is_not_opened(monkeypatch, browser, opens):
+    opened = []
+    monkeypatch.setattr(browser, "open", opened.append)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    server._open_browser("http://127.0.0.1:8765")
+    assert opened == (["http://127.0.0.1:8765"] if opens else [])
+
+
+def test_a_machine_without_a_browser(monkeypatch):
+    def none():
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    server._open_browser("http://127.0.0.1:8765")

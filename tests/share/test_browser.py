@@ -295,6 +295,9 @@ def test_two_runs_of_which_one_has_no_dials(tab, shared_pair):
     page.get_by_role("radio", name="plain").first.click()
     assert panes.nth(0).locator(DIAL).count() == 0
     assert panes.nth(0).locator(".said").inner_text() != ""
+    page.get_by_role("radio", name="plain").first.press("ArrowRight")
+    until(page, "document.querySelectorAll('.pane')[0].querySelectorAll('[role=slider]').length >= 16")
+    assert page.evaluate("document.activeElement.getAttribute('aria-checked')") == "true"  # and not <body>
 
 
 def test_the_page_compares_itself_with_pytorch(tab):

@@ -60,15 +60,17 @@ def test_the_network_looks_at_a_file_as_pytorch_does_and_at_a_drawing(tab, share
     assert page.locator(".routing canvas").first.is_visible()
 
 
-def test_a_file_that_is_dropped_is_looked_at(tab, shared_network, tmp_path):
+@pytest.mark.parametrize("place", [".pane", "footer"])
+def test_a_file_that_is_dropped_is_looked_at(tab, shared_network, tmp_path, place):
     page = tab(path=shared_network.path)
     Image.new("L", (28, 28), 200).save(tmp_path / "flat.png")
     page.evaluate(
-        """bytes => {
+        """([bytes, place]) => {
           const data = new DataTransfer();
           data.items.add(new File([Uint8Array.from(bytes)], 'flat.png', {type: 'image/png'}));
-          document.querySelector('.pane').dispatchEvent(new DragEvent('drop', {dataTransfer: data, cancelable: true}));
+          const dropped = new DragEvent('drop', {dataTransfer: data, cancelable: true, bubbles: true});
+          document.querySelector(place).dispatchEvent(dropped);
         }""",
-        list((tmp_path / "flat.png").read_bytes()),
+        [list((tmp_path / "flat.png").read_bytes()), place],
     )
     until(page, "document.querySelector('.about').innerText.startsWith('flat.png.')")

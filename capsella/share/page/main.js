@@ -66,8 +66,18 @@ async function placeOf(run, facts, alike) {
   return canBeHad ? fetchImage(run, facts.wanted ?? { number: facts.number }) : null;
 }
 
-/** Have the network look at an image; its place in the run. `wanted` is { number }, { file } or { sketch }. */
-async function fetchImage(run, wanted) {
+const asked = new Map(); // run → what its network is looking at → its place in the run, promised
+
+/** Have the network look at an image, once; its place in the run. `wanted` is { number }, { file } or { sketch }. */
+function fetchImage(run, wanted) {
+  if (!asked.has(run)) asked.set(run, new Map());
+  const its = asked.get(run);
+  const key = wanted.number ?? wanted;
+  if (!its.has(key)) its.set(key, lookAt(run, wanted).finally(() => its.delete(key)));
+  return its.get(key);
+}
+
+async function lookAt(run, wanted) {
   const [kind] = Object.keys(wanted);
   const { facts, grids } = await run.looker[kind === "number" ? "image" : kind](wanted[kind]);
   return run.add(kind === "number" ? facts : { ...facts, wanted }, grids);
@@ -92,11 +102,14 @@ function makePage(runs, { compared, alike }) {
     const which = choices("Run", runs.map(({ name }) => name), (number) => switchTo(view, number));
     which.set(view.state.run);
     which.element.hidden = runs.length < 2;
+    const hadFocus = view.holder.contains(document.activeElement);
     view.holder.replaceChildren(which.element, view.pane.element);
+    if (hadFocus) which.element.querySelector('[tabindex="0"]').focus();
     view.pane.showAll(view.state);
   }
+  const isOnlyDials = (values) => Object.keys(values).length === 1 && "offsets" in values;
   function set(view, values) {
-    const onlyDials = Object.keys(values).length === 1 && "offsets" in values;
+    const onlyDials = isOnlyDials(values);
     let { offsets } = view.state;
     if (onlyDials && values.offsets) offsets = { ...offsets, ...values.offsets };
     else if ("offsets" in values) offsets = {};
@@ -105,10 +118,15 @@ function makePage(runs, { compared, alike }) {
     else view.pane.showAll(view.state);
     remember();
   }
-  /** What a reader chooses; a view of another run follows. */
+  /** What a reader chooses; a view of another run follows, but for the dials. An image that is looked at is still
+   * awaited, unless another one is chosen. */
   function choose(view, values) {
-    view.wishes++;
+    if ("image" in values) {
+      view.wishes++;
+      view.pane.say("");
+    }
     set(view, values);
+    if (isOnlyDials(values)) return;
     for (const other of views) if (other !== view && other.state.run !== view.state.run) follow(other, view);
   }
   /** Show the same image and class as another view, and change the input as it does. */
@@ -151,9 +169,11 @@ function makePage(runs, { compared, alike }) {
   }
   async function switchTo(view, number) {
     const facts = runs[view.state.run].images[view.state.image];
-    const image = await when(view, placeOf(runs[number], facts, alike));
+    let problem = "";
+    const image = await when(view, placeOf(runs[number], facts, alike).catch((error) => ((problem = error.message), null)));
     view.state = { ...firstState(number), image: image ?? 0 };
     build(view);
+    view.pane.say(problem);
     remember();
   }
   function open(state) {
@@ -190,7 +210,20 @@ function makePage(runs, { compared, alike }) {
     settle();
   }
   window.addEventListener("hashchange", read);
+  takeDropsBeside(() => views[0], (view) => runs[view.state.run].looker, bring);
   return { views, check, read };
+}
+
+/** A file that is dropped beside the views is the first one's: a browser would leave the page for it. */
+function takeDropsBeside(first, looks, bring) {
+  for (const kind of ["dragover", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      if (event.defaultPrevented || !looks(first())) return;
+      event.preventDefault();
+      const [file] = event.dataTransfer.files;
+      if (kind === "drop" && file) bring(first(), { file });
+    });
+  }
 }
 
 /** The strongest dial plays once, unless the reader likes no motion, came for a view, or does something first. */

@@ -85,13 +85,15 @@ export function makeRouting(run, change) {
 
   function pictured(side) {
     const votesToo = votesFigure.hidden ? [] : [{ picture: votes.element, caption: votesCaption.textContent }];
+    const unkept = element.classList.contains("unkept"); // then the map is another class's
     const figures = [
-      { picture: over, caption: overCaption.textContent, field: parts.field() },
+      ...(unkept ? [] : [{ picture: over, caption: overCaption.textContent, field: parts.field() }]),
       ...votesToo,
       { bars: barsOf(entropies), caption: "how much was decided" },
       ...(parts.field() ? [{ bars: barsOf(parts.list), caption: parts.said() }] : []),
     ];
-    return sheet(figures, [`${run.name}: ${aboutImage(run, shown.view.facts, shown.view.activations)}`, lead.textContent], side);
+    const said = [`${run.name}: ${aboutImage(run, shown.view.facts, shown.view.activations)}`, lead.textContent];
+    return sheet(figures, unkept ? [...said, overCaption.textContent] : said, side);
   }
   function sweep() {
     const { view, state } = shown;
