@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +14,13 @@ from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
 from capsella.grid import Clock, Task, check_finished, finish_run, finished_first, trained_run
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
+
+
+class Tested(NamedTuple):
+    """A run on its test images. others: how many it was trained or validated with."""
+
+    evaluation: Evaluation
+    others: int
 
 
 def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Machine, console: Console) -> None:
@@ -29,7 +37,7 @@ def train_seeds(recipe: Recipe, seeds: int, folder: Path, name: str, machine: Ma
     tested = _each_tested(tasks, folder, console)
     if not tested:
         return
-    errors = {seed: evaluation.error for seed, (evaluation, _) in zip(chosen, tested, strict=True)}
+    errors = {seed: one.evaluation.error for seed, one in zip(chosen, tested, strict=True)}
     spread = Spread.of(list(errors.values()))
     write_json(folder / "seeds.json", {"test_error_percent": errors, "mean": spread.mean, "sd": spread.sd})
     where = escape(str(folder / "seeds.json"))
@@ -53,31 +61,42 @@ def train_folds(recipe: Recipe, folder: Path, name: str, machine: Machine, conso
         _together(tested, folder, console)
 
 
-def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> list[tuple[Evaluation, Splits]]:
+def _each_tested(tasks: list[Task[None]], folder: Path, console: Console) -> list[Tested]:
     """Train and test each, those first that are trained already; nothing where another process tests.
 
     Raises:
-        CapsellaError: some are to be trained, and files came to the images of those that are, or went.
+        CapsellaError: some are to be trained, and files came to the images of those that have begun, or went.
     """
     RunFolder(folder).check_unused()
     trained = [task for task in tasks if RunFolder(task.folder).is_trained]
     for task in trained:
         RunFolder(task.folder).check_recipe(task.recipe)
     if len(trained) < len(tasks):
-        check_finished(trained)
-    runs = finished_first(tasks, lambda files: files.is_trained, console, Clock())
-    finished = {task.what: finish(load_run(task.folder), console) for task, _ in runs}
-    return [one for task in tasks if (one := finished[task.what]) is not None]
+        check_finished([task for task in tasks if task in trained or task.has_begun])
+    tested: dict[str, Tested | None] = {}
+    for task, _ in finished_first(tasks, lambda files: files.is_trained, console, Clock()):
+        tested[task.what] = _tested(task.folder, console)
+        if task not in trained and len(tested) < len(tasks):
+            check_finished([task])  # the next must not be parted otherwise
+    return [one for task in tasks if (one := tested[task.what]) is not None]
+
+
+def _tested(folder: Path, console: Console) -> Tested | None:
+    """Of a run; its images are not kept, for the next has its own."""
+    found = finish(load_run(folder), console)
+    if found is None:
+        return None
+    evaluation, splits = found
+    return Tested(evaluation, len(splits.train) + len(splits.validation))
 
 
 def _train(recipe: Recipe, folder: Path, name: str, console: Console, machine: Machine) -> None:
     trained_run(recipe, folder, name, console, machine)
 
 
-def _together(tested: list[tuple[Evaluation, Splits]], folder: Path, console: Console) -> None:
+def _together(tested: list[Tested], folder: Path, console: Console) -> None:
     """Write folds.json and predictions.csv, and print the numbers."""
-    others = sum(len(splits.train) + len(splits.validation) for _, splits in tested)
-    folds = Folds([evaluation for evaluation, _ in tested], others)
+    folds = Folds([one.evaluation for one in tested], sum(one.others for one in tested))
     write_json(folder / "folds.json", folds.to_dict())
     folds.write_predictions(folder / "predictions.csv")
     pooled = folds.pooled

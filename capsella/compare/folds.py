@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capsella.compare.networks import Candidate
 from capsella.compare.options import ComparisonOptions
-from capsella.compare.plan import Plan, make_plan
+from capsella.compare.plan import Plan, begun_with, make_plan
 from capsella.compare.report import Findings
 from capsella.compare.study import compare
 from capsella.compare.trained import FAMILIES
@@ -161,10 +161,14 @@ def first_plan(options: ComparisonOptions) -> Plan:
     """The plan of the first fold, of which the others take times, epochs and precision.
 
     Raises:
-        ValueError, CapsellaError: as `make_plan` does; a comparison without folds is in the folder.
+        ValueError, CapsellaError: as `make_plan` does; a comparison without folds is in the folder, or one with other
+            options in that of a fold.
     """
     if not options.dry_run and (options.output / "plan.json").exists():
         raise CapsellaError(f"{options.output} holds a comparison of one split; choose another --out")
+    if not options.dry_run:
+        for fold in range(1, options.folds or 0):  # before anything is trained
+            begun_with(_of_fold(options, fold))
     return make_plan(_of_fold(options, 0))
 
 
@@ -172,12 +176,13 @@ def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> 
     """Compare for every fold, in fold0, fold1, … of the folder; what is finished is read, as in `compare`.
 
     Raises:
-        CapsellaError: as `compare`; the comparison of a fold was begun with other epochs.
+        CapsellaError: as `compare`; the comparison of a fold was begun with other epochs, or of other images.
     """
     folds = []
     for number in range(options.folds or 0):
         console.print(f"fold {number}: {number + 1} of {options.folds}", markup=False)
         plan = first if number == 0 else make_plan(_of_fold(options, number), first)
+        _check_same_images(plan, first)
         for name in ("epochs", "precision", "balance"):
             mine, firsts = getattr(plan, name), getattr(first, name)
             if mine != firsts:
@@ -186,6 +191,17 @@ def compare_folds(options: ComparisonOptions, first: Plan, console: Console) -> 
                 )
         folds.append(Fold.of(compare(plan, console)[0]))
     return folds
+
+
+def _check_same_images(plan: Plan, first: Plan) -> None:
+    """Else the folds would overlap, and an image would be tested twice or never."""
+    came, went = plan.table.rows.keys() - first.table.rows.keys(), first.table.rows.keys() - plan.table.rows.keys()
+    if came or went:
+        change = f"{min(map(str, came or went))} {'came' if came else 'went'}"
+        raise CapsellaError(
+            f"{plan.folder}: must have the images of the first fold, but {change} since that was begun; "
+            "put the files back as they were, or choose another --out"
+        )
 
 
 def networks_over(candidates: Sequence[Candidate], folds: Sequence[Fold]) -> tuple[list[OverFolds], list[OverFolds]]:

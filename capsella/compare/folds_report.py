@@ -9,7 +9,7 @@ from capsella.compare.folds import Fold, labels_of
 from capsella.compare.folds_verdict import FoldsVerdict, judge_folds
 from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan
-from capsella.compare.report import protocol
+from capsella.compare.report import protocol, tested_before
 from capsella.compare.words import validation_head
 from capsella.errors import counted
 from capsella.evaluation import points
@@ -24,7 +24,8 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         CapsellaError: as `judge_folds`; no space on the disk.
     """
     verdict, folder = judge_folds(first, folds), options.output
-    write_json(folder / "compare.json", _values(options, verdict, folds))
+    before = tested_before(folder, options.asked_seeds)
+    write_json(folder / "compare.json", _values(options, verdict, folds, before))
     colours = {one.name: f"C{number % 10}" for number, one in enumerate(verdict.networks)}
     figure = accuracy_figure(
         {one.name: one.accuracy for one in verdict.networks},
@@ -41,7 +42,7 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
         folds=list(zip(folds, verdict.difference_by_fold, strict=True)),
         images=len(labels_of(folds)),
         notes=[*first.splits.notes, *(f"left out: {reason}" for reason in first.splits.broken)],
-        protocol=protocol(first),
+        protocol=protocol(first, before),
         points=points,
         picture=embedded(figure, folder / "figures" / "accuracy.png"),
     )
@@ -49,11 +50,14 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
     return verdict, folder / "report.html"
 
 
-def _values(options: ComparisonOptions, verdict: FoldsVerdict, folds: Sequence[Fold]) -> dict[str, Any]:
+def _values(
+    options: ComparisonOptions, verdict: FoldsVerdict, folds: Sequence[Fold], before: Sequence[Sequence[int]]
+) -> dict[str, Any]:
     """compare.json: differences and intervals as shares."""
     capsules, cnn = verdict.best
     return {
         "options": options.to_dict(),
+        "tested_seeds": [*map(list, before), list(options.asked_seeds)],
         "verdict": {
             "winner": verdict.winner,
             "headline": verdict.headline,

@@ -36,7 +36,7 @@ class Plan:
     """What is trained, on what, how long.
 
     table: which image is in which split. costs: by network. epochs, batch_size, precision, balance: the same for every
-    network, fold and share of the images. added_seeds: those that were not asked for when the comparison began.
+    network, fold and share of the images.
     """
 
     options: ComparisonOptions
@@ -48,7 +48,6 @@ class Plan:
     batch_size: int
     precision: Exact
     balance: Balance
-    added_seeds: tuple[int, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -138,7 +137,7 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     """
     data = options.data
     data.check_outside(options.output)
-    begun = None if options.dry_run else _begun(options)
+    begun = None if options.dry_run else begun_with(options)
     if begun is not None:
         data = replace(data, split_file=options.output / "split.csv", duplicates="ignore", folds=None, fold=None)
     splits, table = load_split(data)
@@ -152,9 +151,7 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}
         precision = begun.get("precision", options.precision)  # not in plans from before there was "auto"
         balance = begun.get("balance", "auto")  # older plans let every run decide
-        added = tuple(seed for seed in options.asked_seeds if seed not in begun["options"]["seeds"])
-        epochs = begun["epochs"]
-        return Plan(options, splits, table, tuple(chosen), costs, epochs, batch_size, precision, balance, added)
+        return Plan(options, splits, table, tuple(chosen), costs, begun["epochs"], batch_size, precision, balance)
     if like is not None:
         return replace(like, options=options, splits=splits, table=table, candidates=tuple(chosen))
     costs = _costs(chosen, splits, batch_size, options.accelerator)
@@ -191,8 +188,12 @@ def begin(plan: Plan) -> None:
     )
 
 
-def _begun(options: ComparisonOptions) -> dict[str, Any] | None:
-    """plan.json of this comparison, if it was begun."""
+def begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
+    """plan.json of this comparison, if it was begun.
+
+    Raises:
+        CapsellaError: it was begun with other options; the file is damaged.
+    """
     path = options.output / "plan.json"
     if not path.exists():
         if (options.output / "fold0").exists():

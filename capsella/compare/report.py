@@ -1,5 +1,6 @@
 """report.html of a comparison: one file that needs nothing beside it; and each figure as PNG."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from capsella.compare.words import not_asked, trained_long, validation_head
 from capsella.data import single_images
 from capsella.data.split.table import share_of
 from capsella.environment import machine, versions
-from capsella.errors import counted
+from capsella.errors import CapsellaError, counted
 from capsella.evaluation import Robustness, accuracy_interval
 from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import confusion_figure, robustness_figure
@@ -24,7 +25,10 @@ from capsella.training import RunFolder
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All that the report shows. champions: the best capsule network and the best CNN by validation."""
+    """All that the report shows. champions: the best capsule network and the best CNN by validation.
+
+    tested_before: as `tested_before` has it.
+    """
 
     plan: Plan
     measured: Sequence[Measured]
@@ -32,6 +36,7 @@ class Findings:
     verdict: Verdict
     robustness: Robustness
     environment: Mapping[str, object]
+    tested_before: Sequence[Sequence[int]]
 
 
 def write_comparison(found: Findings) -> Path:
@@ -52,7 +57,7 @@ def write_comparison(found: Findings) -> Path:
         validation_head=validation_head(found.plan.balance),
         limit=found.plan.options.latency_limit,
         images=len(test),
-        protocol=protocol(found.plan),
+        protocol=protocol(found.plan, found.tested_before),
         facts=_facts(found),
         sections=sections,
         pictures=pictures_of(sections, folder),
@@ -70,7 +75,24 @@ GROUPED = (
 )
 
 
-def protocol(plan: Plan) -> str:
+def tested_before(folder: Path, seeds: Sequence[int]) -> list[list[int]]:
+    """The other seeds with which the comparison in a folder was tested before, each list of them once.
+
+    Raises:
+        CapsellaError: its compare.json is damaged.
+    """
+    path = folder / "compare.json"
+    if not path.exists():
+        return []
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        tested: list[list[int]] = values.get("tested_seeds", [values["options"]["seeds"]])
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CapsellaError(f"{path} is damaged: {error!r}; move it away") from error
+    return [one for one in tested if one != list(seeds)]
+
+
+def protocol(plan: Plan, tested_before: Sequence[Sequence[int]]) -> str:
     """How the networks were trained and chosen, in a paragraph."""
     given = plan.options
     rates = "the learning rate of its recipe" if given.rates == 1 else "three learning rates (a third, one and three "
@@ -84,19 +106,19 @@ def protocol(plan: Plan) -> str:
         f"the same changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with "
         f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each "
         "run, and the best network of each kind, were chosen on the validation images. "
-        f"{_use_of_test(plan)} On a share of the training images, a network takes as many steps as on all of them. "
-        f"Intervals are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
+        f"{_use_of_test(tested_before)} On a share of the training images, a network takes as many steps as on all of "
+        f"them. Intervals are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
         f"{BALANCED if plan.balance == 'sampling' else ''}{'' if given.group is None else GROUPED}"
     )
 
 
-def _use_of_test(plan: Plan) -> str:
-    added = ", ".join(map(str, plan.added_seeds))
-    if not added:
+def _use_of_test(before: Sequence[Sequence[int]]) -> str:
+    if not before:
         return "The test images were used once, after all that."
+    seeds = "; ".join(" ".join(map(str, one)) for one in before)
     return (
-        "The test images were used after all that, and maybe once before: the comparison was begun without "
-        f"{'the seed' if len(plan.added_seeds) == 1 else 'the seeds'} {added}."
+        f"The test images were used after all that, and {counted(len(before), 'time')} before, with other seeds "
+        f"({seeds}): whoever saw those numbers chose to go on."
     )
 
 

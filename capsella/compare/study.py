@@ -8,7 +8,7 @@ from rich.console import Console
 
 from capsella.compare.measure import Measured, check_unseen, hits, measure, shipped_robustness, write_predictions
 from capsella.compare.plan import Plan, begin
-from capsella.compare.report import Findings, protocol, write_comparison
+from capsella.compare.report import Findings, protocol, tested_before, write_comparison
 from capsella.compare.sides import Side, Yardstick
 from capsella.compare.trained import Trained, train_all
 from capsella.compare.verdict import judge
@@ -57,7 +57,8 @@ def _compare(plan: Plan, console: Console) -> tuple[Findings, Path]:
     if gone := not_compared(plan, measured):
         verdict.sentences["left out"] = f"Diverged with a seed, so not compared: {', '.join(gone)}."
     curves = shipped_robustness(pair, plan.splits.name)
-    found = Findings(plan, measured, pair, verdict, curves, environment())
+    before = tested_before(plan.folder, plan.options.asked_seeds)
+    found = Findings(plan, measured, pair, verdict, curves, environment(), before)
     write_predictions(plan.folder / "test_predictions.csv", measured, images)
     write_json(plan.folder / "compare.json", values(found))
     return found, write_comparison(found)
@@ -74,7 +75,8 @@ def values(found: Findings) -> dict[str, Any]:
         "options": plan.options.to_dict(),
         "epochs": plan.epochs,
         "batch_size": plan.batch_size,
-        "protocol": protocol(plan),
+        "protocol": protocol(plan, found.tested_before),
+        "tested_seeds": [*map(list, found.tested_before), list(plan.options.asked_seeds)],
         "images": {split: len(part) for split, part in plan.splits.named().items()},
         "classes": list(plan.splits.classes),
         "environment": dict(found.environment),

@@ -69,7 +69,7 @@ def over_groups(
     together = [_of_groups(sums[:, several], shares[:, several])] if several.any() else []
     variance = sum(part for part, _ in together + alone)
     # Where nothing differs, how much counts of what is not known, and the groups' sizes alone tell the degrees.
-    sure = [_degrees(parts + alone), _degrees(together + alone)] if variance else [one for _, one in together]
+    sure = [_degrees(parts + alone), _degrees(together + alone)] if variance else [one for _, one in together or alone]
     return max(variance, images[0]), min(*sure, len(sums) - 1.0) + 1
 
 

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import shutil
 
 import pytest
+from PIL import Image
 
 from capsella.cli import main, repeated
 from capsella.training import RunFolder, load_run
@@ -80,6 +82,24 @@ def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch)
     assert "run 2 of 3" not in answer.out
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     assert json.loads((tmp_path / "f" / "folds.json").read_text()) == json.loads((folded / "folds.json").read_text())
+
+
+def test_a_file_that_arrives_between_folds_is_an_error(cli, images, tmp_path, monkeypatch):
+    """Else the folds would overlap: one image would be tested twice, another never."""
+    usual, own = repeated.trained_run, tmp_path / "own"
+    shutil.copytree(images, own)
+    copy = next(own.rglob("*.png"))
+
+    def followed_by_a_file(*arguments):
+        run = usual(*arguments)
+        Image.open(copy).transpose(Image.Transpose.ROTATE_90).save(copy.with_name("late.png"))
+        return run
+
+    monkeypatch.setattr(repeated, "trained_run", followed_by_a_file)
+    answer = cli("train", "images-capsnet", own, *QUICK, "--folds", 3, "--out", tmp_path / "f")
+    assert answer.code == 1
+    assert "own has changed since this training began" in answer.err
+    assert [path.name for path in (tmp_path / "f").iterdir()] == ["fold0"]
 
 
 def test_one_fold_alone(cli, images, tmp_path, folded):

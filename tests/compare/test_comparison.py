@@ -125,20 +125,25 @@ def test_seeds_are_added_and_the_latency_is_judged_anew(images, done, tmp_path):
     shutil.copytree(done, tmp_path / "kept")
     before = {path: path.stat().st_mtime_ns for path in done.glob("runs/*/summary.json")}
     call(images, *FLAGS, "--seeds", 0, 1, 7, "--latency-limit", 1e-6, "--out", done)
+    added = json.loads((done / "compare.json").read_text(encoding="utf-8"))
+    call(images, *FLAGS, "--out", done)  # back again, with the numbers of both seen
     after = {path: path.stat().st_mtime_ns for path in done.glob("runs/*/summary.json")}
-    values = [json.loads((path / "compare.json").read_text(encoding="utf-8")) for path in (tmp_path / "kept", done)]
+    once = json.loads((tmp_path / "kept" / "compare.json").read_text(encoding="utf-8"))
+    back = json.loads((done / "compare.json").read_text(encoding="utf-8"))
     shutil.rmtree(done)
     shutil.copytree(tmp_path / "kept", done)
     assert {path: after[path] for path in before} == before
     new = [path.parent.name for path in after if path not in before]
     assert len(new) == 4  # two networks, on all and half of the images
     assert all(name.endswith("seed7") for name in new)
-    for old, now in zip(values[0]["networks"], values[1]["networks"], strict=True):
+    for old, now in zip(once["networks"], added["networks"], strict=True):
         assert set(now["seeds"]) == {"0", "1", "7"}
         assert {seed: now["seeds"][seed] for seed in "01"} == old["seeds"]
-    assert "used once" in values[0]["protocol"]
-    assert "the comparison was begun without the seed 7." in values[1]["protocol"]
-    assert values[1]["verdict"]["ship"] is None
+    assert "used once" in once["protocol"]
+    assert "and 1 time before, with other seeds (0 1): " in added["protocol"]
+    assert "and 1 time before, with other seeds (0 1 7): " in back["protocol"]
+    assert back["tested_seeds"] == [[0, 1, 7], [0, 1]]
+    assert added["verdict"]["ship"] is None
 
 
 def test_an_interrupted_comparison_goes_on(images, done, tmp_path, monkeypatch):

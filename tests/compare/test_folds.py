@@ -4,6 +4,8 @@ import csv
 import json
 import re
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from rich.console import Console
 
 from capsella.cli import main
 from capsella.compare import ComparisonOptions, folds
-from capsella.compare.folds import Fold, compare_folds, first_plan
+from capsella.compare.folds import Fold, _check_same_images, compare_folds, first_plan
 from capsella.compare.folds_verdict import judge_folds
 from capsella.errors import CapsellaError
 from capsella.training import RunFolder
@@ -99,6 +101,16 @@ class TestDone:
         assert capsys.readouterr().out.count("run 1 of 2") == 1
         assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
         assert read(done / "compare.json")["verdict"] == before["verdict"]
+
+    def test_folds_of_other_images_are_not_put_together(self):
+        plans = [
+            SimpleNamespace(folder=Path("fold1"), table=SimpleNamespace(rows=dict.fromkeys(names)))
+            for names in (("a.png", "b.png"), ("a.png",), ("a.png", "b.png", "c.png"))
+        ]
+        _check_same_images(plans[0], plans[0])
+        for first, text in ((plans[1], "b.png came since"), (plans[2], "c.png went since")):
+            with pytest.raises(CapsellaError, match=f"must have the images of the first fold, but {text}"):
+                _check_same_images(plans[0], first)
 
     def test_folders_of_other_comparisons(self, done, images, capsys):
         for words, text in (

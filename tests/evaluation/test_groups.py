@@ -235,3 +235,14 @@ def test_a_mean_over_classes_is_as_sure_as_the_few_patients_of_a_class_make_it(p
         interval = balanced_interval(hits, labels, groups)
         held += interval.low <= truth <= interval.high
     assert held / 400 > 0.89
+
+
+@pytest.mark.parametrize("found", [(True, True), (True, False)])
+def test_classes_of_one_patient_each_in_which_nothing_differs(found):
+    """As in a fold of few patients, where each has one class."""
+    labels = np.repeat([0, 1], 6)
+    hits = np.array(found)[None, labels]
+    for interval in (balanced_interval(hits, labels, labels), balanced_difference_interval(hits, hits, labels, labels)):
+        assert interval.low <= interval.estimate <= interval.high
+    assert 0 < worth(hits[0], labels, labels) < 0.1
+    assert evaluation(hits[0], labels).to_dict()["images"] == 12

@@ -1,5 +1,6 @@
 """What all folds of a cross-validation say together: every image is tested once, by a network that never saw it."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ class Folds:
     network was not tested on but trained with, or validated by.
 
     Raises:
-        ValueError: fewer than two folds, or of other classes than the first.
+        ValueError: fewer than two folds, of other classes than the first, or an image in two of them.
     """
 
     evaluations: Sequence[Evaluation]
@@ -34,6 +35,9 @@ class Folds:
             raise ValueError(f"evaluations: must be of at least 2 folds, got {len(self.evaluations)}")
         if len({one.classes for one in self.evaluations}) > 1:
             raise ValueError("evaluations: must be of the same classes in every fold")
+        names = Counter(file for one in self.evaluations for file in one.files or ())
+        if twice := [file for file, count in names.items() if count > 1]:
+            raise ValueError(f"evaluations: must be of an image once in all folds, got {twice[0]} twice")
 
     @cached_property
     def pooled(self) -> Evaluation:

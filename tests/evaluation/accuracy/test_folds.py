@@ -50,5 +50,8 @@ def test_errors():
     with pytest.raises(ValueError, match="evaluations: must be of at least 2 folds, got 1"):
         Folds([evaluation([0], [0])], others=1)
     other = Evaluation(torch.eye(2), torch.tensor([0, 1]), ("a", "b"))
+    named = evaluation([0], [0], ["a/0.png"])
+    with pytest.raises(ValueError, match=r"must be of an image once in all folds, got a/0\.png twice"):
+        Folds([named, named], others=1)
     with pytest.raises(ValueError, match="evaluations: must be of the same classes in every fold"):
         Folds([evaluation([0], [0]), other], others=1)
