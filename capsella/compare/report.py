@@ -107,7 +107,8 @@ def protocol(plan: Plan, tested_before: Sequence[Sequence[int]]) -> str:
         f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each "
         "run, and the best network of each kind, were chosen on the validation images. "
         f"{_use_of_test(tested_before)} On a share of the training images, a network takes as many steps as on all of "
-        f"them. Intervals are 95 %, over test images {'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
+        "them. Intervals are 95 %, over test images "
+        f"{'and seeds' if len(seeds) > 1 else 'alone, as there is one seed'}."
         f"{BALANCED if plan.balance == 'sampling' else ''}{'' if given.group is None else GROUPED}"
     )
 

@@ -39,6 +39,8 @@ MOST_CLASSES = 100_000
 """A label beyond is no number of a class, but a code."""
 _SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 _LABELS = ("labels", "label", "category")
+_TAKEN = {"group", "toy", "laboratory"}
+"""What splits, intervals and balance go by: an array of one's own that happens to be called so means something else."""
 _NO_METADATA = {*_LABELS, "images", "image", "image_offset", "mask_offset", "classes", "split", "split_names"}
 
 
@@ -148,7 +150,7 @@ def image_set(
     if "name" in arrays:
         _check_number(path, "names", len(arrays["name"]), len(labels))
     files = tuple(str(name).replace("\\", "/") for name in arrays["name"][rows]) if "name" in arrays else None
-    metadata = _metadata(path, arrays, options.group, len(labels))
+    metadata = _metadata(path, arrays, options, len(labels))
     with errors_of(path):
         chosen = {name: torch.from_numpy(values[rows]) for name, values in metadata.items()}
         every = seen.metadata(rows.tolist()) | chosen
@@ -169,7 +171,8 @@ def _read_prefixed(
     if classes is None:
         every_label = np.concatenate([_labels(path, part) for part in by_split.values()])
         classes = _class_names(path, arrays, every_label)
-    return {split: image_set(path, part, options, classes) for split, part in by_split.items()}
+    some = {split: part for split, part in by_split.items() if len(_labels(path, part))}
+    return {split: image_set(path, part, options, classes) for split, part in some.items()}
 
 
 def _rows_by_split(path: Path, arrays: Arrays) -> dict[str, Int[np.ndarray, " k"]]:
@@ -202,18 +205,19 @@ def _class_names(path: Path, arrays: Arrays, labels: Int[np.ndarray, " n"]) -> t
     return tuple(str(label) for label in range(largest + 1))
 
 
-def _metadata(path: Path, arrays: Arrays, group: str | None, images: int) -> Arrays:
-    metadata = {
+def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> Arrays:
+    found = {
         name: values.astype(np.int64)
         for name, values in arrays.items()
         if name not in _NO_METADATA and values.shape == (images,) and values.dtype.kind in "iu"
     }
-    if group is None:
+    metadata = {name: values for name, values in found.items() if options.name != "npz" or name not in _TAKEN}
+    if (group := options.group) is None:
         return metadata
-    if group not in metadata:
-        known = ", ".join(sorted(metadata)) or "none"
+    if group not in found:
+        known = ", ".join(sorted(found)) or "none"
         raise ValueError(f"group: must name an array of {images} integers in {path} (it has: {known}), got {group!r}")
-    return metadata | {"group": metadata[group]}
+    return metadata | {"group": found[group]}
 
 
 def _channels_last(path: Path, pixels: np.ndarray) -> UInt8[np.ndarray, "n h w c"]:
@@ -237,9 +241,9 @@ def _decode_joined(
 ) -> tuple[UInt8[Tensor, "n c h w"], Int[np.ndarray, " n"], tuple[str, ...]]:
     """Decode files joined end to end: the images, the rows they belong to, and the errors of broken ones."""
     joined, offsets = _first(path, arrays, ("image", "images")), arrays["image_offset"]
-    _check_number(path, "images", len(offsets) - 1, labels)
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise CapsellaError(f"{path}: `image_offset` must be integers, got {offsets.dtype} of shape {offsets.shape}")
+    _check_number(path, "images", len(offsets) - 1, labels)
     if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(joined):
         raise CapsellaError(f"{path}: `image_offset` must rise from 0 to {len(joined)}, the bytes of `image`")
 

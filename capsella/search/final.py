@@ -20,12 +20,16 @@ VALIDATION = 0.05
 
 @dataclass(frozen=True)
 class FinalTest:
-    """The winner's test. errors: in per cent, of each seed; trained: images that it learned from; images: tested."""
+    """The winner's test. errors: in per cent, of each seed; trained: images that it learned from; images: tested.
+
+    earlier: the candidates that won this study when it was shorter, and were tested then.
+    """
 
     errors: tuple[float, ...]
     trained: int
     images: int
     folder: str
+    earlier: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -88,7 +92,10 @@ def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTes
         console.print("another process trains the winner", soft_wrap=True)
         return None
     errors = tuple(one["test"]["error_percent"] for one in results)
-    tested = FinalTest(errors, len(search.images.train(recipe)), results[0]["test"]["images"], str(folder))
+    of_all = {int(path.parent.name.split("-")[1]) for path in folder.glob("candidate-*-seed*/result.json")}
+    earlier = tuple(sorted(of_all - {winner.candidate}))
+    tested = FinalTest(errors, len(search.images.train(recipe)), results[0]["test"]["images"], str(folder), earlier)
     values: dict[str, Any] = {"candidate": winner.candidate, "test_error_percent": list(tested.errors)}
-    write_json(search.folder / "test.json", {**values, "trained": tested.trained, "images": tested.images})
+    values |= {"trained": tested.trained, "images": tested.images, "tested_before": list(earlier)}
+    write_json(search.folder / "test.json", values)
     return tested

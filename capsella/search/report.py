@@ -46,7 +46,7 @@ def write_report(search: Search, outcome: Outcome, tested: FinalTest | None = No
         heads=others,
         lines=[_line(search, outcome, one) for one in outcome.finalists],
         space=[(path, own, search.space.of[path]) for path, own in search.space.labels_of(search.recipe).items()],
-        protocol=_protocol(search),
+        protocol=_protocol(search, tested),
         sections=sections,
         pictures=pictures_of(sections, search.folder),
         facts=_facts(search, outcome),
@@ -71,8 +71,15 @@ def _test_text(outcome: Outcome, tested: FinalTest | None) -> str:
     name, seeds = outcome.winner.name.capitalize(), counted(len(tested.errors), "seed")
     return (
         f"{name}, trained on {counted(tested.trained, 'image')} with {seeds} and tested once: "
-        f"test error {tested.text} on {counted(tested.images, 'image')}."
+        f"test error {tested.text} on {counted(tested.images, 'image')}.{_tested_before(tested)}"
     )
+
+
+def _tested_before(tested: FinalTest) -> str:
+    if not tested.earlier:
+        return ""
+    names = " and ".join(f"candidate {one}" for one in tested.earlier)
+    return f" When the search was shorter, {names} won, and the same images tested that: whoever saw it went on."
 
 
 def _line(search: Search, outcome: Outcome, one: Finalist) -> Line:
@@ -86,7 +93,7 @@ def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _protocol(search: Search) -> str:
+def _protocol(search: Search, tested: FinalTest | None) -> str:
     rungs, options = search.rules.rungs, search.options
     promoted = (
         f"After epoch {' and '.join(map(str, rungs[:-1]))} one in three goes on from its checkpoint; the learning "
@@ -102,6 +109,7 @@ def _protocol(search: Search) -> str:
             f"{rungs[-1]}{'' if images is None else f' of {images:,} images'}, to fit into the time: what is best "
             "after a short training may not be after a long one. "
         )
+    no_test = " No test image was looked at until the winner was chosen."
     return (
         "The first candidate is the recipe itself. Ten points of the space are drawn at random, the others by TPE from "
         "the highest rung with enough trials. Every candidate learns from the same images with the same seed. "
@@ -109,8 +117,7 @@ def _protocol(search: Search) -> str:
         f"The best {search.rules.finalists} and the recipe were then trained to the end with "
         f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
         "of many is too good by chance: so is each finalist's first seed, which chose it. Where two others are left, "
-        "they alone count. "
-        "No test image was looked at until the winner was chosen."
+        f"they alone count.{'' if tested and tested.earlier else no_test}"
     )
 
 

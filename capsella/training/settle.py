@@ -60,4 +60,6 @@ def as_begun(recipe: Recipe, begun: Recipe) -> Recipe:
     if recipe.precision == "bf16-mixed" and isinstance(mine, EMRouting) and isinstance(theirs, EMRouting):
         votes = theirs.votes if mine.votes == "auto" else mine.votes
         recipe = recipe.with_model(routing=replace(mine, votes=votes))
+    if recipe.data.cells != begun.data.cells:
+        return recipe  # another one, which has no use for what was found
     return recipe.with_found(begun.data.range, begun.data.cell_radius)

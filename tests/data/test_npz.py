@@ -1,5 +1,6 @@
 """The layouts of .npz files, MedMNIST's and the cells' sets among them."""
 
+import dataclasses
 from io import BytesIO
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 from capsella.data import DataOptions, load_data
 from capsella.data.medmnist import stored_size
 from capsella.errors import CapsellaError
+from capsella.files import write_csv
 
 from .split_files import write_split_file
 
@@ -209,3 +211,41 @@ def test_names_written_as_bytes_are_text(tmp_path: Path):
     splits = load_data(write(tmp_path / "a.npz", **arrays))
     assert splits.classes == ("ä", "b", "c")
     assert [len(part) for part in splits.named().values()] == [10, 10, 10]
+
+
+@pytest.mark.parametrize("name", ["group", "laboratory", "toy"])
+def test_an_array_parts_nothing_unless_it_is_named(tmp_path, name):
+    options = write(tmp_path / "arm.npz", images=PIXELS, labels=LABELS, **{name: np.arange(30) // 8})
+    assert name not in load_data(options).train.metadata
+    plain = load_data(write(tmp_path / "plain.npz", images=PIXELS, labels=LABELS)).digests()
+    assert {split: text.split()[0] for split, text in load_data(options).digests().items()} == {
+        split: text.split()[0] for split, text in plain.items()
+    }
+    named = load_data(dataclasses.replace(options, group=name))
+    assert "group" in named.train.metadata
+
+
+def test_a_split_without_images_is_as_none(tmp_path):
+    split = {"train_images": PIXELS, "train_labels": LABELS, "test_images": PIXELS[:6], "test_labels": LABELS[:6]}
+    empty = {"val_images": PIXELS[:0], "val_labels": LABELS[:0]}
+    for size in (None, 4):
+        splits = load_data(
+            dataclasses.replace(write(tmp_path / "m.npz", **split, **empty), size=size, duplicates="ignore")
+        )
+        assert len(splits.train) + len(splits.validation) == 30
+        assert len(splits.test) == 6
+    with pytest.raises(CapsellaError, match="must hold train and test images where it splits them, but has no test"):
+        load_data(write(tmp_path / "n.npz", **{**split, "test_images": PIXELS[:0], "test_labels": LABELS[:0]}))
+    with pytest.raises(CapsellaError, match="`image_offset` must be integers, got int64 of shape \\(\\)"):
+        load_data(write(tmp_path / "o.npz", image=PIXELS.ravel(), image_offset=np.array(3), labels=LABELS))
+
+
+def test_splits_of_two_sizes_are_not_mixed(tmp_path):
+    split = {"train_images": PIXELS, "train_labels": LABELS, "test_images": PIXELS[:6, :4], "test_labels": LABELS[:6]}
+    rows = [(k, str(LABELS[k % 30]), ("train", "validation", "test")[k % 3 if k < 30 else 0]) for k in range(36)]
+    write_csv(tmp_path / "split.csv", ("index", "class", "split"), rows)
+    options = dataclasses.replace(
+        write(tmp_path / "m.npz", **split), split_file=tmp_path / "split.csv", duplicates="ignore"
+    )
+    with pytest.raises(CapsellaError, match="images must be of one size in all splits to be mixed; set --size"):
+        load_data(options)

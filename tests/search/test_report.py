@@ -23,6 +23,10 @@ def test_the_page_holds_what_it_promises(searched):
         assert f'<h2 id="{name}">' in page
     assert page.count("data:image/png;base64,") == 2
     assert "trained on 900 images with 2 seeds and tested once: test error 5.00 ± 1.41 % on 100 images" in page
+    assert "No test image was looked at until the winner was chosen." in page
+    again = write_report(search, outcome, FinalTest((4.0, 6.0), 900, 100, "final", (3, 7))).read_text()
+    assert "When the search was shorter, candidate 3 and candidate 7 won, and the same images tested that" in again
+    assert "No test image was looked at" not in again
     assert "fANOVA over 6 candidates at epoch 1" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert all(path in page for path in SPACE.of)

@@ -194,6 +194,7 @@ def _with_pixels(images: ImageSet, parts: Parts) -> ImageSet:
     """What `_numbered` left out, and without its numbers."""
     numbers = images.metadata[_NUMBER]
     metadata = {name: values for name, values in images.metadata.items() if name != _NUMBER}
+    shapes = {tuple(part.images.shape[1:]) for part in parts.named().values()}
     pixels, start = parts.train.images.new_empty(len(images), *parts.train.images.shape[1:]), 0
     for part in parts.named().values():
         rows = numbers - start
@@ -201,6 +202,8 @@ def _with_pixels(images: ImageSet, parts: Parts) -> ImageSet:
         if here.all():
             whole = torch.equal(rows, torch.arange(len(part)))
             return replace(images, images=part.images if whole else part.images[rows], metadata=metadata)
+        if len(shapes) > 1:
+            raise CapsellaError(f"{parts.name}: images must be of one size in all splits to be mixed; set --size")
         pixels[here] = part.images[rows[here]]
         start += len(part)
     return replace(images, images=pixels, metadata=metadata)
