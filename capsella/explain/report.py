@@ -213,7 +213,8 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
     text = (
         f"How evenly a child capsule spreads over its parents, over {len(picked)} test images: 1 is evenly (nothing is "
         "routed), 0 all to one parent. The first iteration of dynamic routing starts at 1. A capsule type is dead if "
-        f"it stays shorter than {DEAD_BELOW} on every image. "
+        f"its activation stays below {DEAD_BELOW} on every image; of self-routing, whose activations sum to 1, below a "
+        "tenth of an even share. "
     )
     text += " ".join(
         f"{layer.name.capitalize()}: {layer.entropy[-1]:.4f} after the last iteration, "

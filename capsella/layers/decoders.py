@@ -25,7 +25,7 @@ def mask_all_but(capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor,
     poses = capsules.poses
     if target.shape != poses.shape[:1]:
         raise ValueError(f"target: must be one class an image [b] = ({len(poses)},), got shape {tuple(target.shape)}")
-    keep = torch.nn.functional.one_hot(target, poses.shape[3]).to(poses)
+    keep = torch.nn.functional.one_hot(target.long(), poses.shape[3]).to(poses)
     return poses * keep[:, None, None, :, None]
 
 

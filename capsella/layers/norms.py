@@ -69,17 +69,21 @@ class NormaliseTypes(nn.BatchNorm1d):
     One number a type, of a class capsule of a single image, has no variance, nor has a batch without images: they are
     normalised by what runs.
 
+    Statistics of half precision are taken in float32: log-odds may differ by less than its steps.
+
     Shapes: [b types n] → [b types n].
     """
 
     def forward(self, x: Float[Tensor, "b types n"]) -> Float[Tensor, "b types n"]:
         """In training by the batch's own statistics, else by those that run."""
-        normalise, running = nn.functional.batch_norm, (self.running_mean, self.running_var)
-        x = x.to(cast(Tensor, self.running_mean).dtype)
+        mean, variance = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
+        kind = torch.promote_types(mean.dtype, torch.float32)
+        x = x.to(kind)
+        affine = (None, None) if self.weight is None else (self.weight.to(kind), self.bias.to(kind))
         if not self.training or x.numel() <= self.num_features:
-            return normalise(x, *running, self.weight, self.bias, eps=self.eps)
+            return nn.functional.batch_norm(x, mean.to(kind), variance.to(kind), *affine, eps=self.eps)
         self._keep(x.detach())
-        return normalise(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        return nn.functional.batch_norm(x, None, None, *affine, training=True, eps=self.eps)
 
     def _keep(self, x: Tensor) -> None:
         mean, variance, batches = self.running_mean, self.running_var, self.num_batches_tracked
@@ -87,8 +91,8 @@ class NormaliseTypes(nn.BatchNorm1d):
         batches += 1
         share = (1 / batches.to(x)).clamp(min=self.momentum)
         new_variance, new_mean = torch.var_mean(x, (0, 2))
-        mean.lerp_(new_mean, share)
-        variance.lerp_(new_variance, share)
+        mean.lerp_(new_mean.to(mean), share.to(mean))
+        variance.lerp_(new_variance.to(variance), share.to(variance))
 
 
 def _by_type(norm: NormaliseTypes, x: Float[Tensor, "b h w c d"]) -> Float[Tensor, "b h w c d"]:

@@ -1,10 +1,15 @@
 """The losses on class activations or logits, each the mean over the batch of one number an image."""
 
+from functools import partial
+
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from capsella.types import Output, at_least_float32
+
+_NO_LABEL = -(2**31)
+"""What PyTorch's cross-entropy is told to pass over: no label, for −100, its own, would be passed over in silence."""
 
 
 def margin_loss(
@@ -76,9 +81,8 @@ def cross_entropy(
         ValueError: weights of another batch size.
     """
     logits, labels = at_least_float32(output.activations if output.logits is None else output.logits), _numbers(labels)
-    if image_weights is None:
-        return torch.nn.functional.cross_entropy(logits, labels)
-    return _mean(torch.nn.functional.cross_entropy(logits, labels, reduction="none"), image_weights)
+    entropy = partial(torch.nn.functional.cross_entropy, logits, labels, ignore_index=_NO_LABEL)
+    return entropy() if image_weights is None else _mean(entropy(reduction="none"), image_weights)
 
 
 def sigmoid_cross_entropy(

@@ -20,6 +20,7 @@ from capsella.models.novelty.files import read_novelty, write_novelty
 from capsella.models.novelty.fitted import Novelty
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
+from capsella.routing.base import check_saved
 from capsella.types import Capsules, CellCut, Output
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
@@ -113,7 +114,13 @@ class ImageClassifier(nn.Module, ABC):
 
         A calibrated model's `confidence` is written to calibration.json, and its `novelty` to novelty.safetensors,
         unless the weights have changed since.
+
+        Raises:
+            ValueError: a layer's routing is not registered, so that the file could not be read back.
         """
+        for layer in self.modules():
+            if isinstance(routing := getattr(layer, "routing", None), Routing):
+                check_saved(routing)
         save_model(self, Path(folder), self.name, self.options, self.value_range, self.cut)
         write_confidence(self, self.confidence, Path(folder))
         write_novelty(self, self.novelty, Path(folder))

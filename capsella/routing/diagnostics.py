@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.routing.base import ROUTINGS
 from capsella.routing.recording import RoutingTrace
 
 # The margin loss presses absent classes below m⁻ = 0.1 (Sabour et al. 2017, Eq. 4): lower means "not there".
@@ -24,7 +25,8 @@ class LayerDiagnostics:
 
     name: its place in the network and its routing method. parents: parent capsule types that compete.
     entropy: per iteration, mean normalised coupling entropy in [0, 1].
-    dead_share: share of parent types that stay less active than `DEAD_BELOW` on every image and at every position.
+    dead_share: share of parent types that stay less active than `DEAD_BELOW` on every image and at every position; of
+        self-routing, whose activations sum to 1 over the types, than a tenth of an even share.
     """
 
     name: str
@@ -87,6 +89,7 @@ class _Summary:
     """What one batch leaves behind, so that no couplings need to be kept."""
 
     name: str
+    routing: str
     rows: int  # images · positions, the weight of this batch in the mean
     entropy: list[float]  # per iteration
     highest: Tensor  # [j], the highest activation in the batch
@@ -95,7 +98,7 @@ class _Summary:
 def _summary(index: int, trace: RoutingTrace) -> _Summary:
     entropy = [coupling_entropy(couplings.float()).mean().item() for couplings in trace.couplings]
     highest = trace.activations[-1].float().amax(0).cpu()
-    return _Summary(f"routing layer {index} ({trace.name})", len(trace.couplings[-1]), entropy, highest)
+    return _Summary(f"routing layer {index} ({trace.name})", trace.name, len(trace.couplings[-1]), entropy, highest)
 
 
 def _merge(parts: Sequence[_Summary]) -> LayerDiagnostics:
@@ -106,5 +109,11 @@ def _merge(parts: Sequence[_Summary]) -> LayerDiagnostics:
         name=parts[0].name,
         parents=highest.shape[1],
         entropy=tuple(sum(e * p.rows for e, p in zip(row, parts, strict=True)) / total for row in iterations),
-        dead_share=dead_share(highest),
+        dead_share=dead_share(highest, _dead_below(parts[0].routing, highest.shape[1])),
     )
+
+
+def _dead_below(routing: str, parents: int) -> float:
+    """`DEAD_BELOW`; where activations are shares, which sum to 1 over the parents, a tenth of an even one."""
+    kind = ROUTINGS[routing].activation_kind if routing in ROUTINGS else None
+    return DEAD_BELOW / parents if kind == "shares" else DEAD_BELOW

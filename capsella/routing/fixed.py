@@ -39,4 +39,4 @@ def fixed_sums(conv: CapsuleConv, couplings: Float[Tensor, "i j"]) -> Float[Tens
     offsets = gather_windows(conv.vote_offset[None], conv.geometry).reshape(-1, sizes.k, sizes.d)  # [sites k d]
     by_slot = couplings.unflatten(0, (sizes.k, sizes.c_in)).sum(1)  # all types of a position share its offset
     added = torch.einsum("kj,skd->sjd", by_slot, offsets)
-    return (s.unflatten(0, (sizes.batch, -1)) + added).flatten(0, 1)
+    return (s.unflatten(0, (sizes.batch, sizes.rows * sizes.columns)) + added).flatten(0, 1)

@@ -5,7 +5,8 @@ import torch
 
 from capsella.explain import routing_diagnostics
 from capsella.models import create_model
-from capsella.routing import UniformRouting, coupling_entropy, dead_share
+from capsella.routing import UniformRouting, coupling_entropy, dead_share, diagnose
+from capsella.routing.recording import RoutingTrace
 
 
 def test_entropy_of_even_and_of_single_couplings():
@@ -31,6 +32,14 @@ def test_dead_share_counts_types_that_never_wake():
     activations = torch.tensor([[0.0, 0.05, 0.9, 0.0], [0.2, 0.09, 0.0, 0.0]])
     assert dead_share(activations) == 0.5
     assert dead_share(activations, threshold=0.5) == 0.75
+
+
+@pytest.mark.parametrize(("routing", "dead"), [("self", 1 / 32), ("dynamic", 1)])
+def test_shares_of_many_types_are_dead_far_below_an_even_one(routing, dead):
+    shares = torch.tensor([[0.0, *[1 / 31] * 31]])
+    trace = RoutingTrace(routing, [torch.full((1, 4, 32), 1 / 32)], [], [shares])
+    (layer,) = diagnose([[trace]])
+    assert layer.dead_share == dead
 
 
 def test_couplings_start_even_and_sharpen(capsnet, image_set):

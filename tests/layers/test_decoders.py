@@ -107,3 +107,6 @@ def test_errors_of_the_convolutional_decoder() -> None:
 def test_one_target_would_be_broadcast_to_all_images() -> None:
     with pytest.raises(ValueError, match=r"target: must be one class an image \[b\] = \(3,\), got shape \(1,\)"):
         mask_all_but(class_capsules(), torch.tensor([2]))
+    capsules, targets = class_capsules(), torch.tensor([2, 0, 1])
+    for kind in (torch.uint8, torch.int32):
+        assert torch.equal(mask_all_but(capsules, targets.to(kind)), mask_all_but(capsules, targets))

@@ -77,6 +77,18 @@ def test_evaluation_takes_the_running_statistics() -> None:
     assert len(list(NormaliseCapsules(3, affine=True).parameters())) == 4
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_of_half_precision_what_differs_little_is_not_rounded_away(kind: torch.dtype) -> None:
+    norm = NormaliseTypes(2, affine=False)
+    norm.running_mean.fill_(-0.25)
+    norm.running_var.fill_(7e-5)
+    x = -0.25 + 0.008 * torch.randn(4, 2, 50)
+    halved = copy.deepcopy(norm).to(kind).eval()(x)
+    assert halved.dtype == torch.float32
+    torch.testing.assert_close(halved, norm.eval()(x), rtol=0.02, atol=0.02)
+    assert norm.double()(x).dtype == torch.float64
+
+
 def test_statistics_do_not_remember_where_they_started() -> None:
     """Of log-odds that vary by 0.001: after a single batch, as after many."""
     norm, x = NormaliseCapsules(3), 0.001 * torch.randn(50, 2, 1, 3)

@@ -173,3 +173,5 @@ def test_class_numbers_of_any_integer_type(dtype: torch.dtype) -> None:
             loss(activations, labels > 0)
     with pytest.raises(ValueError, match=r"labels: must be class numbers, of an integer type, got torch\.float32"):
         cross_entropy(output, labels.float())
+    with pytest.raises(IndexError, match="Target -100 is out of bounds"):  # which PyTorch's own passes over
+        cross_entropy(output, torch.tensor([0, -100, 1, 1]))

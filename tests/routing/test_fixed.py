@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from capsella.models import create_model
 from capsella.routing import CapsuleConv, Geometry, RandomRouting, Routing, UniformRouting, record
 from capsella.routing.convolution import capsule_votes
 
@@ -70,3 +71,9 @@ def test_what_is_recorded(routing: Routing) -> None:
     torch.testing.assert_close(trace.couplings[-1], routed.couplings)
     assert trace.poses[-1].shape == (8, 3, 5)
     assert parents.poses.shape == (2, 2, 2, 3, 5)
+
+
+@pytest.mark.parametrize("routing", [UniformRouting(), RandomRouting()])
+def test_no_images_with_coordinates_added(routing):
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=routing).eval()
+    assert model(torch.rand(0, 1, 17, 17)).activations.shape == (0, 5)

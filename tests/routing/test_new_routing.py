@@ -63,3 +63,15 @@ def test_recipes_take_it_by_name(kind):
     recipe = get_recipe("league-smallnorb")
     named = replace(recipe, model=recipe.model.with_routing("new"))
     assert type(named.model.options["routing"]) is ROUTINGS["new"]
+
+
+def test_one_that_is_not_registered_is_not_saved(tmp_path):
+    """Else the file could not be read back."""
+
+    class Mine(UniformRouting):
+        name = "mine"
+
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=Mine())
+    with pytest.raises(ValueError, match="routing: must be registered, by @register_routing, to be saved"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
