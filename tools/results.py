@@ -38,6 +38,7 @@ the complete recipe of its row.
 - **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
   The league says after how many images its ranks hold.
 - **Speed.** The median over epochs of a training that may have shared its processor.
+- **Peak memory.** Of the process. In runs until 28 November 2026 it may be that of a training before it in the process.
 
 | result | command | test error % | 95 % interval | epoch kept | images/s | peak memory MiB | hardware |
 |---|---|---:|---:|---:|---:|---:|---|

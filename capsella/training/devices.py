@@ -5,7 +5,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,6 +107,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
     fabric = _fabric(machine, "ddp" if world.size > 1 else "auto", recipe.precision)
     fabric.launch()
     _check_same_numbers(fabric, recipe)
+    _forget_peak_memory(fabric.device)
     return fabric
 
 
@@ -204,8 +205,21 @@ def sums_over_devices(sums: dict[str, float], fabric: "Fabric") -> dict[str, flo
     return {name: value / world if is_whole(name) else value for name, value in added.items()}
 
 
+def _forget_peak_memory(device: torch.device) -> None:
+    """So that `peak_memory_mib` is of this training and not of those before it in the process, where Linux lets it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif sys.platform == "linux":
+        with suppress(OSError):  # not every container may write there
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
 def peak_memory_mib(device: torch.device) -> float:
-    """Largest resident memory of this process so far, or what was allocated on the GPU where it is the device."""
+    """Largest resident memory since `launch`, or what was allocated on the GPU where it is the device.
+
+    Without a GPU it holds what the process held before. Where only Linux could count anew, and does not, it is the
+    largest since the process began.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB

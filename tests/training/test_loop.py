@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import os
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +16,7 @@ from capsella.models import create_model
 from capsella.papers import get_recipe
 from capsella.training import AugmentOptions, OptimizerOptions, load_run
 from capsella.training.augment import Augment
+from capsella.training.devices import peak_memory_mib
 from capsella.training.loop import Trainer
 from capsella.training.validation import Validation
 
@@ -52,6 +54,15 @@ def test_the_loss_falls_and_the_metrics_are_those_of_the_run(tiny, quiet_train):
         parts = float(row["train_classification"]) + float(row["train_reconstruction"])
         assert float(row["train_loss"]) == pytest.approx(parts, rel=1e-4)
         assert float(row["learning_rate"]) == pytest.approx(5e-3 * 0.96 ** ((int(row["step"]) - 1) / 2000), rel=1e-5)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot count anew")
+def test_memory_that_was_freed_before_the_training_does_not_count(tiny, quiet_train):
+    ballast = torch.ones(2**28)
+    before = peak_memory_mib(torch.device("cpu"))
+    del ballast
+    run = quiet_train(tiny(epochs=1))
+    assert json.loads((run.folder / "summary.json").read_text())["peak_memory_mib"] < before - 500
 
 
 def test_a_run_folder_can_be_read_back(tiny, quiet_train):

@@ -99,7 +99,7 @@ class League:
 
     def path(self, folder: Path) -> Path:
         """Of the JSON."""
-        return folder / f"{folder.name}.json"
+        return folder / f"{folder.resolve().name}.json"
 
     def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
         """Train what is missing, test it, write `path(folder)` and return what the JSON holds.
