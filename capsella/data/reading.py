@@ -188,10 +188,8 @@ def resize_array(
 ) -> UInt8[Tensor, "n c2 h2 w2"]:
     """Images that come as pixels, not as files: converted and resized as `read_image` does."""
     height_width, own_channels = images.shape[1:3], images.shape[3]
-    if size in (None, height_width) and channels in (None, own_channels) and cut is None:
+    if (size in (None, height_width) and channels in (None, own_channels) and cut is None) or not len(images):
         return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
-    if not len(images):
-        return torch.empty(0, channels or own_channels, *(size or height_width), dtype=torch.uint8)
     check_memory(len(images), size or height_width, channels or own_channels)
     pictures = (Image.fromarray(image.squeeze(-1) if own_channels == 1 else image) for image in images)
     return torch.stack([to_tensor(picture, size, channels, cut) for picture in pictures])

@@ -249,3 +249,9 @@ def test_splits_of_two_sizes_are_not_mixed(tmp_path):
     )
     with pytest.raises(CapsellaError, match="images must be of one size in all splits to be mixed; set --size"):
         load_data(options)
+
+
+def test_no_images_at_all(tmp_path):
+    for size in (None, 4):
+        with pytest.raises((CapsellaError, ValueError), match="must have at least 2 classes"):
+            load_data(dataclasses.replace(write(tmp_path / "n.npz", images=PIXELS[:0], labels=LABELS[:0]), size=size))
