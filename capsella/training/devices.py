@@ -217,8 +217,7 @@ def _forget_peak_memory(device: torch.device) -> None:
 def peak_memory_mib(device: torch.device) -> float:
     """Largest resident memory since `launch`, or what was allocated on the GPU where it is the device.
 
-    Without a GPU it holds what the process held before. Where only Linux could count anew, and does not, it is the
-    largest since the process began.
+    What the process held already counts. Where the system cannot count anew, it is the largest since the process began.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
