@@ -78,11 +78,11 @@ def _peak_on_gpu(case: Case, contender: Contender, device: torch.device) -> floa
 
 
 def largest_batch(case: Case, contender: Contender, device: torch.device) -> int:
-    """The most images whose step fits into the GPU's memory, to within a sixteenth; 0 if none.
+    """The most images whose step fits into the GPU's memory, to within a sixteenth.
 
     Raises:
         ValueError: a device that swaps instead of refusing.
-        UnavailableError: the contender cannot run this case.
+        UnavailableError: the contender cannot run this case, or not one image fits.
     """
     if device.type != "cuda":
         raise ValueError(f"device: must be cuda for the largest batch, got {device}")

@@ -164,7 +164,8 @@ class PlainVariationalRouting(Windows):
             nu, m = D - 1 + self.degrees + data, data / kappa * mu
             psi = 1 / (1 / self.precision + scatter + self.mean_weight * data / kappa * mu**2)
             log_pi = torch.digamma(alpha) - torch.digamma(alpha.sum(2, keepdim=True))
-            log_lambda = torch.digamma((nu - torch.arange(D)) / 2).sum(3) + D * math.log(2) + psi.log().sum(3)
+            digammas = torch.digamma((nu - torch.arange(D, device=nu.device)) / 2).sum(3)
+            log_lambda = digammas + D * math.log(2) + psi.log().sum(3)
             entropy = D / 2 * math.log(2 * math.pi * math.e) - log_lambda / 2
             a = torch.sigmoid(bias - log_pi.exp() * entropy)
             if t < self.iterations - 1:

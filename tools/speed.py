@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capsella.errors import CapsellaError
+from capsella.errors import CapsellaError, counted
 from tools.markdown import markdown_row
 
 HEADER = """# Speed
@@ -169,9 +169,8 @@ def _fused(case: dict[str, Any]) -> str | None:
 
 def _section(name: str, values: dict[str, Any]) -> str:
     environment = values["environment"]
-    where = (
-        environment["gpu"] if values["device"] != "cpu" else f"{environment['threads']} threads, {environment['cpu']}"
-    )
+    threads = counted(environment["threads"], "thread")
+    where = environment["gpu"] if values["device"] != "cpu" else f"{threads}, {environment['cpu']}"
     about = (
         f"{where}; torch {environment['torch']}, commit {environment['commit']}; measured peak of float32 matrix "
         f"products {values['peak_flops_per_second'] / 1e9:.0f} GFLOP/s."

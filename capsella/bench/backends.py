@@ -22,6 +22,7 @@ from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import Activations, usual_tolerance
 from capsella.export.reduced import write_int8
 from capsella.export.ship import CALIBRATION_IMAGES
+from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
 from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.packed import packed
@@ -177,12 +178,13 @@ def _run_torch(module: Any) -> Activations:
 def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
     if _native.UNAVAILABLE is not None:
         raise UnavailableError(_native.UNAVAILABLE)
-    layers = (getattr(module, "routing", None) for module in model.modules())
-    routings = [routing for routing in layers if isinstance(routing, Routing)]
-    if not routings:
-        raise UnavailableError("the network has no routing")
-    if not any("native" in routing.fused for routing in routings):
-        raise UnavailableError(f"{routings[0].name} routing has no native kernels")
+    if not any(isinstance(module, ClusterCapsules) for module in model.modules()):
+        layers = (getattr(module, "routing", None) for module in model.modules())
+        routings = [routing for routing in layers if isinstance(routing, Routing)]
+        if not routings:
+            raise UnavailableError("the network has no routing")
+        if not any("native" in routing.fused for routing in routings):
+            raise UnavailableError(f"{routings[0].name} routing has no native kernels")
     return _run_torch(Exportable(with_backend(model, "native")))
 
 

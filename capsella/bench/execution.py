@@ -12,7 +12,7 @@ from rich.table import Table
 
 from capsella.bench.latency import timed
 from capsella.environment import environment
-from capsella.errors import at_least, require, unknown_name
+from capsella.errors import CapsellaError, at_least, require, unknown_name
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
 from capsella.models.packed import packed
@@ -147,17 +147,16 @@ def execution_times(
 
     Raises:
         ValueError: no networks, a base that is none of them, a batch size or `repeats` below 1, a device not there.
+        CapsellaError: a network cannot run a batch of that size.
     """
     base = _check(networks, batch_sizes, base, repeats)
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: must be there on this machine, got {place}")
     rows = []
-    for network in networks.values():
-        network.to(place)
     for batch in batch_sizes:
         for backward in (False, True):
-            steps = {name: _warm_step(network, batch, backward, place) for name, network in networks.items()}
+            steps = {name: _warm_step(network.to(place), batch, backward, place) for name, network in networks.items()}
             for name, timing in interleaved(steps, repeats, seconds, place).items():
                 one = networks[name]
                 rows.append(ExecutionTime(name, one.has_decoder, one.image_size, one.channels, batch, backward, timing))
@@ -189,8 +188,12 @@ def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: tor
         total_loss(output, images, labels, loss).total.backward()
 
     step = forward_backward if backward else forward
-    for _ in range(WARM_UP):
-        step()
+    try:
+        for _ in range(WARM_UP):
+            step()
+    except ValueError as error:  # batch normalisation, of one image whose map is one pixel
+        passes = "forward and backward" if backward else "forward"
+        raise CapsellaError(f"{network.name}: cannot run {passes} on a batch of {batch}: {error}") from error
     return step
 
 

@@ -17,6 +17,9 @@ from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 
+ONE_MEASUREMENT = ("cpu", "torch", "capsella", "commit")
+"""What must be the same for times to stand in one file."""
+
 Subject = tuple[ImageClassifier, ImageSet, str]
 """A network, the images that it is timed on, and what these are."""
 
@@ -78,14 +81,18 @@ def _tell(console: Console | None, name: str, number: int, total: int, minutes_l
 
 
 def _older(out: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The networks in `out`, measured as they would be now."""
+    """The networks in `out`, measured as they would be now: by the same settings, processor and programs."""
     try:
         older = json.loads(out.read_text(encoding="utf-8"))
-        was, cpu, networks = older["settings"], older["environment"]["cpu"], older["networks"]
+        was, networks = older["settings"], older["networks"]
+        machine = {name: older["environment"][name] for name in ONE_MEASUREMENT}
     except (ValueError, KeyError, TypeError) as error:
         raise CapsellaError(f"{out} is no file of capsella bench; choose another, or leave out --resume") from error
-    if cpu != environment()["cpu"]:
-        raise CapsellaError(f"{out} was measured on another processor, {cpu}: its times cannot be compared with these")
+    for name, value in machine.items():
+        if value != (now := environment()[name]):
+            raise CapsellaError(
+                f"{out} was measured with {name} {value}, not {now}: the times cannot stand in one file"
+            )
     if differing := [key for key in settings if was.get(key) != settings[key]]:
         key = differing[0]
         raise CapsellaError(

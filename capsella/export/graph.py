@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from capsella.errors import warn_once
+from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
 from capsella.models.confidence.fitted import LEAST, MOST
 from capsella.models.fitted import is_of
@@ -47,6 +48,8 @@ def with_backend(model: ImageClassifier, backend: Backend) -> ImageClassifier:
         routing = getattr(module, "routing", None)
         if isinstance(routing, Routing) and routing.fused:  # the others have one implementation
             setattr(module, "routing", replace(cast(Any, routing), backend=backend))  # noqa: B010  of some modules
+        elif isinstance(module, ClusterCapsules):  # which has its routing in itself
+            module.backend = backend
     return model
 
 

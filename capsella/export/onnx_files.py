@@ -59,7 +59,8 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
     """A graph in ONNX with names for its inputs and outputs, and all of the exporter's optimisation that is safe here.
 
     Its rewriting takes a number below 1e-8 for zero, and so the 1e-12 out of ‖s‖² + 1e-12: a capsule of length zero,
-    which is common behind a ReLU, would divide zero by zero.
+    which is common behind a ReLU, would divide zero by zero. The exporter's notes on each operator are left out:
+    they are lines of this program, with folders of the machine that it ran on.
     """
     from onnxscript import optimizer
 
@@ -78,7 +79,20 @@ def converted(graph: torch.export.ExportedProgram, inputs: list[str], outputs: l
         assert program is not None  # dynamo=True returns it
         optimizer.fold_constants(program.model)
         optimizer.remove_unused_nodes(program.model)
+    _forget_origins(program.model)
     return program
+
+
+def _forget_origins(model: Any) -> None:
+    """Stack traces and the exporter's names of modules, which are half of a small file."""
+    graph = model.graph
+    for part in (graph, *graph.all_nodes(), *graph.initializers.values(), *graph.inputs):
+        part.metadata_props.clear()
+        part.doc_string = None
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            value.metadata_props.clear()
+            value.doc_string = None
 
 
 def _name_batch(proto: Any) -> None:

@@ -5,7 +5,7 @@ of the weights and of the arithmetic is small.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from capsella.errors import check_installed
 from capsella.export.onnx_files import write_description
 from capsella.export.quiet import quiet
 
-REDUCED = ("Conv", "Gemm")
-"""Operators whose weights and arithmetic are reduced."""
+REDUCED = ("Conv", "Gemm", "MatMul")
+"""Operators whose weights and arithmetic are reduced; of products of matrices only those of dense layers."""
 
 
 def write_int8(source: str | Path, path: str | Path, images: ImageSet, description: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def write_int8(source: str | Path, path: str | Path, images: ImageSet, descripti
 
 
 def _quantise(source: str | Path, path: str | Path, images: ImageSet) -> None:
+    import onnx
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -58,6 +59,8 @@ def _quantise(source: str | Path, path: str | Path, images: ImageSet) -> None:
         prepared = Path(folder, "prepared.onnx")
         # Symbolic inference is for transformers' shapes; ONNX's own knows all of these.
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        graph = onnx.load(str(prepared)).graph
+        weights = {weight.name: weight for weight in graph.initializer}
         with quiet():  # it warns that the file was not prepared, also where it was
             quantization.quantize_static(
                 str(prepared),
@@ -65,11 +68,23 @@ def _quantise(source: str | Path, path: str | Path, images: ImageSet) -> None:
                 calibration_reader(images),
                 quant_format=quantization.QuantFormat.QDQ,
                 op_types_to_quantize=list(REDUCED),
+                nodes_to_exclude=[node.name for node in graph.node if not _is_reduced(node, weights)],
                 per_channel=True,
                 reduce_range=True,
                 activation_type=quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
             )
+
+
+def _is_reduced(node: Any, weights: Mapping[str, Any]) -> bool:
+    """Whether an operator is a convolution or a dense layer of several outputs.
+
+    Routing multiplies matrices of more dimensions, and reads one number off a capsule.
+    """
+    if node.op_type != "MatMul":
+        return node.op_type in REDUCED
+    weight = weights.get(node.input[1])
+    return weight is not None and len(weight.dims) == 2 and min(weight.dims) > 1
 
 
 def calibration_reader(images: ImageSet, batch_size: int = 16) -> Any:
@@ -103,7 +118,7 @@ def write_float16(source: str | Path, path: str | Path, description: dict[str, A
     weights = {weight.name: weight for weight in graph.initializer}
     nodes: list[Any] = []
     for node in graph.node:
-        nodes += _in_float16(node, weights) if node.op_type in REDUCED else [node]
+        nodes += _in_float16(node, weights) if _is_reduced(node, weights) else [node]
     used = {name for node in nodes for name in node.input}
     graph.ClearField("node")
     graph.node.extend(nodes)

@@ -3,6 +3,7 @@ import re
 import pytest
 import torch
 
+from capsella import _native
 from capsella.bench import backends
 from capsella.bench.backends import MAKERS, bench
 from capsella.data import ImageSet, batches
@@ -11,6 +12,7 @@ from capsella.models import create_model
 from capsella.models.novelty.fit import fit_novelty
 from capsella.models.novelty.observe import answer
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
+from capsella.routing.cluster import cluster_routing
 
 
 def small():
@@ -54,6 +56,25 @@ def test_a_network_that_a_backend_cannot_run_is_listed_with_the_reason(routing, 
     result = bench(model, images, backends=["eager", backend], calls=100, batch_sizes=(1,), most_seconds=0.5)
     assert list(result.latencies) == ["eager"]
     assert reason in result.unavailable[backend]
+
+
+@pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
+def test_cluster_routing_has_both_backends(monkeypatch):
+    """Its layers have the backend of their own."""
+    model = create_model("zhao2021_cluster_capsnet", image_size=16, channels=1, classes=3).eval()
+    images = ImageSet(torch.zeros(2, 1, 16, 16, dtype=torch.uint8), torch.zeros(2, dtype=torch.long), model.classes)
+    asked = []
+
+    def noting(votes, backend):
+        asked.append(backend)
+        return cluster_routing(votes, backend=backend)
+
+    monkeypatch.setattr("capsella.layers.cluster.cluster_routing", noting)
+    result = bench(model, images, backends=["eager"], calls=100, batch_sizes=(1,), most_seconds=0.1)
+    assert set(asked) == {"eager"}
+    result = bench(model, images, backends=["native"], calls=100, batch_sizes=(1,), most_seconds=0.1)
+    assert list(result.latencies) == ["native"]
+    assert set(asked) == {"eager", "native"}  # eager is what the native kernels are compared with
 
 
 def test_openvino_agrees():

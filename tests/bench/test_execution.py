@@ -7,6 +7,7 @@ from rich.console import Console
 from torch import nn
 
 from capsella.bench import ExecutionTime, ExecutionTimes, Timing, execution_times, interleaved
+from capsella.errors import CapsellaError
 from capsella.models import ImageClassifier, create_model
 from capsella.types import Output
 
@@ -102,3 +103,9 @@ def test_errors():
 def test_a_gpu_that_is_not_there():
     with pytest.raises(ValueError, match="device: must be there on this machine, got cuda"):
         execution_times({"net": Noting("net", [])}, device="cuda")
+
+
+def test_a_batch_that_a_network_cannot_train_on_is_named():
+    network = create_model("heinsen2019_capsnet", image_size=32)
+    with pytest.raises(CapsellaError, match="heinsen2019_capsnet: cannot run forward and backward on a batch of 1"):
+        execution_times({"net": network}, (1,), repeats=1, seconds=0.0)

@@ -71,10 +71,10 @@ class TestBackends:
 
         answer = cli("bench", *names, *words[:-1], 2, "--out", out, "--resume")
         assert "b.json was measured with threads 1, not 2" in answer.err
-        out.write_text(json.dumps(values | {"environment": {"cpu": "an abacus"}}))
-        assert "was measured on another processor, an abacus" in (
-            cli("bench", *names, *words, "--out", out, "--resume").err
-        )
+        for name in ("cpu", "torch", "commit"):
+            out.write_text(json.dumps(values | {"environment": values["environment"] | {name: "an abacus"}}))
+            answer = cli("bench", *names, *words, "--out", out, "--resume")
+            assert f"was measured with {name} an abacus, not {values['environment'][name]}: the times" in answer.err
         out.write_text("[]")
         assert "b.json is no file of capsella bench" in cli("bench", *names, *words, "--out", out, "--resume").err
 

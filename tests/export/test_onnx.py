@@ -22,6 +22,7 @@ from capsella.export.graph import describe_model
 from capsella.models import create_model, fit_confidence
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 from tests.data.deep_files import planar, png16, tiff
+from tests.models.test_stems import saved
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -122,6 +123,31 @@ class TestInt8:
     def test_nothing_to_calibrate_on(self, exported_onnx, splits, tmp_path):
         with pytest.raises(ValueError, match="images: must hold at least one to calibrate on, got none"):
             write_int8(exported_onnx.path, tmp_path / "x", splits.train.subset([]), {})
+
+
+@pytest.mark.parametrize("family", ["convnext", "dinov2"])
+def test_dense_layers_of_a_transformer_are_reduced(family, tmp_path):
+    """They read more than two dimensions, and are products of matrices in the file."""
+    model = create_model("stem_linear", stem=str(saved(tmp_path / "stem", family)), image_size=42, classes=3).eval()
+    images = torch.rand(16, 3, 42, 42, generator=torch.Generator().manual_seed(0))
+    shown = ImageSet((255 * images).byte(), torch.zeros(16, dtype=torch.long), model.classes)
+    about = write_onnx(model, tmp_path / "a.onnx")
+    whole = sum(np.prod(one.dims) for one in onnx.load(tmp_path / "a.onnx").graph.initializer)
+    expected = model(images).activations.detach()
+    for name, kind, write, most in [
+        ("half", onnx.TensorProto.FLOAT16, write_float16, 1e-2),
+        ("int8", onnx.TensorProto.INT8, lambda *words: write_int8(*words[:2], shown, words[2]), 0.1),
+    ]:
+        write(tmp_path / "a.onnx", tmp_path / f"{name}.onnx", about)
+        weights = onnx.load(tmp_path / f"{name}.onnx").graph.initializer
+        assert sum(np.prod(one.dims) for one in weights if one.data_type == kind) > 0.7 * whole
+        assert (load_onnx(tmp_path / f"{name}.onnx")(images) - expected).abs().max() < most
+
+
+def test_a_file_tells_nothing_of_the_machine_that_wrote_it(exported_onnx):
+    content = exported_onnx.path.read_bytes()
+    assert str(Path(capsella.__file__).parents[1]).encode() not in content
+    assert b"stack_trace" not in content
 
 
 def test_float16_halves_convolutions_and_keeps_the_routing(exported_onnx, model, splits, tmp_path):
