@@ -248,6 +248,20 @@ def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squa
     return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
 
 
+def interval_over_seeds(
+    accuracies: Float[np.ndarray, " seeds"], others: Float[np.ndarray, " others"]
+) -> tuple[float, float]:
+    """The 95 % interval of the difference of two means over seeds alone (Welch 1947), whatever the test images do.
+
+    >>> [round(bound, 4) for bound in interval_over_seeds(np.array([0.96, 0.97]), np.array([0.94, 0.95]))]
+    [-0.0104, 0.0504]
+    """
+    difference = float(accuracies.mean() - others.mean())
+    parts = [part for part in (_over_seeds(accuracies), _over_seeds(others)) if part[0] > 0]
+    half = _half_width(parts)[0] if parts else 0.0
+    return difference - half, difference + half
+
+
 def _over_seeds(accuracies: Float[np.ndarray, " seeds"]) -> Part:
     """What seeds add to the variance of the mean, 0 where there is one; and how many they are."""
     seeds = len(accuracies)
@@ -259,13 +273,18 @@ def _interval(
 ) -> Interval:
     """Student's interval around `centre`, from `least` to 1 and with the estimate in it.
 
-    Degrees of freedom by Satterthwaite, of the parts that are not 0.
+    Degrees of freedom are of the parts that are not 0.
     """
     parts = [over_images, *(part for part in over_seeds if part[0] > 0)]
-    variance = sum(part for part, _ in parts)
-    degrees = variance**2 / sum(part**2 / (count - 1) for part, count in parts)
-    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5
+    half, degrees = _half_width(parts)
     several = min(seeds for _, seeds in over_seeds) > 1
     seed_error = sum(part for part, _ in over_seeds) ** 0.5 if several else None
     low, high = max(least, centre - half), min(1.0, centre + half)
     return Interval(estimate, min(low, estimate), max(high, estimate), over_images[0] ** 0.5, seed_error, degrees)
+
+
+def _half_width(parts: Sequence[Part]) -> tuple[float, float]:
+    """Of Student's interval with the variance of all parts together, and its degrees of freedom by Satterthwaite."""
+    variance = sum(part for part, _ in parts)
+    degrees = variance**2 / sum(part**2 / (count - 1) for part, count in parts)
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5, degrees

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ class Entry:
             words += f" --seeds {' '.join(map(str, range(seeds)))}"
         if self.source:
             words += f" --data {self.source}"
-        return f"{words} --out {self.folder}"
+        return f"{words} --out {shlex.quote(str(self.folder))}"
 
     def results(self, seeds: int) -> Results:
         """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""

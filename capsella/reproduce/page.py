@@ -102,7 +102,9 @@ def _headline(verdicts: Sequence[Verdict]) -> str:
         f"{sum(verdict.answer == answer for verdict in verdicts)} {ANSWERS[answer]}"
         for answer in ("supports", "contradicts", "cannot tell")
     ]
-    return f"{counted(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
+    elsewhere = sum(verdict.source is not None for verdict in verdicts)
+    text = f"{counted(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
+    return text + (f" {elsewhere} of them on images that stand in for the paper's." if elsewhere else "")
 
 
 def _percent(share: float) -> str:
@@ -167,6 +169,8 @@ def _claim_values(verdict: Verdict) -> dict[str, Any]:
         "rows": list(verdict.rows),
         "paper_error_percent": claim.paper,
         "error_percent": verdict.errors,
+        "marks": list(verdict.marks),
+        "stand_in": verdict.source,
         "gain": None if verdict.gain is None else verdict.gain.to_dict(),
         "answer": verdict.answer,
         "why": verdict.why,

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval
+from capsella.evaluation.intervals import interval_over_seeds, points
 from capsella.grid import Hits, still_learned
 from capsella.papers.kinds.claim import Claim
 from capsella.papers.kinds.published import SHORT
@@ -25,12 +27,13 @@ RULE = (
     "images and seeds together (two crossed random effects). Views of one toy are no independent images: of smallNORB "
     "the interval is over toys. "
     "The numbers support the claim where the whole interval is on the paper's side of 0, and "
-    "contradict it where it is on the other side. They cannot tell where the interval holds 0, where a row is missing "
+    "contradict it where it is on the other side. They cannot tell where the interval holds 0, where that over seeds "
+    "alone holds 0 (Welch's, wide where seeds are few), where a row is missing "
     f"or has fewer than {FEWEST_SEEDS} seeds or one that diverged, where a network is far from convergence, or where "
     "networks that should be compared at one error did not all reach it. Far from convergence is a short training, or "
     "one whose loss or error on the training images still fell clearly when it ended: over its last third by more than "
     "a tenth of all that it fell. Where the learning rate falls to nothing along a cosine, the end of a curve cannot "
-    "tell, and is not asked."
+    "tell, and is not asked. Each claim is tested alone: chance would decide one of twenty in which there is nothing."
 )
 
 
@@ -40,7 +43,8 @@ class Verdict:
 
     rows: slugs of the two that were compared. why: a sentence where they cannot tell. errors: of both rows in per cent,
     as means over seeds. gain: by how much the claim's better row errs less, as a share, with its interval; None where a
-    row is missing.
+    row is missing. marks: what stands behind the errors, as "few images". source: of the images that stand in for the
+    paper's, if any.
     """
 
     claim: Claim
@@ -49,6 +53,8 @@ class Verdict:
     why: str = ""
     errors: tuple[float, float] | None = None
     gain: Interval | None = None
+    marks: tuple[str, ...] = ()
+    source: str | None = None
 
 
 def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
@@ -72,9 +78,11 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
         return Verdict(claim, rows, "cannot tell", f"Not measured on the same images: {error}.")
     errors = 100 * (1 - float(better.right.mean())), 100 * (1 - float(worse.right.mean()))
     if why := _open(rows, entry, sides, seeds):
-        return Verdict(claim, rows, "cannot tell", why, errors, gain)
-    answer, why = decide(gain)
-    return Verdict(claim, rows, answer, why, errors, gain)
+        answer: Answer = "cannot tell"
+    else:
+        answer, why = decide(gain, better.right.mean(1), worse.right.mean(1))
+    marks = dict.fromkeys(mark for slug in rows if (mark := entry.published.mark_of(slug)))
+    return Verdict(claim, rows, answer, why, errors, gain, tuple(marks), entry.source)
 
 
 def _that_trained(slugs: Sequence[str], entry: Entry) -> list[str]:
@@ -98,17 +106,24 @@ def _chosen(slugs: Sequence[str], results: Mapping[str, Sequence[Mapping[str, An
     return slugs[0] if len(slugs) == 1 else min(slugs, key=rank)
 
 
-def decide(gain: Interval) -> tuple[Answer, str]:
-    """The answer by the interval alone.
+def decide(
+    gain: Interval, better: Float[np.ndarray, " seeds"], worse: Float[np.ndarray, " seeds"]
+) -> tuple[Answer, str]:
+    """The answer by the interval, and by that over seeds alone: few of them say little, whatever the images do.
 
-    >>> decide(Interval(0.02, 0.01, 0.03, 0.0, 0.0, 9.0)), decide(Interval(0.0, -0.01, 0.01, 0.0, 0.0, 9.0))
-    (('supports', ''), ('cannot tell', 'The interval holds 0.'))
+    Args:
+        gain: over images and seeds.
+        better, worse: the accuracy of each seed, as a share.
+
+    >>> decide(Interval(0.02, 0.01, 0.03, 0.0, 0.0, 9.0), np.array([0.96, 0.97]), np.array([0.94, 0.95]))
+    ('cannot tell', 'Over seeds alone the interval is −1.0 to +5.0 points, which holds 0.')
     """
-    if gain.low > 0:
-        return "supports", ""
-    if gain.high < 0:
-        return "contradicts", ""
-    return "cannot tell", "The interval holds 0."
+    if gain.low <= 0 <= gain.high:
+        return "cannot tell", "The interval holds 0."
+    low, high = interval_over_seeds(better, worse)
+    if low <= 0 <= high:
+        return "cannot tell", f"Over seeds alone the interval is {points(low)} to {points(high)} points, which holds 0."
+    return ("supports", "") if gain.low > 0 else ("contradicts", "")
 
 
 def state_of(entry: Entry, slug: str, runs: Sequence[Mapping[str, Any]]) -> str:

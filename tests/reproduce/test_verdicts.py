@@ -109,6 +109,20 @@ def test_an_interval_that_holds_0_cannot_tell(tmp_path):
     assert open_one.gain.low < 0 < open_one.gain.high
 
 
+def test_few_seeds_that_differ_cannot_tell_where_images_alone_would(tmp_path):
+    found = verdict(tmp_path, (20, 22), (40, 46))
+    assert found.gain.low > 0
+    assert found.answer == "cannot tell"
+    assert found.why.startswith("Over seeds alone the interval is −")
+
+
+def test_what_stands_behind_the_numbers_is_told(tmp_path):
+    verdict(tmp_path, (20, 21, 22), (60, 61, 62))
+    of_few = dataclasses.replace(table("night"), mark="few images")
+    found = judge(CLAIM, dataclasses.replace(entry(tmp_path), published=of_few, source="digits-like"), 3)
+    assert (found.answer, found.marks, found.source) == ("supports", ("few images",), "digits-like")
+
+
 def test_one_seed_cannot_tell_however_wide_the_gap(tmp_path):
     found = verdict(tmp_path, (20,), (200,))
     assert found.answer == "cannot tell"

@@ -32,6 +32,10 @@ class FromRuns(FromTrainings):
         """The same on the images of another source."""
         return replace(self, runs=replace(self.runs, source=source))
 
+    def mark_of(self, slug: str) -> str:
+        """As `Published.mark_of`."""
+        return self.runs.mark
+
     def images(self) -> Iterator[DataOptions]:
         """As `Published.images`."""
         yield self.runs.options("hard")
@@ -50,6 +54,10 @@ class Untrained(ABC):
     family: ClassVar[str] = "forslov2018"
     columns: ClassVar[tuple[str, ...]] = ("network",)
     needs_all: ClassVar[bool] = False
+
+    def mark_of(self, slug: str) -> str:
+        """None."""
+        return ""
 
     def trainings(self) -> tuple[Row, ...]:
         """None."""

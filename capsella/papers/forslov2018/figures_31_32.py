@@ -24,7 +24,7 @@ from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
 from capsella.papers.kinds.panels import Panel, Series
-from capsella.papers.kinds.published import hardware_of, seeds_phrase
+from capsella.papers.kinds.published import diverged_phrase, hardware_of, seeds_phrase
 from capsella.routing import EMRouting
 
 LEAST_FOR_STANDARDISED_COSTS = 3
@@ -61,7 +61,7 @@ class TrendFigure(FigureFromRuns):
             title=self.title,
             note=f"{self.runs.describe()} {note}",
             measured=f"Test accuracy on {every[0]['data']}, {images_tested(every)}; {seeds_phrase(results)}; "
-            f"{hardware_of(results)}.",
+            f"{hardware_of(results)}.{diverged_phrase(folder, results)}",
             command=command,
             more={"runs": results},
         )

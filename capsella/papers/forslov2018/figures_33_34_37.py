@@ -17,7 +17,7 @@ from capsella.papers.forslov2018.runs import ThesisRuns
 from capsella.papers.forslov2018.supply import find_supply
 from capsella.papers.kinds.figure import write_panels
 from capsella.papers.kinds.panels import Panel, Series
-from capsella.papers.kinds.published import hardware_of, seeds_of, seeds_phrase
+from capsella.papers.kinds.published import diverged_phrase, hardware_of, seeds_of, seeds_phrase
 from capsella.training import RunFolder
 from capsella.training.validation import best_validation
 
@@ -40,6 +40,7 @@ class CurveFigure(FigureFromRuns):
     ) -> dict[str, Any]:
         first = next(run for runs in results.values() for run in runs)
         measured = f"Validation accuracy on {first['data']}; {seeds_phrase(results)}; {hardware_of(results)}."
+        measured += diverged_phrase(folder, results)
         return write_panels(
             self.path(folder),
             panels,

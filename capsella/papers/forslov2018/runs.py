@@ -118,6 +118,8 @@ class ThesisRuns:
             longer = 2 if name == "hard" and family(network) != "capsnet" else 1
             recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
         slug, cost = f"{name}-{network}-init{init}", f"{network}-init{init}"
+        if self.limit is None and name == "hard":
+            cost = f"hard-{cost}"  # which is trained twice as long
         return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=recipe)
 
     def with_learning_rate(self, rate: float) -> Row:

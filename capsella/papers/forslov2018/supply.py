@@ -25,6 +25,10 @@ class Supply:
         """The sets that it has, in order."""
         return tuple(self.counts)
 
+    def classes_of(self, name: str) -> int:
+        """How many classes one of its sets has."""
+        return THESIS_SETS[name].get("first_classes", self.classes)
+
     def sentences(self) -> str:
         """For the note of a table: the sets that are there, and those that are not."""
         sizes = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())

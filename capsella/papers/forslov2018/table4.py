@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ class RobustnessTable(TableFromRuns):
         return self.runs.grid([self._supply().sets[0]])
 
     def _supply(self) -> Supply:
-        """The set with the most classes first, whose runs Table 3 has too."""
-        return find_supply(self.runs.options("hard"), [name for name in LARGEST_FIRST if name in self.runs.sets])
+        """The set with the most classes first, whose runs Table 3 has too; of equal ones the one with more images."""
+        supply = find_supply(self.runs.options("hard"), [name for name in LARGEST_FIRST if name in self.runs.sets])
+        largest = sorted(supply.counts, key=lambda name: (-supply.classes_of(name), LARGEST_FIRST.index(name)))
+        return replace(supply, counts={name: supply.counts[name] for name in largest})
 
     def made_of(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
         """As `Published.made_of`; a run's accuracies are kept as changed-images.json in its folder."""
@@ -52,7 +54,7 @@ class RobustnessTable(TableFromRuns):
         tested = [result for runs in results.values() for result in runs]
         values = table_values(
             title=self.title,
-            note=self._note(supply.sets[0], supply.classes),
+            note=self._note(supply.sets[0], supply.classes_of(supply.sets[0])),
             measured=f"Test accuracy (1 is all right) on {supply.name}, {images_tested(tested[:1])}; "
             f"{seeds_phrase(results)}; {hardware_of(results)}.",
             command=command,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capsella.grid import BudgetName
 from capsella.papers.hahn2019 import paper
-from capsella.papers.kinds.budgets import PHOTOGRAPHS
+from capsella.papers.kinds.budgets import PHOTOGRAPHS, few_images
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.routing import ROUTINGS
 from capsella.training import OptimizerOptions, Recipe
@@ -28,7 +28,9 @@ def cifar10(budget: BudgetName) -> ErrorTable:
         for name in [f"hahn2019-cifar10{ROWS[kind]}"]
     )
     note = BASELINES + "Numbers of the poster, of two capsule layers."
-    return ErrorTable("Hahn et al. 2019: CIFAR-10", BUDGETS.note(budget) + note, ("routing",), rows)
+    return ErrorTable(
+        "Hahn et al. 2019: CIFAR-10", BUDGETS.note(budget) + note, ("routing",), rows, mark=few_images(budget)
+    )
 
 
 def viewpoints(budget: BudgetName) -> ErrorTable:
@@ -45,7 +47,9 @@ def viewpoints(budget: BudgetName) -> ErrorTable:
         "those very images."
     )
     heads = ("viewpoints by", "routing")
-    return ErrorTable("Hahn et al. 2019: novel viewpoints", BUDGETS.note(budget) + note, heads, tuple(rows))
+    return ErrorTable(
+        "Hahn et al. 2019: novel viewpoints", BUDGETS.note(budget) + note, heads, tuple(rows), mark=few_images(budget)
+    )
 
 
 def _row(recipe: Recipe, name: str, label: tuple[str, ...], error: float, budget: BudgetName) -> ErrorRow:

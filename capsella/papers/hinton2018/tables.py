@@ -7,6 +7,7 @@ from capsella.losses import Classification
 from capsella.models import MultiCrop
 from capsella.models.multi_crop import CROPS
 from capsella.papers.hinton2018 import paper
+from capsella.papers.kinds.budgets import few_images
 from capsella.papers.kinds.error_table import AgainRow, ErrorRow, ErrorTable
 from capsella.training import ModelOptions, Recipe
 from capsella.training.registry import get_recipe
@@ -48,8 +49,6 @@ CNN = "hinton2018-smallnorb-cnn"
 NIGHT_CNN_RATES = (0.001,)
 """Of the CNN: 0.003 was chosen for the capsules, and CNNs usually want less."""
 
-FEW = "few images"
-"""Behind every number of a night."""
 COLUMNS = ("iterations", "pose", "loss", "coordinate addition", "couplings", "crops")
 NOTE = (
     "One iteration leaves the couplings as they start: even, which makes the paper's first row the ablation 'uniform', "
@@ -81,7 +80,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
         *_at_rates(_cnn_row(base, budget), budget, NIGHT_CNN_RATES),
     )
     crops = AgainRow("crops", best.slug, (*best.label[:-1], str(len(CROPS))), MultiCrop, paper.SEVERAL_CROPS)
-    mark = FEW if budget == "night" else ""
+    mark = few_images(budget)
     return ErrorTable("Hinton et al. 2018, Table 1", LIMITS[budget] + NOTE, COLUMNS, rows, again=(crops,), mark=mark)
 
 
@@ -129,7 +128,7 @@ def others(budget: BudgetName) -> ErrorTable:
         "The paper gives the errors and next to nothing of the trainings: these are its smallNORB training on images "
         "that are shifted instead of cut. NORB with clutter (2.6 %) is not among the sources."
     )
-    mark = FEW if budget == "night" else ""  # some seven passes over the images, at whose end its error still falls
+    mark = few_images(budget)  # at night some seven passes over the images, at whose end its error still falls
     return ErrorTable("Hinton et al. 2018, section 5: other images", limits + note, ("data",), rows, mark=mark)
 
 

@@ -1,5 +1,6 @@
 """A table of networks that were stopped at one error and then attacked: how right each is still, attack by attack."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +14,15 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import read_json, write_json
 from capsella.grid import Results, Row
-from capsella.papers.kinds.published import FolderTable, hardware_of, mean_cell, seeds_of, seeds_phrase, table_values
+from capsella.papers.kinds.published import (
+    FolderTable,
+    diverged_phrase,
+    hardware_of,
+    mean_cell,
+    seeds_of,
+    seeds_phrase,
+    table_values,
+)
 from capsella.training import load_run
 
 _ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # of the rows; transfers stand last, by their source
@@ -61,11 +70,11 @@ class AttackTable(FolderTable):
         Raises:
             CapsellaError: also where the folder holds attacks of other options.
         """
-        attacks = [self._attacked(folder, seed, console) for seed in seeds_of(results)]
+        attacks = [self._attacked(results, folder, seed, console) for seed in seeds_of(results)]
         values = table_values(
             title=self.title,
             note=self.note,
-            measured=self._measured(results, attacks),
+            measured=self._measured(results, attacks) + diverged_phrase(folder, [row.slug for row in self.rows]),
             command=command,
             labels=self.columns,
             columns=[f"{name}, accuracy %" for name in self.networks],
@@ -74,10 +83,14 @@ class AttackTable(FolderTable):
         write_json(self.path(folder), values)
         return values
 
-    def _attacked(self, folder: Path, seed: int, console: Console) -> dict[str, Any]:
-        """The networks of one seed under every attack: read where it is there."""
+    def _attacked(self, results: Results, folder: Path, seed: int, console: Console) -> dict[str, Any]:
+        """The networks of one seed under every attack: read where it is there.
+
+        Raises:
+            CapsellaError: what is there is of other attacks, or of networks that were trained anew since.
+        """
         path, options = folder / f"attacks-seed{seed}.json", replace(self.options, seed=seed)
-        wanted = json.loads(json.dumps(asdict(options)))
+        wanted, tested = json.loads(json.dumps(asdict(options))), self._tested(results, seed)
         if not path.exists():
             console.print(f"attacks on {', '.join(self.networks)}, seed {seed}")
             splits = load_data(self.rows[0].recipe.data)
@@ -85,13 +98,25 @@ class AttackTable(FolderTable):
             models = {name: load_run(run.folder(folder, seed)).model for name, run in self.networks.items()}
             under_attack = attack_networks(models, images, options, progress=console.is_terminal)
             networks = {name: result.to_dict() for name, result in under_attack.items()}
-            write_json(path, {"data": splits.name, "images": len(images), "options": wanted, "networks": networks})
+            about = {"data": splits.name, "images": len(images), "options": wanted, "tested": tested}
+            write_json(path, about | {"networks": networks})
         values: dict[str, Any] = read_json(path)
         if values["options"] != wanted or list(values["networks"]) != list(self.networks):
             raise CapsellaError(f"{path} holds other attacks; choose another folder, or move that file away")
+        if values.get("tested", tested) != tested:  # files of earlier versions do not say it
+            raise CapsellaError(
+                f"{path} is of networks that were trained anew since; move that file away to attack these"
+            )
         if not all("masked" in one for one in values["networks"].values()):
             raise CapsellaError(f"{path} is of an earlier version of capsella; move that file away to attack anew")
         return values
+
+    def _tested(self, results: Results, seed: int) -> dict[str, str]:
+        """By network: which test images it has right, as a digest, which another training would not repeat."""
+        runs = {
+            name: next(run for run in results[row.slug] if run["seed"] == seed) for name, row in self.networks.items()
+        }
+        return {name: hashlib.sha256(json.dumps(run["test"]).encode()).hexdigest() for name, run in runs.items()}
 
     def _measured(self, results: Results, attacks: list[dict[str, Any]]) -> str:
         """Where the networks stopped, what was attacked, and whether an attack's gradients can be trusted."""

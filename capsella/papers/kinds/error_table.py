@@ -70,6 +70,10 @@ class ErrorTable(FolderTable):
     again: tuple[AgainRow, ...] = ()
     mark: str = ""
 
+    def mark_of(self, slug: str) -> str:
+        """As `Published.mark_of`."""
+        return self.mark
+
     def on(self, source: str) -> "ErrorTable":
         """The same table on the images of another source, as on the copy of a set at hand.
 

@@ -56,6 +56,10 @@ class Published(Protocol):
         """Whether it cannot be made before all its rows are trained with a common seed."""
         ...
 
+    def mark_of(self, slug: str) -> str:
+        """What stands behind every number of a row's network, as "few images"; empty where nothing does."""
+        ...
+
     def trainings(self) -> Sequence[Row]:
         """The rows that are trained for it; none where it measures or counts without.
 
@@ -113,6 +117,10 @@ class FromTrainings(ABC):
     """What is made of trainings: `Published.run`, by `trainings` and `made_of`."""
 
     needs_all: ClassVar[bool] = False
+
+    def mark_of(self, slug: str) -> str:
+        """What stands behind every number of ours in a row, as "few images"; empty where nothing does."""
+        return ""
 
     @abstractmethod
     def trainings(self) -> Sequence[Row]:
@@ -274,6 +282,12 @@ def seeds_phrase(results: Results) -> str:
         return "one seed"
     seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds a row"
     return f"mean ± standard deviation over {seeds}"
+
+
+def diverged_phrase(folder: Path, slugs: Iterable[str]) -> str:
+    """Which of these rows' runs diverged, as a sentence behind another; empty where none did."""
+    gone = sorted(path.parent.name for slug in slugs for path in folder.glob(f"{slug}-seed*/diverged.json"))
+    return f" Diverged: {', '.join(gone)}." if gone else ""
 
 
 def seeds_of(results: Results) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from capsella.data import DataOptions, load_data
+from capsella.errors import CapsellaError
 from capsella.files import write_json
 from capsella.grid import Results, Row, evaluated_again
 from capsella.papers.kinds.published import (
@@ -73,9 +74,14 @@ class StoppedRow(Row):
     other_stop: float | None = None
 
     @property
+    def bracket(self) -> str:
+        """The mark as it stands behind a number."""
+        return f" ({self.mark})" if self.mark else ""
+
+    @property
     def mark(self) -> str:
-        """What stands behind a number in its cell."""
-        return "" if self.other_stop is None else f" (at {self.other_stop:g} %)"
+        """What stands behind a number in its cell, in brackets."""
+        return "" if self.other_stop is None else f"at {self.other_stop:g} %"
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,10 @@ class StoppedTable(FolderTable):
         )
         return dataclasses.replace(self, rows=tuple(rows), note=" ".join([self.note, *why, *stops]))
 
+    def mark_of(self, slug: str) -> str:
+        """As `Published.mark_of`: at which error its network stopped, where the paper's stopped at another."""
+        return next(row for row in self.rows if row.slug == slug).mark
+
     def trainings(self) -> tuple[StoppedRow, ...]:
         """As `Published.trainings`."""
         return self.rows
@@ -180,10 +190,21 @@ class StoppedTable(FolderTable):
         ]
 
     def _check_sources(self, places: Sequence[Path]) -> None:
-        """Load images that are still to be tested on: what is wrong with them shows before hours of training."""
+        """Load images that are still to be tested on: what is wrong with them shows before hours of training.
+
+        Raises:
+            CapsellaError: they are not there, or of other classes or another form than the training's.
+        """
         for on in self.errors_on:
             if on.source is not None and not all((place / f"{on.key}.json").exists() for place in places):
-                load_data(dataclasses.replace(self.rows[0].recipe.data, name=on.source))
+                data = self.rows[0].recipe.data
+                own, other = load_data(data).test, load_data(dataclasses.replace(data, name=on.source)).test
+                forms = [(one.classes, one.channels, one.image_size) for one in (own, other)]
+                if forms[0] != forms[1]:
+                    raise CapsellaError(
+                        f"data: {on.source} must have the classes, channels and size of {data.name}, "
+                        f"{forms[0]}, got {forms[1]}"
+                    )
 
     def _measured(self, runs: Results) -> str:
         """On how many images of what, over how many seeds, on which hardware."""
@@ -206,7 +227,7 @@ class StoppedTable(FolderTable):
             cells = [*row.label, "–", *self._beside(row.paper, "g", [NOT_RUN, NOT_RUN], None)]
             return {"cells": cells, "slugs": [row.slug] * 2, "paper": self._by_key(row.paper), "runs": runs}
         errors = [[run[on.key]["error_percent"] for run in runs] for on in self.errors_on]
-        ours = [mean_cell(one) + row.mark + on.mark for one, on in zip(errors, self.errors_on, strict=True)]
+        ours = [mean_cell(one) + row.bracket + on.mark for one, on in zip(errors, self.errors_on, strict=True)]
         reached = self._compares(row) and all(stop["reached"] for stop in stops)
         changed = _mean(errors[1]) if reached else None
         cells = [*row.label, stopped, *self._beside(row.paper, "g", ours, changed)]
@@ -229,7 +250,7 @@ class StoppedTable(FolderTable):
         elif all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
             stopped = "all"
             both = zip(errors, self.errors_on, strict=True)
-            ours = [mean_cell(values, signed=True) + one.mark + on.mark for values, on in both]
+            ours = [mean_cell(values, signed=True) + one.bracket + on.mark for values, on in both]
             cells = self._beside(paper, "+.2f", ours, _mean(errors[1]) if self._compares(one) else None)
         else:
             stopped, cells = "not all: not compared", self._beside(paper, "+.2f", ["–", "–"], None)

@@ -38,9 +38,9 @@ USUAL_ATTACK = AttackOptions((EPSILON,), steps=20, restarts=2), 200
 NOTE = (
     "Ranks hold for this length of training alone. **Alike**: the stem but for the width of its last convolution, the "
     "parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and the trials. "
-    "**Rates**: three, each in short trainings, a fifth of a night, on two splits of the training images; the middle "
-    "one stays unless another errs less on both (edge: "
-    "the least or the greatest of the three). No such training is a result: every seed trains anew on nearly all "
+    "**Rates**: three, each in short trainings, a fifth of a night, of seed 0, on two splits of the training images; "
+    "the middle one stays unless another errs less on both (edge: the least or the greatest of the three). No such "
+    "training is a result: every seed trains anew on nearly all "
     "training images. No interval covers the choice of the rate. Networks that stop at one error have the recipe's "
     "rate, which decides how soon they are there. In this table test images choose nothing, but those of familiar "
     "elevations stop networks. **Not alike**: the layers and the loss around a routing follow the kind of its "
@@ -152,7 +152,7 @@ class _Held:
     def measured(self, seeds: Sequence[int]) -> list[Measured]:
         """All rows; whatever chooses among trainings is done before the first test."""
         grid = Grid(self.folder, self.console)
-        chosen = self._chosen(seeds[0], grid)
+        chosen = self._chosen(grid)
         trained: list[Runs] = grid.validated([one.row for one in chosen], seeds)
         even = self._even(chosen, grid, seeds)
         sound = [_sound(runs) for runs in trained]
@@ -180,11 +180,11 @@ class _Held:
             for n, row in enumerate(self.rows)
         ]
 
-    def _chosen(self, seed: int, grid: Grid) -> list[Chosen]:
+    def _chosen(self, grid: Grid) -> list[Chosen]:
         """Every row at its rate. Those that are compared at an equal error stop there, and none has a search."""
         if not self.field.stops:
             self.console.print("short trainings, which choose the learning rates:")
-            chosen = choose_rates(self.rows, seed, grid)
+            chosen = choose_rates(self.rows, grid)
             self.console.print("trainings at those rates:")
             return chosen
         return [self._stopped(own_rate(row)) for row in self.rows]

@@ -1,6 +1,7 @@
 """What Ribeiro, Leontidis, Kollias 2020 state of smallNORB, as a table: both readings of their couplings, and EM."""
 
 from capsella.grid import Budget, BudgetName, Budgets
+from capsella.papers.kinds.budgets import few_images
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.ribeiro2020 import paper
 from capsella.papers.ribeiro2020.recipes import WIDE
@@ -37,7 +38,13 @@ def table(budget: BudgetName) -> ErrorTable:
         f"The wide prior has a precision of {WIDE:g} an element, the paper's 1. EM is in the place of "
         "variational Bayes, types competing in each window."
     )
-    return ErrorTable("Ribeiro et al. 2020, smallNORB", BUDGETS.note(budget) + note, ("routing", "couplings"), rows)
+    return ErrorTable(
+        "Ribeiro et al. 2020, smallNORB",
+        BUDGETS.note(budget) + note,
+        ("routing", "couplings"),
+        rows,
+        mark=few_images(budget),
+    )
 
 
 def _row(slug: str, label: tuple[str, str], routing: Routing, budget: BudgetName) -> ErrorRow:

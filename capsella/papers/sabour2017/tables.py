@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from capsella.grid import Budget, BudgetName, Budgets
+from capsella.papers.kinds.budgets import few_images
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from capsella.papers.sabour2017 import paper
@@ -59,7 +60,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
     )
     columns = ("data", "network", "routing", "reconstruction")
     limits = DIGITS.note(budget, "MNIST: ") + PAIRS.note(budget, "MultiMNIST: ")
-    mark = "few images" if budget == "night" else ""  # five passes over the digits, and 240,000 pairs of 60 million
+    mark = few_images(budget)  # at night five passes over the digits, and 240,000 pairs of 60 million
     return ErrorTable("Sabour et al. 2017, Table 1", limits + note, columns, tuple(rows), mark=mark)
 
 
@@ -85,7 +86,7 @@ def others(budget: BudgetName) -> ErrorTable:
         "to validate on. On CIFAR-10 the routing's softmax has a 'none of the above', as there. "
         "SVHN (4.3 %) is not among the sources."
     )
-    mark = "few images" if budget == "night" else ""  # three to eight passes over the images
+    mark = few_images(budget)  # at night three to eight passes over the images
     return ErrorTable(
         "Sabour et al. 2017, section 7", OTHERS.note(budget) + note, ("data", "iterations"), rows, mark=mark
     )
@@ -103,6 +104,7 @@ def affnist(budget: BudgetName) -> StoppedTable:
             recipe=_affine(get_recipe(name), budget),
             label=(label,),
             paper=paper.AFFNIST[label],
+            other_stop=STOPS["night"] if budget == "night" else None,
         )
         for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
     )

@@ -1,7 +1,7 @@
 """The table of Tsai, Srivastava, Goh, Salakhutdinov 2020: CIFAR-10, by rounds and order of routing."""
 
 from capsella.grid import BudgetName
-from capsella.papers.kinds.budgets import PHOTOGRAPHS
+from capsella.papers.kinds.budgets import PHOTOGRAPHS, few_images
 from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
 from capsella.papers.tsai2020 import paper
 from capsella.routing import InvertedAttentionRouting
@@ -16,7 +16,13 @@ NOTE = (
 def cifar10(budget: BudgetName) -> ErrorTable:
     """One round, whose couplings are even, and two of all layers at once; and two of one layer after the other."""
     rows = (_row(1, True, budget), _row(2, True, budget), _row(2, False, budget))
-    return ErrorTable("Tsai et al. 2020: CIFAR-10", PHOTOGRAPHS.note(budget) + NOTE, ("rounds", "layers"), rows)
+    return ErrorTable(
+        "Tsai et al. 2020: CIFAR-10",
+        PHOTOGRAPHS.note(budget) + NOTE,
+        ("rounds", "layers"),
+        rows,
+        mark=few_images(budget),
+    )
 
 
 def _row(rounds: int, concurrent: bool, budget: BudgetName) -> ErrorRow:

@@ -4,6 +4,8 @@ import pytest
 
 from capsella.data import THESIS_SETS
 from capsella.papers.forslov2018 import paper
+from capsella.papers.forslov2018.supply import Supply
+from capsella.papers.forslov2018.table4 import table_4
 
 # Table 3, init 1 / init 2. A summary of the thesis that went round gives .548 for CNN-NET 3, init 2, on small; the
 # thesis has 0.538.
@@ -96,3 +98,18 @@ def test_table_2(part, number, total):
 def test_sets_of_the_figures():
     assert paper.SET_IMAGES == {"mini": 1500, "small": 4500, "medium-size": 12_963, "hard": 24_881}
     assert paper.SET_CLASSES == {"basic": 5, "medium": 10, "hard": 15}
+
+
+@pytest.mark.parametrize(
+    ("classes", "sets", "largest"),
+    [
+        (8, ("basic", "small", "mini"), ("small", 8)),
+        (5, ("small", "basic"), ("basic", 5)),
+        (12, ("medium",), ("medium", 10)),
+    ],
+)
+def test_table_4_takes_the_set_with_the_most_classes(classes, sets, largest, monkeypatch):
+    supply = Supply("cells", classes, dict.fromkeys(sets, 100), {})
+    monkeypatch.setattr("capsella.papers.forslov2018.table4.find_supply", lambda options, wanted: supply)
+    found = table_4("night")._supply()
+    assert (found.sets[0], found.classes_of(found.sets[0])) == largest

@@ -82,6 +82,16 @@ def test_a_table_from_its_runs(tmp_path, monkeypatch):
     assert tiny_table().run(folder, (0, 1), "capsella table …", QUIET) == values
     with pytest.raises(CapsellaError, match=r"attacks-seed0.json holds other attacks; choose another folder, or move"):
         tiny_table(dataclasses.replace(OPTIONS, steps=2)).run(folder, (0,), "", QUIET)
+    result = json.loads((folder / "cnn-seed1" / "result.json").read_text())
+    result["test"]["correct"] = "another training's"
+    (folder / "cnn-seed1" / "result.json").write_text(json.dumps(result))
+    with pytest.raises(
+        CapsellaError, match=r"attacks-seed1.json is of networks that were trained anew since; move that"
+    ):
+        tiny_table().run(folder, (0, 1), "", QUIET)
+    (folder / "caps-seed2").mkdir()
+    (folder / "caps-seed2" / "diverged.json").write_text("{}")
+    assert tiny_table().run(folder, (0,), "", QUIET)["measured"].endswith(". Diverged: caps-seed2.")
 
 
 def test_cells_by_hand(tmp_path, monkeypatch):

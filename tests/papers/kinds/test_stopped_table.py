@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from capsella.errors import CapsellaError
 from capsella.grid import Grid
 from capsella.grid import run as runs
 from capsella.papers.kinds import stopped_table
@@ -181,3 +182,15 @@ def test_numbers_on_a_stand_in_say_so_and_have_no_gap(tmp_path):
         assert not row["cells"][4].endswith(")")
         assert row["cells"][6].endswith(" (stand-in)")
         assert row["cells"][7] == "–"
+
+
+def test_a_night_of_affnist_stops_at_another_error_than_the_paper():
+    assert [row.bracket for row in affnist("night").rows] == [" (at 1 %)"] * 2
+    assert affnist("night").mark_of("cnn") == "at 1 %"
+    assert [row.bracket for row in affnist("full").rows] == ["", ""]
+
+
+def test_a_changed_set_of_other_classes_is_found_before_the_first_training(tmp_path):
+    with pytest.raises(CapsellaError, match="data: toys must have the classes, channels and size of digits, "):
+        far_table("toys").run(tmp_path, (0,), "capsella table …", QUIET)
+    assert list(tmp_path.iterdir()) == []
