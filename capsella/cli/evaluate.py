@@ -34,7 +34,6 @@ from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
 from capsella.training import Run, RunFolder, images_of, own_splits
 
-PICTURE = Path("figures") / "risk_coverage.png"
 ELSEWHERE_PICTURE = Path("figures") / "elsewhere.png"
 
 
@@ -65,7 +64,8 @@ class Evaluate:
     """Average over thirteen cuts around the centre (Hinton et al. 2018), for networks that cut their images."""
     reject: bool = False
     """Also show the error of the images that are kept when the unsure ones are left out, and prediction sets. Draws
-    figures/risk_coverage.png in the run's folder. Needs a calibrated run, as every new one is."""
+    figures/risk_coverage.png in the run's folder (of --data, its name in front). Needs a calibrated run, as every new
+    one is."""
     elsewhere: tuple[str, ...] = ()
     """Also show how well these are told from the test images, at most 1,000 each: a source (capsella data list), a
     folder of images, noise, or half for test images of which the right half is painted over. Draws
@@ -108,10 +108,20 @@ class Evaluate:
         return is_place or self.range is not None or self.group is not None
 
     @property
+    def source(self) -> str:
+        """Of images that are not the run's own, for the names of files; empty of the run's own."""
+        place = None if self.data is None else Path(self.data).resolve()
+        return "" if place is None else f"{place.name if place.is_dir() else place.stem}-"
+
+    @property
+    def risk_picture(self) -> Path:
+        """What --reject draws."""
+        return self.run / "figures" / f"{self.source}risk_coverage.png"
+
+    @property
     def file(self) -> Path:
         """Where the numbers go."""
-        place = None if self.data is None else Path(self.data).resolve()
-        source = "" if place is None else f"{place.name if place.is_dir() else place.stem}-"
+        source = self.source
         asked = "" if self.test_pairs is None else f"-pairs{self.test_pairs}"
         asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
         asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
@@ -193,7 +203,7 @@ def run(arguments: list[str]) -> None:
     show(evaluation_table(evaluation))
     if rejection is not None:
         show(rejection_table(rejection))
-        print(f"drawn in {options.run / PICTURE}")
+        print(f"drawn in {options.risk_picture}")
     if knowledge is not None:
         show(knowledge_table(knowledge))
         print(f"drawn in {options.run / ELSEWHERE_PICTURE}")
@@ -244,9 +254,9 @@ def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejec
     from capsella.explain import risk_coverage_figure  # Matplotlib takes a second to import
     from capsella.explain.plots import write_png
 
-    validation = evaluate(trained.model, own_splits(trained).validation, options.batch_size)
+    validation = evaluate(trained.model, own_splits(trained, skip_broken=True).validation, options.batch_size)
     rejection = measure_rejection(trained.model, validation, evaluation)
-    write_png(risk_coverage_figure(rejection), options.run / PICTURE)
+    write_png(risk_coverage_figure(rejection), options.risk_picture)
     return rejection
 
 

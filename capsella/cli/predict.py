@@ -1,7 +1,7 @@
 """`capsella predict`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,9 +147,15 @@ def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, 
             unknown += certainty.refuses(prediction)
             yield prediction
 
-    rows = print_table(counting(), model.classes, certainty)
+    try:
+        rows = print_table(counting(), model.classes, certainty)
+    finally:  # also where none could be read
+        _list_broken(broken or [])
     if certainty.watched is not None:
         console(stderr=True).print(_unknown(unknown, rows), soft_wrap=True, markup=False)
+
+
+def _list_broken(broken: Sequence[Broken]) -> None:
     if broken:
         lines = [f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken]
         heading = f"left out {counted(len(broken), 'broken image')}:"

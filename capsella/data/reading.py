@@ -62,7 +62,7 @@ def read_image(
             channel, and there is no `value_range`; or it shows no stained cell to be cut out.
         ValueError: `size`, `channels`, `value_range` or `cut` cannot be.
     """
-    require(channels in (1, 3, None), "be 1, 3 or None", channels=channels)
+    require(channels in (1, 3, None), "be 1, 3 or None, as no file holds a stereo pair", channels=channels)
     require(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
     check_range(value_range)
     require(size is not None or cut is None, "be None without a size", cut=cut)

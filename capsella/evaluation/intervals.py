@@ -35,8 +35,9 @@ POWER = 0.8
 class Interval:
     """A share, or a difference of two, with its 95 % interval over test images and seeds.
 
-    image_error, seed_error: the standard errors that the choice of test images and of seeds bring; the second is None
-    with a single seed, whose interval covers the test images alone. degrees: of freedom of Student's quantile.
+    image_error, seed_error: the standard errors that the choice of test images and of seeds bring. The second is None
+    where a side has a single seed, whose spread nothing tells: the interval covers the test images, and the seeds of
+    the other side if it has several. degrees: of freedom of Student's quantile.
     """
 
     estimate: float

@@ -231,7 +231,7 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
     networks = list(dict.fromkeys(network for network, _ in curves))
     kinds = list(dict.fromkeys(attack.partition(" ")[0] for _, attack in curves))
     for (network, attack), accuracy in curves.items():
-        colour, marker = f"C{networks.index(network)}", "osD^v"[kinds.index(attack.partition(" ")[0]) % 5]
+        colour, marker = f"C{networks.index(network)}", "osD^vP"[kinds.index(attack.partition(" ")[0]) % 6]
         style = "--" if " from " in attack else "-"
         label = f"{shorten(network)}: {printable(attack)}"
         axes.plot(epsilons, accuracy, linestyle=style, marker=marker, markersize=4, color=colour, label=label)

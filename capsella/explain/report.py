@@ -227,11 +227,9 @@ def _entropy(model: ImageClassifier, images: LabelledImages) -> Section:
 def _votes(model: ImageClassifier, evaluation: Evaluation, images: LabelledImages) -> Section:
     name, title = "vote_distances", "Distances of votes"
     if not has_vote_distances(model):
-        return Section(
-            name,
-            title,
-            "Drawn here for EM routing and its kin alone; `capsella explain RUN IMAGE` draws them for any routing.",
-        )
+        has_layers = isinstance(model, CapsuleClassifier)
+        elsewhere = "; `capsella explain RUN IMAGE` draws them for any routed layer" if has_layers else ""
+        return Section(name, title, f"Drawn here for EM routing and its kin alone{elsewhere}.")
     index, image = _example(evaluation, images)
     histograms = class_vote_distances(model, image)
     text = (

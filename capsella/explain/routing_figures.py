@@ -83,8 +83,9 @@ def _feeding(axes: Axes, given: Float[np.ndarray, "iterations c_in"]) -> None:
 def graph_figure(layers: Sequence[RoutedLayer], classes: Sequence[str], target: int) -> Figure:
     """Types as nodes, a column a layer, the classes last; lines as strong as what was sent along them.
 
-    A column shows the types that give most to what is shown in the next one. Beside each step stands its coupling
-    entropy: near 1, routing decided nothing, whatever the lines look like.
+    A column shows the types that give most to those of the next one, and the last but one those that give most to the
+    class `target`: other classes' lines from types that are not shown are left out. Beside each step stands its
+    coupling entropy: near 1, routing decided nothing, whatever the lines look like.
 
     Raises:
         ValueError: no layers, or names that are not one a class.

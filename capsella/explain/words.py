@@ -38,7 +38,8 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     `summary`: what the run's summary.json holds.
     """
     recipe, best, counts = run.recipe, summary["best"], splits.train.counts()
-    listed = ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
+    listed = "from " * recipe.data.is_paired
+    listed += ", ".join(f"{count:,} {name}" for name, count in list(counts.items())[:MOST_CLASSES])
     listed += "" if len(counts) <= MOST_CLASSES else f" and {len(counts) - MOST_CLASSES} more classes"
     kind = "pairs of images" if recipe.data.is_paired else "images"
     stopped = summary.get("stopped")
@@ -49,11 +50,13 @@ def about_training(run: Run, splits: Splits, summary: Mapping[str, Any]) -> Trai
     )
     error = "balanced error, in which every class counts the same" if recipe.balance != "none" else "error"
     column = kept_by(recipe)
-    chosen = f"Kept: epoch {best['epoch']:.0f} of {summary['epochs']}, "
+    chosen = f"Kept: epoch {best['epoch']:.0f} of {summary['epochs']}"
     if recipe.keep == "last" or (stopped is not None and stopped["reached"]):
-        chosen += "at which the training ended."
+        chosen += ", at which the training ended."
     elif column in best:
-        chosen += f"which had the lowest {error}, on the validation images ({best[column]:.1f} %)."
+        chosen += f", which had the lowest {error}, on the validation images ({best[column]:.1f} %)."
+    else:
+        chosen += "."
     if stopped is not None and not stopped["reached"]:
         chosen += f" The training was to stop at an error of {stopped['at_error']:g} %, and did not reach it."
     if not recipe.data.is_paired:
@@ -116,11 +119,12 @@ def about_result(evaluation: Evaluation) -> list[str]:
         f"would give another number: the 95 % interval is {100 - high:.1f} to {100 - low:.1f} %."
     ]
     low, high = evaluation.balanced_accuracy_interval
-    seen = sum(score.support > 0 for score in evaluation.per_class)
+    seen, shown = sum(score.support > 0 for score in evaluation.per_class), evaluation.labels[0].numel()
+    blind = "A blind guess" if shown == 1 else f"{shown} blind guesses"
     words.append(
         "If each class counts the same, however many images it has, the network finds "
-        f"{evaluation.balanced_accuracy:.1f} % (balanced accuracy; 95 % interval {low:.1f} to {high:.1f} %). A blind "
-        f"guess among the {seen} classes would find {100 / seen:.1f} %."
+        f"{evaluation.balanced_accuracy:.1f} % (balanced accuracy; 95 % interval {low:.1f} to {high:.1f} %). "
+        f"{blind} among the {seen} classes would find {100 * shown / seen:.1f} %."
     )
     if evaluation.majority is not None:
         words.append(f"The network is {evaluation.majority}.")
@@ -148,15 +152,21 @@ def limits(evaluation: Evaluation, training: Training | None) -> list[str]:
         )
     if training is not None and training.grouped:
         known.append("Other slides and patients. Images of one group were kept in one split, so this much was tested.")
+    elif training is not None and evaluation.groups is not None:
+        known.append(
+            f"Others than the {len(np.unique(evaluation.groups))} groups of these images, as toys or patients. The "
+            "intervals are over these. Whether a group's images are also in training was not looked at (--group)."
+        )
     elif training is not None:
         known.append(
             "Other slides and patients. Nothing told which images belong together (--group). If images of one slide or "
             "patient are both in training and here, a new slide will be classified worse than this page says."
         )
+    predicted = "; capsella predict writes calibrated probabilities" if evaluation.labels.ndim == 1 else ""
     known += [
         "Another laboratory. Other microscopes, stains and cameras were tested only if their images are among these.",
         "How sure one answer is. The activations here are no probabilities: one of 0.9 does not mean right nine times "
-        "in ten. The section on calibration shows what they mean; capsella predict writes calibrated probabilities.",
+        f"in ten. The section on calibration shows what they mean{predicted}.",
         "Images that show none of the classes. The network puts each into one of its classes all the same.",
     ]
     return known

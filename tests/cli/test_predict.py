@@ -55,6 +55,8 @@ def test_nothing_that_can_be_read(cli, trained, broken):
     answer = cli("predict", trained, broken, "--skip-broken")
     assert answer.code == 1
     assert "none of the 1 images could be read" in answer.err
+    assert "left out 1 broken image:" in answer.err
+    assert f"{broken}: " in answer.err
 
 
 def test_what_a_first_answer_need_not_wait_for(trained, images):

@@ -177,7 +177,10 @@ def test_pages_and_unknown_ranges_are_refused(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("size", "channels", "message"),
-    [(None, 2, "channels: must be 1, 3 or None, got 2"), ((0, 4), None, "size: must be")],
+    [
+        (None, 2, "channels: must be 1, 3 or None, as no file holds a stereo pair, got 2"),
+        ((0, 4), None, "size: must be"),
+    ],
 )
 def test_arguments_are_checked(tmp_path: Path, size: tuple[int, int] | None, channels: int, message: str):
     with pytest.raises(ValueError, match=message):

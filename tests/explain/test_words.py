@@ -4,9 +4,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from capsella.data import DataOptions, load_data
+from capsella.evaluation import Evaluation
 from capsella.explain import about_training
+from capsella.explain.words import Training, about_result, limits
 from capsella.papers.sabour2017.recipes import sabour2017_affnist
 
 DIGITS = DataOptions(name="digits", size=28)
@@ -59,3 +62,16 @@ def test_the_epoch_was_chosen_by_what_stopped_the_training():
         assert "others (validation images) were held out, and did not choose the epoch." in by_test
     missed, _ = told({**stop, "reached": False, "on": "test"}, keep="best")
     assert "others (validation images) were used to choose the epoch." in missed
+
+
+def test_chance_and_limits_of_pairs_and_of_groups():
+    labels = torch.tensor([[0, 1], [1, 2], [2, 0], [3, 1]])
+    pairs = Evaluation(torch.rand(4, 4), labels, ("a", "b", "c", "d"))
+    assert "2 blind guesses among the 4 classes would find 50.0 %." in about_result(pairs)[1]
+    assert not any("capsella predict writes" in line for line in limits(pairs, None))
+    single = Evaluation(torch.rand(4, 4), labels[:, 0], pairs.classes, group=torch.tensor([0, 0, 1, 1]))
+    assert "A blind guess among the 4 classes would find 25.0 %." in about_result(single)[1]
+    known = limits(single, Training(("",), grouped=False))
+    assert any(line.startswith("Others than the 2 groups of these images") for line in known)
+    assert not any("Nothing told which images belong together" in line for line in known)
+    assert any("capsella predict writes calibrated probabilities" in line for line in known)

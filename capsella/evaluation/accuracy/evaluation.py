@@ -24,7 +24,7 @@ from capsella.types import check_finite
 
 MOST_NAMED = 8  # classes in a warning
 CONFIDENCE = {
-    1: "the largest class activation (a capsule's length, or a CNN's softmax), not normalised over the classes",
+    1: "the largest class activation: of capsules, which are not normalised over the classes, or of a CNN's softmax",
     2: "the second largest class activation: how sure the model is of the weaker class of a pair",
 }
 
@@ -123,15 +123,20 @@ class Evaluation:
     @cached_property
     def roc(self) -> list[Roc | None]:
         """The ROC curve of each class against the rest; None for a class without test images, or with all of them."""
-        present = (self.labels.reshape(len(self.labels), -1, 1) == torch.arange(len(self.classes))).any(1)
-        columns = zip(self.activations.T.numpy(), present.T.numpy(), strict=True)
+        columns = zip(self.activations.T.numpy(), self._shown(self.labels).T, strict=True)
         return [roc(activations, is_there) for activations, is_there in columns]
 
     @cached_property
     def per_class(self) -> list[ClassScore]:
         """Precision, recall, F1, specificity and AUC of each class."""
-        labels, predictions = self.labels.flatten().numpy(), self.predictions.flatten().numpy()
-        return class_scores(labels, predictions, self.classes, self.roc, self.groups)
+        return class_scores(
+            self._shown(self.labels), self._shown(self.predictions), self.classes, self.roc, self.groups
+        )
+
+    def _shown(self, labels: Int[Tensor, " n *k"]) -> Bool[np.ndarray, "n classes"]:
+        """Whether a class is among the labels of an image, or among what was named of it."""
+        shown: np.ndarray = (labels.reshape(len(labels), -1, 1) == torch.arange(len(self.classes))).any(1).numpy()
+        return shown
 
     @property
     def balanced_accuracy(self) -> float:

@@ -72,18 +72,20 @@ class Majority:
 
 
 def class_scores(
-    labels: Int[np.ndarray, " n"],
-    predictions: Int[np.ndarray, " n"],
+    shown: Bool[np.ndarray, "n classes"],
+    named: Bool[np.ndarray, "n classes"],
     classes: Sequence[str],
     curves: Sequence[Roc | None],
     groups: Groups | None = None,
 ) -> list[ClassScore]:
-    """Scores of each class; `curves` are the classes' ROC curves. Intervals are over groups where there are any."""
+    """Scores of each class, of images that show it (of a pair, two do) and of those it was named for.
+
+    `curves` are the classes' ROC curves. Intervals are over groups where there are any.
+    """
     scores = []
-    for k, (name, curve) in enumerate(zip(classes, curves, strict=True)):
-        of_class, named = labels == k, predictions == k
-        hits, support, predicted = int((of_class & named).sum()), int(of_class.sum()), int(named.sum())
-        spared, others = int((~of_class & ~named).sum()), len(labels) - support
+    for name, of_class, put, curve in zip(classes, shown.T, named.T, curves, strict=True):
+        hits, support, predicted = int((of_class & put).sum()), int(of_class.sum()), int(put.sum())
+        spared, others = int((~of_class & ~put).sum()), len(shown) - support
         own, other = (None, None) if groups is None else (groups[of_class], groups[~of_class])
         scores.append(
             ClassScore(
@@ -93,9 +95,9 @@ def class_scores(
                 precision=hits / predicted if predicted else None,
                 recall=hits / support if support else None,
                 f1=2 * hits / (support + predicted) if support else None,
-                recall_interval=share_interval(named[of_class], own) if support else None,
+                recall_interval=share_interval(put[of_class], own) if support else None,
                 specificity=spared / others if others else None,
-                specificity_interval=share_interval(~named[~of_class], other) if others else None,
+                specificity_interval=share_interval(~put[~of_class], other) if others else None,
                 auc=None if curve is None else curve.auc,
             )
         )

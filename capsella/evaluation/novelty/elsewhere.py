@@ -76,6 +76,8 @@ def _of_source(name: str, model: ImageClassifier, generator: torch.Generator) ->
     splits = load_data(_options(name, model))
     every = join([images for images in splits.named().values() if isinstance(images, ImageSet)])
     few = every.subset(torch.randperm(len(every), generator=generator)[:MOST].sort().values)
+    if model.channels == 2 and few.channels != 2:
+        raise CapsellaError(f"elsewhere: {name} has no stereo pairs, which {model.name} sees; take {NOISE} or {HALF}")
     pixels = resize_array(few.images.permute(0, 2, 3, 1).numpy(), model.image_size, model.channels)
     return Elsewhere(name, pixels, tuple(few.classes[k] for k in few.labels.tolist()))
 

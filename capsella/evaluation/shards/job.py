@@ -3,8 +3,10 @@
 import hashlib
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +28,8 @@ from capsella.models import ImageClassifier
 
 ABOUT = "_about.json"
 """In the folder of the output: of which model and paths it is, and at the end what was counted."""
+OWN = re.compile(r"\.?part-\d{6,}\.parquet(\..+)?")
+"""Names of the parts of an output, also of those that were being written."""
 SIZE = 10_000
 """Files a part."""
 
@@ -137,9 +141,7 @@ def _begun(
     """The parts of a prediction that is begun now, or was before."""
     there = names_in(out) - {".lock"}
     if overwrite:
-        for name in sorted(there, key=lambda name: name != ABOUT):  # which may say that all the others are there
-            if name in (ABOUT, NAMES) or (name.startswith(("part-", ".part-")) and TABLE in name):
-                remove(f"{out}/{name}")
+        _remove_older(out, there, paths)
         there = set()
     if ABOUT in there:
         _check(out, about, resume)
@@ -153,6 +155,24 @@ def _begun(
             write(f"{out}/{NAMES}", lambda path: write_names(named, path, size))
         tables = [f"{out}/{NAMES}", *tables]
     return parts_of(tables)
+
+
+def _remove_older(out: str, there: AbstractSet[str], paths: Sequence[str]) -> None:
+    """What an earlier prediction wrote into a folder, and nothing else.
+
+    Raises:
+        CapsellaError: a part of it is to be read.
+    """
+    older = [name for name in there if name in (ABOUT, NAMES) or OWN.fullmatch(name)]
+    places = {_place(f"{out}/{name}") for name in older}
+    if read := [path for path in paths if _place(path) in places]:
+        raise CapsellaError(f"{read[0]} is to be read, and would be replaced: choose another folder than {out}")
+    for name in sorted(older, key=lambda name: name != ABOUT):  # which may say that all the others are there
+        remove(f"{out}/{name}")
+
+
+def _place(path: str) -> str:
+    return path if is_url(path) else str(Path(path).resolve())
 
 
 def _check(out: str, about: Mapping[str, Any], resume: bool) -> None:

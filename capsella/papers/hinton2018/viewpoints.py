@@ -22,7 +22,8 @@ NIGHT_STOPS = {"smallnorb-jpeg-poses": 7.0}
 """Three toys of each category train there, not five; the paper's error was not reached in 47 epochs (LOG.md, L055)."""
 NIGHT_BASES = {"capsules": "stem-capsnet-smallnorb-best", "CNN": "stem-capsnet-smallnorb-cnn"}
 LIMITS: dict[BudgetName, str] = {
-    "small": f"Small network, 2 iterations; the paper trains the large one. At most {SMALL}. ",
+    "small": f"Small network, 2 iterations; the paper trains the large one. At most {SMALL}. Rates: {SMALL_RATE:g}, "
+    f"and {SMALL_CNN_RATE:g} for the CNN. ",
     "night": "Our networks of 122 K (capsules) and 144 K parameters (CNN), trained alike, as "
     f"`{NIGHT_BASES['capsules']}` but at an even rate, on images that neither turn nor stretch; the paper has "
     f"310 K and 4.2 M. At most {NIGHT}. ",

@@ -25,6 +25,7 @@ def test_scores_count_each_class_of_each_pair() -> None:
     assert evaluation.confusion.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0], [1, 0, 0, 1]]
     scores = {score.name: (score.support, score.predicted, score.recall) for score in evaluation.per_class}
     assert scores == {"a": (2, 2, 0.5), "b": (1, 1, 0.0), "c": (1, 2, 1.0), "d": (2, 1, 0.5)}
+    assert [score.specificity for score in evaluation.per_class] == [0.0, 0.5, 0.5, 1.0]  # of images without the class
     report = evaluation.to_dict()
     assert report["images"] == 3
     assert report["errors"] == 2

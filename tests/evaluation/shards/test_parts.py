@@ -163,3 +163,19 @@ def test_overwriting_that_is_cut_off_is_not_taken_for_a_finished_prediction(imag
     assert len(predict(images, overwrite=True)) == 3
     assert removed[0].endswith("_about.json")
     assert not remains.exists()
+
+
+def test_overwriting_removes_nothing_but_an_earlier_prediction_and_no_input(images, predict, tmp_path):
+    """Other programs name their parts alike: part-00000-….parquet."""
+    out = tmp_path / "out"
+    out.mkdir()
+    others = out / "part-00000-ab.snappy.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"path": list(map(str, images.glob("*/*.png")))}), others)
+    assert predict(others, overwrite=True) == ["part-000000.parquet"]
+    assert others.exists()
+    written = (out / "part-000000.parquet").read_bytes()
+    with pytest.raises(
+        CapsellaError, match=r"part-000000.parquet is to be read, and would be replaced: choose another"
+    ):
+        predict(out / "part-000000.parquet", overwrite=True)
+    assert (out / "part-000000.parquet").read_bytes() == written
