@@ -69,7 +69,9 @@ class ComparisonOptions:
     batch_size: int | None = None
     """Images a step; default: 32, or 8 from 64 pixels a side on."""
     flip: bool = True
-    """Mirror training images at random; not for digits, or organs that have a left and a right."""
+    """Mirror training images at random, both ways; not for digits, or organs that have a left and a right."""
+    mirror: bool = False
+    """With --no-flip: mirror left-right alone, where top and bottom are not alike."""
     shift: int = 2
     """Shift training images at random by up to this many pixels, the border's pixels repeated outwards."""
     microscopes: bool = False
@@ -150,7 +152,7 @@ class ComparisonOptions:
     @property
     def augment(self) -> AugmentOptions:
         """Changes of training images, the same for every network."""
-        changes = AugmentOptions(shift=self.shift, border="repeat", flip=self.flip)
+        changes = AugmentOptions(shift=self.shift, border="repeat", flip=self.flip, mirror=self.mirror)
         return as_other_microscopes(changes) if self.microscopes else changes
 
     @property

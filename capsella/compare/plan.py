@@ -205,7 +205,7 @@ def begun_with(options: ComparisonOptions) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise CapsellaError(f"{path} is damaged: {error!r}; choose another --out") from error
     for name, value in options.to_dict().items():
-        usual = None if name in ("folds", "fold") else value  # an older plan has fewer options
+        usual = {"folds": None, "fold": None, "mirror": False}.get(name, value)  # an older plan has fewer options
         if not _goes_on(name, older.get(name, usual), value):
             before, now = ("the default" if one in (None, []) else one for one in (older.get(name), value))
             raise CapsellaError(

@@ -98,7 +98,7 @@ def protocol(plan: Plan, tested_before: Sequence[Sequence[int]]) -> str:
     rates = "the learning rate of its recipe" if given.rates == 1 else "three learning rates (a third, one and three "
     rates += "" if given.rates == 1 else "times its recipe's)"
     changes = [f"shifts up to {given.shift} pixels"] if given.shift else []
-    changes += ["mirrors"] if given.flip else []
+    changes += ["mirrors"] if given.flip else ["mirrors left-right"] if given.mirror else []
     changes += ["those of other microscopes"] if given.microscopes else []
     seeds = given.asked_seeds
     return (
