@@ -86,7 +86,7 @@ class TestPlan:
             begin(plan)
 
     def test_every_network_gets_the_same(self, images, tmp_path):
-        plan = make_plan(ComparisonOptions(images, models=NETWORKS, flip=False, out=tmp_path))
+        plan = make_plan(ComparisonOptions(images, models=NETWORKS, flip=False, mirror=True, out=tmp_path))
         recipes = [plan.recipe(one, 1e-3) for one in plan.candidates]
         for name in ("data", "augment", "epochs", "batch_size", "patience"):
             assert getattr(recipes[0], name) == getattr(recipes[1], name)
@@ -97,6 +97,7 @@ class TestPlan:
         assert recipes[0].loss.name == "spread"
         assert recipes[0].model.options["crop"] is None
         assert not recipes[0].augment.flip
+        assert recipes[0].augment.mirror
 
     def test_defaults_suit_the_images(self):
         assert suited((32, 63)) == GROUPS["capsules-small"] + GROUPS["cnn-small"]
