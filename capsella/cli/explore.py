@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from capsella.cli import train
+from capsella.cli.laboratory import shown_from_home
 from capsella.cli.runs import load_runs
 from capsella.cli.screen import console
 from capsella.errors import require
@@ -64,6 +65,8 @@ def run(arguments: list[str]) -> None:
     runs = load_runs(options.runs or (DEMO,))
     if options.cell_radius is not None:
         _set_radius(options.cell_radius, [run.model for run in runs.values()])
+    for line in shown_from_home(runs):
+        print(line, flush=True)
     runs, cnns = parted(runs)
     subjects = [open_subject(run, name, options.images, cnns) for name, run in runs.items()]
     serve(

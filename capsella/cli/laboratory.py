@@ -30,6 +30,15 @@ ADAPTED = (
 )
 
 
+def shown_from_home(runs: Mapping[str, Run]) -> list[str]:
+    """A line for each run that was adapted: a page shows test images of the laboratory that it was trained in."""
+    return [
+        f"note: {name} was adapted to {run.adapted['laboratory']}; its test images are those of the training before"
+        for name, run in runs.items()
+        if run.adapted is not None
+    ]
+
+
 def laboratory_of(
     run: Run,
     place: str,

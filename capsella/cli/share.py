@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from capsella.cli.laboratory import shown_from_home
 from capsella.cli.runs import load_runs
 from capsella.share import MOST_IMAGES, MOST_MEGABYTES, share_runs
 
@@ -37,8 +38,11 @@ class Share:
 def run(arguments: list[str]) -> None:
     """Write the page, and say what is in it."""
     options = tyro.cli(Share, args=arguments, prog="capsella share")
+    runs = load_runs(options.runs)
+    for line in shown_from_home(runs):
+        print(line)
     shared = share_runs(
-        list(load_runs(options.runs).values()),
+        list(runs.values()),
         options.out or options.runs[0] / "share.html",
         images=options.images,
         megabytes=options.megabytes,

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import config
 from PIL import Image
 
+from capsella.cli.laboratory import shown_from_home
 from capsella.data import ImageSet, pixel_digests, read_image
 from tests.cli.conftest import PER_CLASS, draw
 
@@ -227,3 +229,9 @@ def test_a_test_image_that_can_no_longer_be_read_does_not_stop_an_evaluation(cli
         gone.write_bytes(content)
     assert answer.code == 0, answer.err
     assert gone.name in answer.err
+
+
+def test_a_page_says_from_where_its_images_are_not():
+    runs = {"a": SimpleNamespace(adapted=None), "b": SimpleNamespace(adapted={"laboratory": "lab"})}
+    (line,) = shown_from_home(runs)
+    assert line.startswith("note: b was adapted to lab; its test images are those of the training before")
