@@ -351,7 +351,9 @@ void bind_cluster(nb::module_& m, ClusterForward<T>* Kernels::*forward, ClusterB
 }  // namespace
 
 NB_MODULE(kernels, m) {
-  use(instruction_sets().front());
+  const auto sets = instruction_sets();
+  if (sets.empty()) throw nb::import_error("this build has no kernels for the instructions of this processor");
+  use(sets.front());
   m.def("instruction_sets", &instruction_sets, "Those of this build that this processor runs, best first.");
   m.def("instruction_set", [] { return std::string(chosen->name); }, "The one in use.");
   m.def("use", &use, "name"_a, "Use the kernels of another of `instruction_sets()`.");

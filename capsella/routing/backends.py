@@ -107,9 +107,8 @@ def asks_second_derivative() -> bool:
 
 def is_transformed() -> bool:
     """Whether `torch.func` is at work, or derivatives are taken forward: PyTorch would take a kernel's for 0."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    # Not by peek_interpreter_stack, which is never None while torch.compile traces.
+    return torch.autograd.forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None
 
 
 def triton_obstacle(conv: CapsuleConv) -> str | None:

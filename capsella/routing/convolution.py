@@ -152,6 +152,9 @@ class CapsuleConv:
         if self.weight.ndim != 6:
             shape = tuple(self.weight.shape)
             raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {shape}")
+        if min(*self.poses.shape[1:], *self.weight.shape) < 1:
+            shapes = f"poses {tuple(self.poses.shape)} and weight {tuple(self.weight.shape)}"
+            raise ValueError(f"shapes: must have no axis of 0 but that of the images, got {shapes}")
         *grid, c_in, p = self.poses.shape
         self.geometry.grid((grid[1], grid[2]))
         check_shape("activations", self.activations, (*grid, c_in), "[b h w c_in]")

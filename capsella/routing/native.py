@@ -59,7 +59,7 @@ def register_kernel(
         filled = empty_gradients(*values)
         getattr(kernels, f"{name}_backward")(
             *_arguments(call(*values), options, inputs),
-            **keep(arrays(**dict(zip(kept, given, strict=True)))),
+            **keep(arrays(**dict(zip(kept, map(_aligned, given), strict=True)))),
             **arrays(**{"grad_poses": grad_poses, f"grad_{second}": grad_second}),
             gradients=gradients(**filled),
             threads=torch.get_num_threads(),
@@ -150,3 +150,8 @@ def conv_of_sizes(sizes: Sequence[int]) -> Any:
 def arrays(**tensors: Tensor | None) -> dict[str, Any]:
     """Contiguous, and outside of autograd, which will not hand over an array of a tensor it follows."""
     return {name: None if tensor is None else tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """At the bounds of cache lines, as PyTorch allots memory, and hooks that bring saved tensors back may not."""
+    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()

@@ -167,6 +167,9 @@ def test_bad_input_says_what_is_wrong() -> None:
         CapsuleConv(poses, activations, weight, Geometry((2, 3), tied=True))
     with pytest.raises(ValueError, match=r"poses: must have the five axes \[b h w c_in p\], got shape \(2, 3, 4, 12\)"):
         CapsuleConv(poses.flatten(3), activations, weight, geometry)
+    for nothing in ((poses[..., :0], activations, weight), (poses, activations, weight[:, :, :, :0])):
+        with pytest.raises(ValueError, match="shapes: must have no axis of 0 but that of the images, got poses"):
+            CapsuleConv(*nothing, geometry)
 
 
 def test_sizes_are_known_by_name() -> None:

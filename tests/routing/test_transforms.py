@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from capsella import _native
 from capsella.layers import DenseCapsules
 from capsella.layers.large_kernels import LargeConv2d
 from capsella.routing import ROUTINGS
@@ -79,3 +80,51 @@ def test_a_large_convolution_has_what_pytorch_has(transform) -> None:
     found = TRANSFORMS[transform](loss, images)
     layer.eval()
     torch.testing.assert_close(found, USUAL[transform](loss, images), rtol=1e-3, atol=1e-5)
+
+
+COMPILED: dict[str, Callable[[Function, Tensor], Tensor]] = {
+    "jvp": lambda function, x: torch.compile(TRANSFORMS["jvp"], backend="eager")(function, x),
+    "jvp of a compiled layer": lambda function, x: TRANSFORMS["jvp"](torch.compile(function, backend="eager"), x),
+}
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("transform", COMPILED)
+def test_a_compiled_layer_has_it_too(transform) -> None:
+    poses = torch.randn(2, 3, 3, 4, 16, generator=torch.Generator().manual_seed(0))
+    found = COMPILED[transform](loss_of("em", "auto"), poses)
+    expected = USUAL[transform.partition(" ")[0]](loss_of("em", "reference"), poses)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
+def test_a_compiled_layer_keeps_its_kernels() -> None:
+    called: list[str] = []
+
+    def noting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
+        called.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    loss = loss_of("em", "auto")
+    torch.compile(loss, backend=noting)(torch.randn(2, 3, 3, 4, 16))
+    assert any("em_capsule_conv" in name for name in called)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", ["dynamic", "em", "heinsen", "variational"])
+def test_kept_tensors_come_back_from_anywhere(name) -> None:
+    """NumPy allots memory at other bounds than PyTorch."""
+    poses = torch.randn(3, 3, 3, 4, 16, generator=torch.Generator().manual_seed(0))
+    loss = loss_of(name, "auto")
+    expected = slope(loss, poses)
+    x = poses.clone().requires_grad_()
+
+    def moved(tensor: Tensor) -> Tensor:
+        room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)  # one number behind a bound
+        return room[1:].view(tensor.shape).copy_(tensor.detach())
+
+    with torch.autograd.graph.saved_tensors_hooks(moved, lambda tensor: tensor):
+        value = loss(x)
+    torch.testing.assert_close(torch.autograd.grad(value, x)[0], expected)
