@@ -41,15 +41,24 @@ def _keep(kept: dict[str, Any]) -> dict[str, Any]:
 def first_arguments(
     conv: CapsuleConv, parameters: Tensor, bias: Tensor | None = None, start: Tensor | None = None
 ) -> dict[str, Any]:
-    """`TENSORS` for a convolution.
+    """`TENSORS` for a convolution, all of the type of its poses.
 
     Args:
         parameters: [k c_out], what is learned beside the weight, as the routing's formulas in csrc name its rows.
         bias: of the votes, [i c_out d].
         start: couplings of the first iteration [i c_out]; None: even ones.
     """
-    given = {"poses": conv.poses, "activations": conv.activations, "weight": conv.weight, "parameters": parameters}
-    return {**given, "vote_offset": conv.vote_offset, "bias": bias, "start": start, "sizes": list(conv.sizes)}
+    dtype = conv.poses.dtype
+    return {
+        "poses": conv.poses,
+        "activations": conv.activations,
+        "weight": conv.weight,
+        "parameters": parameters.to(dtype),
+        "vote_offset": conv.vote_offset,
+        "bias": None if bias is None else bias.to(dtype),
+        "start": start,
+        "sizes": list(conv.sizes),
+    }
 
 
 def empty_mixture(call: Any, iterations: int, *, compete_everywhere: bool = False) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from capsella.errors import CapsellaWarning
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.models import create_model
 from capsella.routing import (
+    ROUTINGS,
     CapsuleConv,
     DynamicRouting,
     EMRouting,
@@ -219,3 +220,14 @@ def test_all_modules_with_native_operators_are_known():
     folder = Path(capsella.routing.__file__).parent
     found = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*native.py")}
     assert found - {"native"} == set(NATIVE_MODULES)
+
+
+@pytest.mark.parametrize("name", ["em", "heinsen", "variational"])
+def test_what_a_routing_learns_may_be_float64(name):
+    torch.manual_seed(0)
+    layer = DenseCapsules((2, 2), 3, 4, 3, 4, pose="matrix", routing=ROUTINGS[name]())
+    children = Capsules(torch.randn(2, 2, 2, 3, 4), torch.rand(2, 2, 2, 3))
+    expected = layer(children).poses
+    for parameter in layer.routing_parameters.values():
+        parameter.data = parameter.data.double()
+    torch.testing.assert_close(layer(children).poses, expected)
