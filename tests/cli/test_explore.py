@@ -17,7 +17,9 @@ def opened(monkeypatch, tmp_path):
     for check in ("check_starlette", "check_port"):
         monkeypatch.setattr(explore, check, lambda *_: None)
     monkeypatch.setattr(explore.train, "run", trained.append)
-    monkeypatch.setattr(explore, "load_runs", lambda folders: {str(folder): folder for folder in folders})
+    monkeypatch.setattr(
+        explore, "load_runs", lambda folders: {str(one): SimpleNamespace(adapted=None) for one in folders}
+    )
     monkeypatch.setattr(explore, "parted", lambda runs: (runs, {}))
     monkeypatch.setattr(explore, "open_subject", lambda run, name, images, cnns: opened.append(name))
     monkeypatch.setattr(explore, "serve", lambda subjects, **options: None)
@@ -71,9 +73,8 @@ def test_a_run_that_is_named_is_opened_and_nothing_trained(cli, opened):
 
 def test_the_scale_of_uploaded_cells_is_set_in_every_run_that_cuts_them_out(cli, opened, monkeypatch):
     models = {"a": SimpleNamespace(cut=CellCut(True, 20.0)), "b": SimpleNamespace(cut=None)}
-    monkeypatch.setattr(
-        explore, "load_runs", lambda folders: {str(f): SimpleNamespace(model=models[str(f)]) for f in folders}
-    )
+    runs = {name: SimpleNamespace(model=model, adapted=None) for name, model in models.items()}
+    monkeypatch.setattr(explore, "load_runs", lambda folders: {str(folder): runs[str(folder)] for folder in folders})
     assert cli("explore", "a", "b", "--cell-radius", "33").code == 0
     assert models["a"].cut == CellCut(True, 33.0)
     assert models["b"].cut is None

@@ -45,7 +45,7 @@ def test_gains_over_even_couplings_are_at_the_rate_of_the_row(tmp_path, monkeypa
     monkeypatch.setattr(fields, "ROUTINGS", {"heinsen": ROUTINGS["heinsen"]})
     monkeypatch.setattr(fields, "OTHERS", {})
 
-    def chosen(rows, seed, grid):
+    def chosen(rows, grid):
         rates = {row.slug: search.rate_at(row.recipe, 1.0 if row.even else 3.0) for row in rows}
         return [search.Chosen({}, rates[row.slug], search.whole(row, rates[row.slug])) for row in rows]
 

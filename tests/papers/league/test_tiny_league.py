@@ -62,8 +62,8 @@ def test_no_test_image_chooses_a_rate(tmp_path, monkeypatch):
     chosen, tested = [], []
     choose, finish = table.choose_rates, table.result_of
 
-    def chose(rows, seed, grid):
-        found = choose(rows, seed, grid)
+    def chose(rows, grid):
+        found = choose(rows, grid)
         assert not tested
         assert not [*tmp_path.rglob("test.json"), *tmp_path.rglob("result.json")]
         for row, one in zip(rows, found, strict=True):
