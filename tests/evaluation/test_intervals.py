@@ -14,6 +14,7 @@ from capsella.evaluation import (
     points,
     wilson_interval,
 )
+from capsella.evaluation.intervals import interval_over_seeds
 from capsella.evaluation.paired import mcnemar
 
 
@@ -278,3 +279,21 @@ def test_no_end_that_is_not_0_reads_0():
 
 def test_no_difference_has_no_minus():
     assert points(-0.0) == "+0.0"
+
+
+def test_two_seeds_that_vary_on_one_side_need_an_interval_of_their_own():
+    """A row of LOG.md, L123: no difference but that of the draw, seeds of one side move all logits by N(0, 0.4)."""
+    random = np.random.default_rng(0)
+    truth = -0.00326  # the mean of a logistic function over such moves is less: by numerical integration
+    missed = np.zeros(2)
+    for _ in range(400):
+        base = random.normal(3, 1.5, 1000)
+        sides = [
+            random.random((2, 1000)) < 1 / (1 + np.exp(-base - sd * random.normal(size=(2, 1)))) for sd in (0.4, 0)
+        ]
+        whole = difference_interval(*sides)
+        low, high = interval_over_seeds(*(side.mean(1) for side in sides))
+        outside = not whole.low <= truth <= whole.high
+        missed += outside, outside and not low <= truth <= high
+    assert 0.05 < missed[0] / 400 < 0.13
+    assert missed[1] / 400 < 0.055
