@@ -1,5 +1,7 @@
 """Layers of other types than float32, and gradient checkpointing: the same gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -61,9 +63,9 @@ def test_gradient_checkpointing(routing) -> None:
 def test_native_kernels_take_float32_alone() -> None:
     layer, children = layer_and_children(EMRouting(backend="native"))
     conv = layer.conv_of(children)
-    wide = {name: parameter.double() for name, parameter in layer.routing_parameters.items()}
-    with pytest.raises(ValueError, match="must be float32 for the native kernels"):
-        layer.routing.capsule_conv(conv, **wide)
+    offset = torch.zeros(2, 2, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"vote_offset: must be float32 for the native kernels, got torch\.float64"):
+        layer.routing.capsule_conv(replace(conv, vote_offset=offset), **layer.routing_parameters)
 
 
 def test_no_capsules() -> None:
