@@ -127,7 +127,7 @@ def native_obstacle(conv: CapsuleConv) -> str | None:
         return "torch.jit.trace takes none of its operators; torch.export does"
     named = {"poses": conv.poses, "activations": conv.activations, "weight": conv.weight}
     if conv.vote_offset is not None:
-        named["vote_offset"] = conv.vote_offset
+        named["vote offset"] = conv.vote_offset
     for name, tensor in named.items():
         if (obstacle := tensor_obstacle(name, tensor)) is not None:
             return obstacle
@@ -144,9 +144,10 @@ def tensor_obstacle(name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = (
         return _native.UNAVAILABLE
     if is_transformed():
         return "it knows backward passes alone, and torch.func or a forward derivative asks for others"
+    verb = "are" if name.endswith("s") else "is"
     if tensor.device.type != "cpu":
-        return f"it runs on the CPU, and the {name} are on {tensor.device}"
+        return f"it runs on the CPU, and the {name} {verb} on {tensor.device}"
     if tensor.dtype not in dtypes:
         taken = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        return f"it takes {taken}, and the {name} are {tensor.dtype}"
+        return f"it takes {taken}, and the {name} {verb} {tensor.dtype}"
     return None

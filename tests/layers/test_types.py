@@ -15,6 +15,7 @@ from capsella.routing import (
     SelfAttentionRouting,
     VariationalRouting,
 )
+from capsella.routing.em.native import em_capsule_conv_native
 from capsella.types import Capsules
 
 ROUTINGS = (DynamicRouting(), EMRouting(), VariationalRouting(), HeinsenRouting(), SelfAttentionRouting())
@@ -63,9 +64,19 @@ def test_gradient_checkpointing(routing) -> None:
 def test_native_kernels_take_float32_alone() -> None:
     layer, children = layer_and_children(EMRouting(backend="native"))
     conv = layer.conv_of(children)
-    offset = torch.zeros(2, 2, 4, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"vote_offset: must be float32 for the native kernels, got torch\.float64"):
-        layer.routing.capsule_conv(replace(conv, vote_offset=offset), **layer.routing_parameters)
+    wide = replace(conv, weight=conv.weight.double())
+    with pytest.raises(ValueError, match=r"takes float32, and the weight is torch\.float64"):
+        layer.routing.capsule_conv(wide, **layer.routing_parameters)
+
+
+def test_their_operator_takes_float32_alone() -> None:
+    layer, children = layer_and_children(EMRouting())
+    conv = layer.conv_of(children)
+    wide = replace(conv, weight=conv.weight.double())
+    with pytest.raises(ValueError, match=r"weight: must be float32 for the native kernels, got torch\.float64"):
+        em_capsule_conv_native(
+            wide, **layer.routing_parameters, settings=layer.routing, everywhere=False, rounded=False
+        )
 
 
 def test_no_capsules() -> None:
