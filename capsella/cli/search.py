@@ -18,7 +18,7 @@ from capsella.errors import CapsellaError, counted, near_names
 from capsella.grid import duration
 from capsella.ray_cluster import Place, check_ray, joined
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
-from capsella.search.final import final_seconds, save_finalists, train_winner, winning_recipe
+from capsella.search.final import final_seconds, save_finalists, seeds_left, train_winner, winning_recipe
 from capsella.search.length import seconds_an_epoch
 from capsella.search.options import TRIALS
 from capsella.search.report import write_report
@@ -199,15 +199,16 @@ def _finish(search: Search, outcome: Outcome, console: Console, place: Place) ->
     if len(outcome.finalists) > 1:
         print(f"others  {save_finalists(search, outcome)}")
     if options.final:
-        images = counted(len(search.images.train(winning_recipe(search, winner))), "image")
-        seeds, time = counted(options.seeds, "seed"), duration(final_seconds(search, outcome))
-        console.print(
-            f"Training {winner.name} with {seeds} on {images}: about {time}. Ctrl-C leaves that out.",
-            soft_wrap=True,
-        )
+        if left := seeds_left(search, winner):
+            images = counted(len(search.images.train(winning_recipe(search, winner))), "image")
+            seeds, time = counted(left, "seed"), duration(left * final_seconds(search, outcome))
+            console.print(
+                f"Training {winner.name} with {seeds} on {images}: about {time}. Ctrl-C leaves that out.",
+                soft_wrap=True,
+            )
         with joined(place):
             tested = train_winner(search, winner, console)
         if tested is not None:
             print(f"test error of {winner.name}: {tested.text} on {counted(tested.images, 'image')}, {tested.folder}")
-            write_report(search, outcome, tested)
+            write_report(search, outcome)
     print(f"next    capsella train {path}")

@@ -212,8 +212,8 @@ def _divergence_noted(folder: Path, console: Console) -> Iterator[None]:
     try:
         yield
     except TrainingDivergedError as error:
-        console.print(f"diverged: {error}", markup=False, soft_wrap=True)
-        RunFolder(folder).write("diverged", {"reason": str(error)})
+        console.print(f"diverged: {error.what}", markup=False, soft_wrap=True)  # its checkpoint is not kept
+        RunFolder(folder).write("diverged", {"reason": error.what})
 
 
 def of_common_seeds(results: Results) -> Results:

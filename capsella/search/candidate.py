@@ -118,7 +118,9 @@ def _go_on(recipe: Recipe, files: RunFolder, epochs: int, splits: Splits, machin
         before = read_progress(files.checkpoint).epoch
         resume(files.path, machine=machine, console=quiet, until=epochs, splits=splits)
         return before
-    files.forget_start()
+    with alone_in(files.path):
+        if not files.checkpoint.exists():
+            files.forget_start()
     train(recipe, files.path, name=name, machine=machine, console=quiet, until=epochs, splits=splits)
     return 0
 

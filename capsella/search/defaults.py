@@ -1,9 +1,10 @@
 """The space of a recipe that brings none: what is worth changing of its training, its routing and its network."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from capsella.losses import LossOptions
+from capsella.models.base import model_function
 from capsella.routing import DynamicRouting, EMRouting, Routing
 from capsella.search.space import Choice, Range, Space, registered_space
 from capsella.training import Recipe
@@ -121,5 +122,17 @@ def _routing(recipe: Recipe) -> dict[str, Range | Choice]:
 
 def _network(recipe: Recipe) -> dict[str, Range | Choice]:
     """What the network lets one choose, as widths and kernels."""
-    own = recipe.model.options
-    return {f"model.{name}": with_own(own[name], *values) for name, values in OF_NETWORKS.items() if name in own}
+    own, hints = recipe.model.options, get_type_hints(model_function(recipe.model.name))
+    found: dict[str, Range | Choice] = {}
+    for name, values in OF_NETWORKS.items():
+        words = _words(hints.get(name))
+        taken = [value for value in values if not words or value in words]
+        if name in own and len({own[name], *taken}) > 1:
+            found[f"model.{name}"] = with_own(own[name], *taken)
+    return found
+
+
+def _words(hint: Any) -> set[str]:
+    """All that an annotation lets one choose from; empty where it is of no words."""
+    parts = [one for one in (hint, *get_args(hint)) if get_origin(one) is Literal]
+    return {word for one in parts for word in get_args(one)}

@@ -1,5 +1,6 @@
 """The end of a search: the winner as a recipe, trained with every seed and tested once."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,20 @@ from capsella.search.opened import Search
 from capsella.search.outcome import Finalist, Outcome
 from capsella.training import Recipe, save_recipe
 
+TEST = "test.json"
+"""The winner's test, in the study's folder."""
 VALIDATION = 0.05
 """The share of the images that still watches over the final training, and by which its probabilities are calibrated."""
 
 
 @dataclass(frozen=True)
 class FinalTest:
-    """The winner's test. errors: in per cent, of each seed; trained: images that it learned from; images: tested.
-
-    earlier: the candidates that won this study when it was shorter, and were tested then.
-    """
+    """The winner's test. errors: in per cent, of each seed; trained: images that it learned from; images: tested."""
 
     errors: tuple[float, ...]
     trained: int
     images: int
     folder: str
-    earlier: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -65,13 +64,18 @@ def save_finalists(search: Search, outcome: Outcome) -> Path:
     return folder
 
 
+def seeds_left(search: Search, winner: Finalist) -> int:
+    """How many seeds of the final training are not tested yet."""
+    return search.options.seeds - len(_tested(search).get(winner.candidate, []))
+
+
 def final_seconds(search: Search, outcome: Outcome) -> float:
-    """How long the final training takes with every seed, from how long the search's trainings took."""
+    """How long the final training takes with one seed, from how long the search's trainings took."""
     images = search.trained.epoch_images or len(search.images.train(search.trained))
     trained = sum(record.epochs for record in outcome.records) * images
     an_image = sum(record.seconds for record in outcome.records) / max(1, trained)
     whole = search.recipe.epoch_images or len(search.images.train(search.recipe))
-    return an_image * whole * search.recipe.epochs * search.options.seeds
+    return an_image * whole * search.recipe.epochs
 
 
 def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTest | None:
@@ -92,10 +96,31 @@ def train_winner(search: Search, winner: Finalist, console: Console) -> FinalTes
         console.print("another process trains the winner", soft_wrap=True)
         return None
     errors = tuple(one["test"]["error_percent"] for one in results)
-    of_all = {int(path.parent.name.split("-")[1]) for path in folder.glob("candidate-*-seed*/result.json")}
-    earlier = tuple(sorted(of_all - {winner.candidate}))
-    tested = FinalTest(errors, len(search.images.train(recipe)), results[0]["test"]["images"], str(folder), earlier)
+    tested = FinalTest(errors, len(search.images.train(recipe)), results[0]["test"]["images"], str(folder))
     values: dict[str, Any] = {"candidate": winner.candidate, "test_error_percent": list(tested.errors)}
-    values |= {"trained": tested.trained, "images": tested.images, "tested_before": list(earlier)}
-    write_json(search.folder / "test.json", values)
+    values |= {"trained": tested.trained, "images": tested.images, "tested_before": tested_before(search, winner)}
+    write_json(search.folder / TEST, values)
     return tested
+
+
+def read_test(search: Search, winner: Finalist | None) -> FinalTest | None:
+    """The winner's test, where the study's folder has it."""
+    path = search.folder / TEST
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if winner is None or found.get("candidate") != winner.candidate:
+        return None
+    folder = str(search.folder / "final")
+    return FinalTest(tuple(found["test_error_percent"]), found["trained"], found["images"], folder)
+
+
+def tested_before(search: Search, winner: Finalist | None) -> list[int]:
+    """The other candidates that won this study when it was shorter, and were tested then."""
+    return sorted(_tested(search).keys() - {None if winner is None else winner.candidate})
+
+
+def _tested(search: Search) -> dict[int, list[Path]]:
+    """The results of the final trainings, by candidate."""
+    found = dict[int, list[Path]]()
+    for path in sorted((search.folder / "final").glob("candidate-*-seed*/result.json")):
+        found.setdefault(int(path.parent.name.split("-")[1]), []).append(path)
+    return found

@@ -29,7 +29,12 @@ def ranks(points: Sequence[Values]) -> list[int]:
 
     >>> ranks([(1, 5), (2, 2), (3, 3), (9, 9)])
     [0, 0, 1, 2]
+    >>> ranks([(2,), (1,), (2,)]), ranks([(2, 0), (1, 0), (2, 0)])
+    ([1, 0, 1], [1, 0, 1])
     """
+    if points and len(points[0]) == 1:  # far quicker, with the same ranks
+        of_value = {value: rank for rank, value in enumerate(sorted({one[0] for one in points}))}
+        return [of_value[one[0]] for one in points]
     rank, found, left = 0, [0] * len(points), list(range(len(points)))
     while left:
         best = {left[n] for n in front([points[n] for n in left])}

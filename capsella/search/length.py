@@ -8,6 +8,7 @@ from capsella.losses.options import STAIR
 from capsella.search.candidate import Images
 from capsella.search.options import TRIALS, SearchOptions
 from capsella.search.schedule import Rules, expected_epochs, rungs_of
+from capsella.search.space import Space
 from capsella.training import Machine, Recipe
 from capsella.training.timing import StepTime, time_steps
 
@@ -19,9 +20,13 @@ SHARE = 0.85
 """Of the time that is planned for; the rest is for what is not training."""
 
 
-def rules_of(recipe: Recipe, options: SearchOptions, images: Images) -> Rules:
-    """How a study of candidates of this length goes."""
-    warm_up = recipe.optimizer.warmup_steps / _steps_an_epoch(recipe, images)
+def rules_of(recipe: Recipe, options: SearchOptions, images: Images, space: Space) -> Rules:
+    """How a study of candidates of this length goes.
+
+    A warm-up is in steps, so it lasts the most epochs with the largest batch of the space.
+    """
+    batches = space.of["batch_size"].ends if "batch_size" in space.of else (recipe.batch_size,)
+    warm_up = recipe.optimizer.warmup_steps / _steps_an_epoch(replace(recipe, batch_size=max(batches)), images)
     error = options.objectives.index("error")
     return Rules(rungs_of(recipe.epochs, warm_up), options.finalists, options.seeds, error)
 
@@ -30,7 +35,7 @@ def _steps_an_epoch(recipe: Recipe, images: Images) -> int:
     return math.ceil((recipe.epoch_images or len(images.train(recipe))) / recipe.batch_size)
 
 
-def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: Machine) -> Recipe:
+def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: Machine, space: Space) -> Recipe:
     """The recipe with as many images to learn from as there is time for, all candidates and repetitions counted.
 
     A step is timed. Warm-up and decay are shortened alike. An epoch is no pass over the images any more where the whole
@@ -46,7 +51,7 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
     affordable = seconds / (_steps_an_epoch(recipe, images) * time.step + validation)
 
     def all_epochs(one: Recipe) -> int:
-        return expected_epochs(rules_of(one, options, images), trials)
+        return expected_epochs(rules_of(one, options, images, space), trials)
 
     if all_epochs(recipe) <= affordable:
         return recipe

@@ -20,6 +20,11 @@ FIRST_SEED = 0
 """The seed that candidates are chosen by."""
 
 
+def name_of(candidate: int) -> str:
+    """Of a candidate, for people."""
+    return "the recipe" if candidate == BASE else f"candidate {candidate}"
+
+
 @dataclass(frozen=True)
 class Finalist:
     """A candidate that was trained to the end.
@@ -80,7 +85,7 @@ class Finalist:
     @property
     def name(self) -> str:
         """For people."""
-        return "the recipe" if self.candidate == BASE else f"candidate {self.candidate}"
+        return name_of(self.candidate)
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ class Outcome:
         best, base = best.with_seeds(base.by_seed), base.with_seeds(best.by_seed)  # a seed may have been given up
         numbers = f"{self.error_name} {best.error_text} %, the recipe's {base.error_text} %"
         if not best.is_judged:
-            where = "ahead of" if base.error >= best.error else "behind"
+            where = "level with" if base.error == best.error else "ahead of" if base.error > best.error else "behind"
             few = "one seed" if len(best.errors) < 2 else "the seed that chose it and one more"
             return f"{best.name.capitalize()} is {where} the recipe with {few}, which may be luck: {numbers}."
         low, high = self._gains(base)[best.candidate]

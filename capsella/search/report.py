@@ -1,5 +1,6 @@
 """The page of a search: one HTML file with the front, the finalists, what the trials cost and what mattered."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +11,10 @@ from capsella.explain.sections import Section
 from capsella.files import write_text
 from capsella.grid import duration
 from capsella.search.figures import front_figure, importance_figure, rungs_figure
-from capsella.search.final import FinalTest
+from capsella.search.final import FinalTest, read_test, tested_before
 from capsella.search.importance import importances
 from capsella.search.opened import Search
-from capsella.search.outcome import Finalist, Outcome
+from capsella.search.outcome import Finalist, Outcome, name_of
 from capsella.search.schedule import done
 
 
@@ -27,26 +28,26 @@ class Line(NamedTuple):
     changes: str
 
 
-def write_report(search: Search, outcome: Outcome, tested: FinalTest | None = None) -> Path:
-    """Write report.html into the study's folder; returns its path. `tested`: the winner's test.
+def write_report(search: Search, outcome: Outcome) -> Path:
+    """Write report.html into the study's folder, with the winner's test where it has one; returns its path.
 
     Raises:
         CapsellaError: no space on the disk.
     """
     others = [name for name in outcome.objectives if name != "error"]
-    sections = _sections(search, outcome, others)
+    sections, earlier = _sections(search, outcome, others), tested_before(search, outcome.winner)
     page = render_page(
         "capsella.search",
         "report.html.jinja",
         title=f"Search: {search.name}",
         verdict=outcome.verdict,
         front=_front_text(outcome),
-        tested=_test_text(outcome, tested),
+        tested=_test_text(outcome, read_test(search, outcome.winner), earlier),
         error_name=outcome.error_name,
         heads=others,
         lines=[_line(search, outcome, one) for one in outcome.finalists],
         space=[(path, own, search.space.of[path]) for path, own in search.space.labels_of(search.recipe).items()],
-        protocol=_protocol(search, tested),
+        protocol=_protocol(search, is_first_test=not earlier),
         sections=sections,
         pictures=pictures_of(sections, search.folder),
         facts=_facts(search, outcome),
@@ -65,20 +66,20 @@ def _front_text(outcome: Outcome) -> str:
     return f"{outcome.front_verdict} {text}".strip()
 
 
-def _test_text(outcome: Outcome, tested: FinalTest | None) -> str:
+def _test_text(outcome: Outcome, tested: FinalTest | None, earlier: Sequence[int]) -> str:
     if tested is None or outcome.winner is None:
-        return "The winner is not tested."
+        return f"The winner is not tested.{_tested_before(earlier)}"
     name, seeds = outcome.winner.name.capitalize(), counted(len(tested.errors), "seed")
     return (
         f"{name}, trained on {counted(tested.trained, 'image')} with {seeds} and tested once: "
-        f"test error {tested.text} on {counted(tested.images, 'image')}.{_tested_before(tested)}"
+        f"test error {tested.text} on {counted(tested.images, 'image')}.{_tested_before(earlier)}"
     )
 
 
-def _tested_before(tested: FinalTest) -> str:
-    if not tested.earlier:
+def _tested_before(earlier: Sequence[int]) -> str:
+    if not earlier:
         return ""
-    names = " and ".join(f"candidate {one}" for one in tested.earlier)
+    names = " and ".join(map(name_of, earlier))
     return f" When the search was shorter, {names} won, and the same images tested that: whoever saw it went on."
 
 
@@ -93,7 +94,7 @@ def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _protocol(search: Search, tested: FinalTest | None) -> str:
+def _protocol(search: Search, is_first_test: bool) -> str:
     rungs, options = search.rules.rungs, search.options
     promoted = (
         f"After epoch {' and '.join(map(str, rungs[:-1]))} one in three goes on from its checkpoint; the learning "
@@ -117,7 +118,7 @@ def _protocol(search: Search, tested: FinalTest | None) -> str:
         f"The best {search.rules.finalists} and the recipe were then trained to the end with "
         f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
         "of many is too good by chance: so is each finalist's first seed, which chose it. Where two others are left, "
-        f"they alone count.{'' if tested and tested.earlier else no_test}"
+        f"they alone count.{no_test if is_first_test else ''}"
     )
 
 

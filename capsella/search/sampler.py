@@ -71,7 +71,8 @@ class RungSampler(BaseSampler):
         )
         shown.add_trials(self._shown(study, search_space, trial))
         drawn: dict[str, Any] = shown.ask(search_space).params
-        known = [one.params for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        known = [one.params for one in others if not one.user_attrs.get("surplus")]
         return self._new(known, self._seed(study, trial)) or drawn if drawn in known else drawn
 
     def _new(self, known: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ A candidate is a point of the space. A job trains one candidate to the end of on
 beside the list of jobs, so any number of workers decide alike, and a worker may die at any moment.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -39,7 +39,7 @@ class Record:
     number: in the study. state: waiting for a worker; running; done; refused by a limit or diverged; lost with its
     worker; or surplus, where a trial of a lower number is for the same. values: of the objectives. loss: of the
     validation images, where errors are equal; it compares with those of the same `loss_of`. epochs, seconds: that were
-    trained for it. is_interrupted: lost by Ctrl-C, which is no fault of the job.
+    trained for it. is_interrupted: lost for a reason that is no fault of the job, as Ctrl-C. why: it was refused.
     """
 
     number: int
@@ -51,6 +51,7 @@ class Record:
     epochs: int = 0
     seconds: float = 0.0
     is_interrupted: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,15 @@ def taken(records: Iterable[Record]) -> set[Job]:
     return found | {job for job, times in died.items() if times >= ATTEMPTS}
 
 
-def next_job(records: Sequence[Record], rules: Rules, is_closing: bool) -> Job | None:
+def next_job(
+    records: Sequence[Record], rules: Rules, is_closing: bool, others: Collection[Job] = frozenset()
+) -> Job | None:
     """What is to be done first; None where that is a new candidate or, at the end, nothing.
 
     What was lost; then promotions, from the last rung but one down; and, when there are no new candidates to come, what
-    `finalists` asks for.
+    `finalists` asks for. `others`: jobs that are left to other workers.
     """
-    gone = taken(records)
+    gone = taken(records) | set(others)
     for job in sorted({record.job for record in records if record.state == "lost"} - gone):
         return job
     for rung in reversed(range(rules.top)):
@@ -150,12 +153,14 @@ def _closing_job(records: Sequence[Record], rules: Rules, gone: set[Job]) -> Job
                 job = Job(record.job.candidate, rung + 1)
                 if job not in gone:
                     return job
-    for seed in range(1, rules.seeds):  # each has its second before any has its third
-        for candidate in finalists(records, rules):
-            job = Job(candidate, rules.top, seed)
-            if job not in gone:
-                return job
-    return None
+    return next(iter(missing_repeats(records, rules, gone)), None)
+
+
+def missing_repeats(records: Sequence[Record], rules: Rules, gone: Collection[Job]) -> list[Job]:
+    """The finalists' trainings with other seeds: each has its second before any has its third."""
+    best = finalists(records, rules)
+    repeats = [Job(candidate, rules.top, seed) for seed in range(1, rules.seeds) for candidate in best]
+    return [job for job in repeats if job not in gone]
 
 
 def at_the_end(records: Sequence[Record], rules: Rules) -> set[int]:

@@ -18,7 +18,7 @@ from capsella.search.length import rules_of, shortened
 from capsella.search.opened import Search
 from capsella.search.options import SearchOptions
 from capsella.search.outcome import Outcome
-from capsella.search.schedule import Rules
+from capsella.search.schedule import Rules, rungs_of
 from capsella.search.space import Space
 from capsella.search.storage import answering, storage_url
 from capsella.search.study import IMAGES, Study, check_optuna
@@ -56,7 +56,7 @@ def open_search(
     folder, images = folder_of(name, options), images or Images()
     images.of(recipe.data)  # before a folder is made: what is wrong shows at once, and leaves no study behind
     begun = options.storage is not None or (folder / "study.db").exists()
-    short = None if begun else shortened(recipe, options, images, machine)
+    short = None if begun else shortened(recipe, options, images, machine, space)
     folder.mkdir(parents=True, exist_ok=True)
     with (
         alone_in(folder / ".beginning", wait=math.inf),
@@ -64,7 +64,7 @@ def open_search(
     ):  # who makes a database must be alone with it
         study = Study.open(storage_url(options.storage, folder), folder.name, space, options.objectives, recipe.seed)
         trained, rules = _agreed(
-            study, recipe, options, space, images, lambda: short or shortened(recipe, options, images, machine)
+            study, recipe, options, space, images, lambda: short or shortened(recipe, options, images, machine, space)
         )
     return Search(folder, name, recipe, trained, space, options, rules, study, images, machine)
 
@@ -99,7 +99,9 @@ def _agreed(
         optimizer=replace(recipe.optimizer, **length["optimizer"]),
         loss=replace(recipe.loss, spread_steps=length.get("spread_steps", recipe.loss.spread_steps)),
     )
-    rules = rules_of(trained, options, images)
+    rules = rules_of(trained, options, images, space)
+    if kept := study.settings:  # by a version that reckoned otherwise, perhaps
+        rules = replace(rules, rungs=tuple(kept.get("rungs", rungs_of(trained.epochs))))
     study.agree(
         {
             "recipe": recipe.complete().to_dict(),

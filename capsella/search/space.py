@@ -14,6 +14,7 @@ Label = bool | int | float | str | None
 SAME_FOR_ALL = (
     *("seed", "epochs", "epoch_images", "keep", "patience", "stop_at_error", "stop_on", "balance", "precision"),
     *("deterministic", "model.name", "model.routing", "data", "optimizer.warmup_steps", "optimizer.decay_steps"),
+    *("loss.spread_steps", "loss.spread_schedule"),
 )
 """What decides which images candidates learn from and are judged by, for how long and how: they must share it."""
 

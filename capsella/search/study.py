@@ -123,7 +123,9 @@ class Study:
         for trial in trials:
             candidate = trial.user_attrs.get("candidate", trial.number)
             point = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-            if point.keys() == self.space.of.keys():  # else its worker died as it drew them
+            if candidate == trial.number and trial.user_attrs.get("surplus"):
+                self.points.pop(candidate, None)  # one too many: it may be drawn again
+            elif point.keys() == self.space.of.keys():  # else its worker died as it drew them
                 self.points.setdefault(candidate, point)
             if "parameters" in trial.user_attrs:
                 names = ("parameters", "ms")
@@ -241,7 +243,7 @@ class Claim:
         self._end("PRUNED", None, {"surplus": True})
 
     def lose(self, is_interrupted: bool) -> None:
-        """The worker stops before the end: another may take it up. is_interrupted: by Ctrl-C."""
+        """The worker stops before the end: another may take it up. is_interrupted: for no fault of the job."""
         self._end("FAIL", None, {"interrupted": is_interrupted})
 
     def _end(self, state: str, values: list[float] | None, facts: Mapping[str, Any]) -> None:
@@ -254,8 +256,13 @@ class Claim:
 
 def _changed(name: str, before: Any, now: Any) -> str:
     """A setting and its two values, where they are short enough to be read: "finalists 1, not 5"."""
+    if name == IMAGES:
+        return f"another {name}"
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        return "; ".join(_changed(f"{name}.{key}", before.get(key), now.get(key)) for key in keys)
     values = f"{before}, not {now}"
-    return f"another {name}" if name == IMAGES or len(values) > _MOST_SHOWN else f"{name} {values}"
+    return f"another {name}" if len(values) > _MOST_SHOWN else f"{name} {values}"
 
 
 def _network(point: Mapping[str, Label]) -> dict[str, Label]:
@@ -289,4 +296,5 @@ def _record(trial: Any) -> Record:
         epochs=facts.get("epochs", 0),
         seconds=facts.get("seconds", 0.0),
         is_interrupted=facts.get("interrupted", False),
+        why=facts.get("refused", ""),
     )

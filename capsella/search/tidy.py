@@ -35,7 +35,10 @@ def tidy(
         """The files of a run that may go."""
         if run in at_work(records) | (set() if is_over else waiting(records, rules, trials)):
             return []
-        weights = [] if run[0] in finalists(records, rules) else [folder / name for name in WEIGHTS]
+        # A finalist that diverges with another seed makes room for the next one, until nothing is left to do.
+        last = {record.job.candidate for record in done(records, rules.top)}
+        weights = [folder / name for name in WEIGHTS]
+        weights = [] if run[0] in (finalists(records, rules) if is_over else last) else weights
         return [RunFolder(folder).checkpoint, *weights]
 
     records, gone = read(), 0

@@ -23,8 +23,10 @@ from capsella.search.schedule import (
     expected_epochs,
     is_first,
     is_surplus,
+    missing_repeats,
     next_job,
     ranked,
+    taken,
 )
 from capsella.search.study import FAR, Claim, loss_of
 from capsella.search.tidy import tidy
@@ -55,6 +57,7 @@ class Worker:
     jobs: int = field(default=0, init=False)
     _has_told: bool = field(default=False, init=False)
     _repeated: int = field(default=0, init=False)
+    _too_large: set[Job] = field(default_factory=set, init=False)
 
     def run(self) -> list[Record]:
         """Work until nothing is left, or the time is up; returns the study's trials.
@@ -89,9 +92,10 @@ class Worker:
             return None, True  # which asking takes first
         self._check_refused(records)
         closing = not self._has_room(records)
-        job = next_job(records, self.search.rules, closing)
+        job = next_job(records, self.search.rules, closing, self._too_large)
         if job is not None and self._takes_too_long(job, records):
-            return None, False
+            repeats = missing_repeats(records, self.search.rules, taken(records) | self._too_large)
+            return next((one for one in repeats if not self._takes_too_long(one, records)), None), False
         return job, job is None and not closing
 
     def _has_room(self, records: Sequence[Record]) -> bool:
@@ -138,13 +142,17 @@ class Worker:
                 self._train(claim)
         except NoMemoryError:  # another machine may have more of it
             claim.lose(is_interrupted=False)
-            self.say(f"candidate {claim.job.candidate}: not enough memory here; it is tried {ATTEMPTS} times in all")
+            self._too_large.add(claim.job)
+            self.say(
+                f"candidate {claim.job.candidate}: not enough memory here, so it is left to other processes, or to a "
+                f"later call; it is tried {ATTEMPTS} times in all"
+            )
         except (TooCostlyError, TrainingDivergedError, ValueError) as error:
-            why = f"{error or type(error).__name__}"
+            why = error.what if isinstance(error, TrainingDivergedError) else f"{error or type(error).__name__}"
             claim.refuse(why, *((error.excess, error.cost) if isinstance(error, TooCostlyError) else (FAR, {})))
             self.say(f"candidate {claim.job.candidate} refused: {why}")
         except BaseException as error:
-            claim.lose(is_interrupted=isinstance(error, KeyboardInterrupt))
+            claim.lose(is_interrupted=isinstance(error, KeyboardInterrupt | CapsellaError))  # as of a full disk
             raise
         self.jobs += 1
 
@@ -210,11 +218,11 @@ class Worker:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _check_refused(self, records: Sequence[Record]) -> None:
-        refused = sum(record.state == "refused" and is_first(record.job) for record in records)
-        if refused >= MOST_REFUSED * max(1, len(candidates(records))):
+        refused = [record for record in records if record.state == "refused" and is_first(record.job)]
+        if len(refused) >= MOST_REFUSED * max(1, len(candidates(records))):
             raise CapsellaError(
-                f"{refused} candidates were refused, and {len(candidates(records))} trained: too little of the space "
-                "keeps within the limits"
+                f"{len(refused)} candidates were refused, and {len(candidates(records))} trained: too little of the "
+                f"space can be trained within the limits; the last one was refused as {refused[-1].why}"
             )
 
 

@@ -10,7 +10,15 @@ from capsella.errors import CapsellaError
 
 
 class TrainingDivergedError(CapsellaError):
-    """The loss or a gradient is no longer a finite number."""
+    """The loss or a gradient is no longer a finite number. remedy: where it can go on from, and how."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
 def gradient_norms(model: nn.Module) -> tuple[list[str], Tensor]:

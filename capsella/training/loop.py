@@ -240,8 +240,8 @@ class Trainer:
         if not math.isfinite(value):
             rate = self.optimizer.param_groups[0]["lr"]
             raise TrainingDivergedError(
-                f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g}); "
-                f"the last checkpoint is {self.files.checkpoint}; a smaller learning rate or --gradient-clip may help"
+                f"the {what} is {value} at epoch {self.progress.epoch + 1}, step {step} (learning rate {rate:.3g})",
+                f"the last checkpoint is {self.files.checkpoint}; a smaller learning rate or --gradient-clip may help",
             )
 
     def _finish_epoch(self) -> EpochRow:

@@ -6,11 +6,11 @@ import math
 import pytest
 
 from capsella.errors import CapsellaError
-from capsella.search import Choice, Space
-from capsella.search.schedule import expected_epochs
+from capsella.search import Choice, Images, Space, open_search
+from capsella.search.schedule import expected_epochs, rungs_of
 from capsella.training import OptimizerOptions
 from capsella.training.timing import StepTime
-from tests.search.made import OPTIONS, RECIPE, an_epoch_takes, opened
+from tests.search.made import OPTIONS, RECIPE, an_epoch_takes, opened, read
 
 
 def warmed(steps, epochs=9):
@@ -33,14 +33,25 @@ def test_less_time_shortens_the_warm_up_alike_so_the_same_rungs_are_left_out(tmp
     assert opened(tmp_path, warmed(40, epochs=270), minutes=30.0).rules == search.rules
 
 
-def test_a_study_that_knew_of_no_rungs_goes_on_where_they_are_the_same(tmp_path):
-    for steps in (0, 2):
-        study = opened(tmp_path / str(steps), warmed(steps)).study
-        kept = {name: value for name, value in study.settings.items() if name != "rungs"}
-        study.trials.set_user_attr("settings", kept)
-    opened(tmp_path / "0", warmed(0))
-    with pytest.raises(CapsellaError, match=r"begun with other settings: .*rungs"):
-        opened(tmp_path / "2", warmed(2))
+def test_a_study_of_an_earlier_version_goes_on_with_its_rungs(tmp_path):
+    study = opened(tmp_path, warmed(2)).study
+    kept = dict(study.settings)
+    study.trials.set_user_attr("settings", {**kept, "rungs": [1, 9]})
+    assert opened(tmp_path, warmed(2)).rules.rungs == (1, 9)
+    del kept["rungs"]  # a warm-up left none out
+    study.trials.set_user_attr("settings", kept)
+    assert opened(tmp_path, warmed(2)).rules.rungs == (1, 3, 9)
+
+
+def test_the_largest_batch_has_the_longest_warm_up(tmp_path):
+    """Forty images: two epochs of the recipe's batch of 20 are four of one of 40."""
+    space = Space({"batch_size": Choice(10, 20, 40)})
+    recipe = dataclasses.replace(warmed(2), epoch_images=20)
+    options = dataclasses.replace(OPTIONS, out=tmp_path)
+    assert open_search(recipe, "tiny", options, space, images=Images(read)).rules.rungs == (3, 9)
+    longer = dataclasses.replace(recipe, epoch_images=40)
+    options = dataclasses.replace(OPTIONS, out=tmp_path / "longer")
+    assert rungs_of(9, 1.0) == open_search(longer, "tiny", options, space, images=Images(read)).rules.rungs
 
 
 def test_a_plan_fits_into_its_time(tmp_path, monkeypatch):
@@ -56,13 +67,6 @@ def test_a_space_must_not_name_the_warm_up():
     space = Space({"optimizer.warmup_steps": Choice(0, 40)})
     with pytest.raises(CapsellaError, match="warmup_steps"):
         space.check(warmed(40))
-
-
-def test_a_study_with_other_rungs_is_refused(tmp_path, monkeypatch):
-    opened(tmp_path, warmed(2))
-    monkeypatch.setattr("capsella.search.length.rungs_of", lambda *_: (1, 3, 9))
-    with pytest.raises(CapsellaError, match=r"begun with other settings: .*rungs"):
-        opened(tmp_path, warmed(2))
 
 
 def test_stairs_of_the_margin_and_the_decay_keep_their_proportion(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """What a search says at its end: its page, its front, and whether the recipe is beaten."""
 
+import dataclasses
 import html
+import json
 import math
 import re
 
@@ -8,25 +10,33 @@ import pytest
 
 from capsella.search import work, worker
 from capsella.search.candidate import Trained
-from capsella.search.final import FinalTest
 from capsella.search.outcome import Outcome, gain_intervals
 from capsella.search.report import write_report
 from capsella.search.schedule import Job, Record, Rules
 from tests.search.made import SPACE, opened
 
 
-def test_the_page_holds_what_it_promises(searched):
-    search, outcome = searched
-    page = write_report(search, outcome, FinalTest((4.0, 6.0), 900, 100, "final")).read_text()
+def test_the_page_holds_what_it_promises(searched, tmp_path):
+    search, outcome = dataclasses.replace(searched[0], folder=tmp_path), searched[1]
+    found = {"candidate": outcome.winner.candidate, "test_error_percent": [4.0, 6.0], "trained": 900, "images": 100}
+    (tmp_path / "test.json").write_text(json.dumps(found))
+    page = write_report(search, outcome).read_text()
     assert outcome.verdict in html.unescape(page)
     for name in ("finalists", "rungs", "importance", "protocol", "cost"):
         assert f'<h2 id="{name}">' in page
     assert page.count("data:image/png;base64,") == 2
     assert "trained on 900 images with 2 seeds and tested once: test error 5.00 ± 1.41 % on 100 images" in page
     assert "No test image was looked at until the winner was chosen." in page
-    again = write_report(search, outcome, FinalTest((4.0, 6.0), 900, 100, "final", (3, 7))).read_text()
-    assert "When the search was shorter, candidate 3 and candidate 7 won, and the same images tested that" in again
+    for run in ("candidate-0000-seed0", "candidate-0077-seed0"):
+        (tmp_path / "final" / run).mkdir(parents=True)
+        (tmp_path / "final" / run / "result.json").write_text("{}")
+    again = write_report(search, outcome).read_text()
+    assert "When the search was shorter, the recipe and candidate 77 won, and the same images tested that" in again
     assert "No test image was looked at" not in again
+    (tmp_path / "test.json").unlink()
+    untested = write_report(search, outcome).read_text()
+    assert "The winner is not tested. When the search was shorter, the recipe and candidate 77 won" in untested
+    assert "No test image was looked at" not in untested
     assert "fANOVA over 6 candidates at epoch 1" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert all(path in page for path in SPACE.of)

@@ -4,12 +4,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from capsella.errors import CapsellaError
 from capsella.papers import get_recipe, list_recipes
 from capsella.routing import EMRouting
 from capsella.search import Choice, Range, Space, default_space, register_space
 from capsella.search import space as spaces
+from capsella.search.space import with_value
 from capsella.search.study import check_optuna
 from tests.search.made import RECIPE, SPACE
 
@@ -63,6 +65,7 @@ def test_values_that_are_no_numbers_or_words_are_kept_as_text():
         ({"optimizer.learning_rates": Range(1e-4, 1e-2)}, "no field .*; did you mean optimizer.learning_rate"),
         ({"epochs": Range(1, 20)}, "epochs must be the same for every candidate"),
         ({"data.size": Choice(17, 20)}, "data.size must be the same"),
+        ({"loss.spread_steps": Range(1000, 9000, log=True)}, "loss.spread_steps must be the same"),
         ({"optimizer.learning_rate": Range(1e-5, 1e-4)}, "the recipe's own value: must be in the range"),
         ({"loss.name": Choice("margin", "spread")}, "the recipe's own value: must be one of margin, spread"),
         ({"augment.shift": Range(-2, 2)}, "augment.shift = -2: shift: must not be negative"),
@@ -81,6 +84,18 @@ def test_ranges_and_choices_that_are_none():
         Range(0, 1, log=True)
     with pytest.raises(ValueError, match="at least two different ones"):
         Choice(1, 1)
+
+
+@pytest.mark.parametrize("name", ["stem-capsnet-smallnorb-best", "ribeiro2020-smallnorb", "tsai2020-cifar10"])
+def test_a_network_takes_all_choices_that_are_made_for_it(name):
+    recipe = get_recipe(name)
+    space = default_space(recipe)
+    choices = {path: values.ends for path, values in space.of.items() if path.startswith("model.")}
+    assert ("model.norm" in choices) == (name == "tsai2020-cifar10")
+    for path, values in choices.items():
+        for value in values:
+            with torch.device("meta"):
+                with_value(recipe.complete(), path, value).model.create((48, 48), 3, list("abc"))
 
 
 def test_a_part_of_a_space():

@@ -1,6 +1,8 @@
 """What a study keeps on the disk: what a training may still go on from, and the finalists' weights."""
 
+import dataclasses
 import random
+import shutil
 
 import pytest
 
@@ -100,6 +102,18 @@ def test_files_that_nobody_needs_are_removed(study):
     assert holding(study, "model.safetensors") == finalists(records, RULES) == [0, 1]
 
 
+def test_who_may_become_a_finalist_keeps_its_weights_until_the_end(study):
+    folder_of, records = study
+    rules = dataclasses.replace(RULES, finalists=1)
+    records = [*records, record(90, 2, 2, error=2.0)]
+    tidy(folder_of, lambda: records, rules, None)
+    assert finalists(records, rules) == [0, 1]
+    assert holding(study, "model.safetensors") == [0, 1, 2, 3]
+    diverged = [*records, record(91, 1, 2, seed=1, state="refused")]
+    tidy(folder_of, lambda: diverged, rules, None, is_over=True)
+    assert finalists(diverged, rules) == holding(study, "model.safetensors") == [0, 2]
+
+
 def test_nothing_is_removed_where_somebody_trains(study):
     folder_of, records = study
     with alone_in(folder_of(Job(6, 0))):
@@ -115,9 +129,9 @@ def test_a_job_that_is_taken_meanwhile_keeps_its_checkpoint(study):
     assert holding(study, "last.ckpt") == [2, 3, 6]
 
 
-def test_a_finished_study_holds_the_finalists_weights_alone(tmp_path):
-    search = opened(tmp_path)
-    outcome = work(search)
+def test_a_finished_study_holds_the_finalists_weights_alone(searched, tmp_path):
+    search, outcome = searched
+    tmp_path = shutil.copytree(search.folder, tmp_path / search.folder.name)
     assert not list(tmp_path.rglob("last.ckpt"))
     ends = {one.candidate for one in outcome.finalists}
     assert {int(path.parent.name[:4]) for path in tmp_path.rglob("model.safetensors")} == ends

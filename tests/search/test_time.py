@@ -39,6 +39,7 @@ def test_no_finalist_is_pushed_out_by_one_whose_seeds_do_not_fit(late):
     ends = [finished(candidate, 2 * candidate + seed, seed=seed) for candidate in (0, 1) for seed in (0, 1)]
     better = [*ends, *(finished(n, n + 4, rung=1, error=n) for n in (2, 3, 4))]
     assert late(700)._choose(better) == (None, False)  # one seed would fit
+    assert late(1000)._choose(better[:3] + better[4:]) == (Job(1, 2, 1), False)  # as a repeat that is missing does
     assert late(1600)._choose(better) == (Job(2, 2), False)
 
 

@@ -53,11 +53,14 @@ def trained(folder):
 
 
 def test_two_processes_share_the_work(tmp_path, worker):
-    two = [worker(waits=0.5, grace=120) for _ in range(2)]  # a busy machine may hold one up for more than 8 s
+    four = {"trials": 4, "finalists": 1}
+    two = [
+        worker(waits=0.5, grace=120, options=four) for _ in range(2)
+    ]  # a busy machine may hold one up for more than 8 s
     wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
     (tmp_path / "go").touch()
     assert [process.wait(240) for process in two] == [0, 0]
-    assert "lost" not in {record.state for record in made.opened(tmp_path).study.records()}
+    assert "lost" not in {record.state for record in made.opened(tmp_path, **four).study.records()}
     jobs = trained(tmp_path)
     assert collections.Counter((run, epoch) for _, run, epoch, _ in jobs).most_common(1)[0][1] == 1
     by_process = collections.Counter(process for process, *_ in jobs)
