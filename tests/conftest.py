@@ -16,6 +16,8 @@ install_import_hook(["capsella.routing", "capsella.layers", "capsella.losses"], 
 
 import torch  # noqa: E402
 
+from tests.pictures import write_empty  # noqa: E402
+
 # Triton decides when kernels are imported: without a GPU they run as NumPy code.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -30,12 +32,22 @@ def _seeded() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _precision_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`--precision auto` is float32 on every machine, and the user's cache folder stays as it is."""
+def _machine_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """`--precision auto` is float32 on every machine, the user's cache folder stays as it is, and of each training's
+    epochs few images are looked at for the entropy of their couplings, which takes longer than the epochs."""
+    cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("capsella.training.precision.measure_ratio", lambda: 1.0)
-        patch.setattr("capsella.training.precision.MEMORY", tmp_path_factory.mktemp("cache") / "precision.json")
+        patch.setattr("capsella.training.precision.MEMORY", cache / "precision.json")
+        patch.setattr("capsella.training.validation.DIAGNOSED", 4)
+        patch.setenv("XDG_CACHE_HOME", str(cache))  # of the processes that tests start
         yield
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are written, but not drawn."""
+    monkeypatch.setattr("capsella.explain.page.write_png", write_empty)
 
 
 @pytest.fixture

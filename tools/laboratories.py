@@ -20,7 +20,7 @@ Networks trained on `pbc`. Numbers in a cell are seeds. `bccd_cells` is `python 
 
 
 class Trained(NamedTuple):
-    """A recipe and the files of its runs, a dictionary a seed: contents by the file's name without its ending."""
+    """A recipe and the files of its runs, a dictionary a seed: contents by the file's name without its ending; seed."""
 
     recipe: str
     runs: list[dict[str, Any]]
@@ -44,9 +44,9 @@ def laboratories_section(folder: Path) -> str:
 def _read(folder: Path) -> Iterator[Trained]:
     recipes: dict[str, list[dict[str, Any]]] = {}
     for run in sorted(one for one in folder.iterdir() if one.is_dir()):
-        recipe, _, _ = run.name.rpartition("-seed")
+        recipe, _, seed = run.name.rpartition("-seed")
         files = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(run.glob("*.json"))}
-        recipes.setdefault(recipe, []).append(files)
+        recipes.setdefault(recipe, []).append({"seed": seed, **files})
     return (Trained(recipe, runs) for recipe, runs in recipes.items())
 
 
@@ -110,13 +110,17 @@ def _attacked(trained: list[Trained]) -> str:
     rows: list[list[str]] = []
     steps: list[float] = []
     for one in trained:
-        for seed, report in enumerate(one.each("attacks")):
+        for seed, report in [(run["seed"], run["attacks"]) for run in one.runs if "attacks" in run]:
+            if steps not in ([], report["options"]["epsilons"]):
+                raise ValueError(
+                    f"epsilons: must be {steps} in every attacks.json, as in the first, got others of {one.recipe}"
+                )
             steps = report["options"]["epsilons"]
             for network in report["networks"].values():
                 for attack in (one for one in network["attacks"] if "fooled_and_not_known" in one):
                     pairs = zip(attack["fooled_and_not_known"], attack["fooled"], strict=True)
                     found = [f"{flagged}/{fooled}" for flagged, fooled in pairs]
-                    rows.append([f"`{one.recipe}`", str(seed), attack["attack"], *found])
-    heads = ("recipe", "run", "attack", *(f"ε = {step:g}" for step in steps))
+                    rows.append([f"`{one.recipe}`", seed, attack["attack"], *found])
+    heads = ("recipe", "seed", "attack", *(f"ε = {step:g}" for step in steps))
     table = _table("Attacks that succeed and are found out", heads, rows, 3)
     return f"{table}\n9/12: of 12 images that an attack fooled, 9 are not known.\n" if table else ""

@@ -1,6 +1,7 @@
 """`python -m tools.routing_pictures RUNS docs/pictures`: what each routing does with one image, a picture each.
 
-Trains every row of the league once, for a few hundred steps on smallNORB, in the folder RUNS, or reads what is there.
+Trains the rows of the league that route, once each, for a few hundred steps on smallNORB, in the folder RUNS; what is
+there is read.
 """
 
 import argparse

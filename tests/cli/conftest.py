@@ -1,6 +1,5 @@
 """A folder of one's own images, a run trained on it, and the command line called in this process."""
 
-import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 from capsella.cli import main
 from capsella.cli.help_texts import join_lines
 from capsella.explain.plots import write_png
+from tests.pictures import write_empty
 
 SIZE = 17  # the least that CapsNet's kernels allow
 CLASSES = ("columns", "rows", "rings")
@@ -41,14 +41,6 @@ class Answer(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)  # one of the session would last into other folders
 def _empty_pictures_in_reports() -> Iterator[None]:
     """To draw them takes longer than a short training. `trained` has real ones, and tests/explain looks at them."""
-    picture = io.BytesIO()
-    Image.new("L", (1, 1)).save(picture, format="PNG")
-
-    def write_empty(figure: object, path: Path) -> bytes:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture.getvalue())
-        return picture.getvalue()
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("capsella.explain.page.write_png", write_empty)
         yield

@@ -36,7 +36,8 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_and_prediction_read_the_same_pixels(cli, camera: Path, tmp_path: Path):
     run = tmp_path / "run"
-    said = cli("train", "images-cnn", "--data.path", camera, "--size", 20, "--epochs", 1, "--out", run).out
+    words = ("--data.path", camera, "--size", 20, "--epochs", 1, "--model", "hinton2018_cnn")
+    said = cli("train", "images-cnn", *words, "--out", run).out
     assert "20 files of 16 bits a channel: values" in said
     assert "passed over 1 .txt file (notes.txt)" in said
     model, recipe = load_run(run).model, load_run(run).recipe

@@ -276,14 +276,24 @@ def test_names_that_are_not_utf_8_are_printed_as_the_bytes_they_are():
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+    ("given", "set_to"), [({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, None), ({}, "10000")]
 )
-def test_waiting_threads_soon_sleep_unless_the_user_has_a_wish(given, spins):
+def test_waiting_threads_are_as_the_user_wishes(given, set_to, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    main(["--version"])
+    assert os.environ.get("GOMP_SPINCOUNT") == set_to
+
+
+def test_waiting_threads_soon_sleep():
     shown = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         shown.pop(name, None)
     words = [sys.executable, "-m", "capsella", "info"]
-    answer = subprocess.run(words, env={**shown, **given}, check=True, capture_output=True, text=True)
+    answer = subprocess.run(words, env=shown, check=True, capture_output=True, text=True)
     if "GOMP_SPINCOUNT" not in answer.stderr:
         pytest.skip("PyTorch's OpenMP is not libgomp")
-    assert f"GOMP_SPINCOUNT = '{spins}'" in answer.stderr
+    assert "GOMP_SPINCOUNT = '10000'" in answer.stderr

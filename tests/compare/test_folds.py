@@ -18,6 +18,7 @@ from capsella.compare.folds import Fold, _check_same_images, compare_folds, firs
 from capsella.compare.folds_verdict import judge_folds
 from capsella.errors import CapsellaError
 from capsella.training import RunFolder
+from tests.pictures import write_empty
 
 CAPSULES, CNN = NETWORKS = ("hinton2018_matrix_capsnet_small", "hinton2018_cnn")
 FLAGS = ("--models", *NETWORKS, "--epochs", "1", "--rates", "1", "--accelerator", "cpu", "--folds", "3")
@@ -39,6 +40,15 @@ def images(tmp_path_factory):
 
 def call(*words):
     main(["compare", *map(str, words)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_reports():
+    """Without pictures, which `test_comparison` has, and with few calls to time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.explain.page.write_png", write_empty)
+        patch.setattr("capsella.bench.latency.LEAST_CALLS", 10)
+        yield
 
 
 @pytest.fixture(scope="module")

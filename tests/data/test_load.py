@@ -202,7 +202,7 @@ def test_the_real_pbc_comes_back_from_a_class_folder(tmp_path: Path, monkeypatch
     for images in packed.named().values():
         for pixels, file in zip(images.images, _in_folder(images).files or (), strict=True):
             (tmp_path / "cells" / file).parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "cells" / file)
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "cells" / file, compress_level=1)
     named = [_in_folder(images) for images in packed.named().values()]
     write_split_file(Splits("cells", *named), tmp_path / "split.csv")
     unpacked = load_data(DataOptions(name="folder", path=tmp_path / "cells", split_file=tmp_path / "split.csv"))

@@ -12,6 +12,7 @@ from capsella.explain.images import image_figure, image_figures
 from capsella.explain.tweaks import dial_range, offsets_across
 from capsella.explain.vote_distances import class_vote_distances, vote_distances_figure
 from capsella.models import create_model
+from tests.pictures import write_empty
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path):
         assert Image.open(path).format == "PNG"
 
 
-def test_every_routed_layer_gets_a_picture(matrix_capsnet, folder, tmp_path):
+def test_every_routed_layer_gets_a_picture(matrix_capsnet, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("capsella.explain.images.write_png", write_empty)
     pictures = explain_images(matrix_capsnet, [folder / "one"], tmp_path / "out")
     views = ("explained", "layer1", "layer2", "layer3", "graph", "votes")
     assert [path.name for path in pictures] == [f"cell_{view}.png" for view in views]

@@ -103,6 +103,7 @@ def test_em_routing_shows_the_distances_of_its_votes(report, matrix_capsnet, cap
     assert "Drawn here for EM routing and its kin alone" in report(capsnet)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_no_mistakes_and_all_mistakes(report, cnn, image_set):
     right = torch.nn.functional.one_hot(image_set.labels, 3).float()
     perfect = Evaluation(right, image_set.labels, image_set.classes)
@@ -111,6 +112,7 @@ def test_no_mistakes_and_all_mistakes(report, cnn, image_set):
     assert "100.00 % error" in report(cnn, hopeless)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_class_that_is_never_predicted_is_noted(report, cnn, image_set):
     activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
     text = report(cnn, Evaluation(activations, image_set.labels, image_set.classes))
@@ -118,6 +120,7 @@ def test_a_class_that_is_never_predicted_is_noted(report, cnn, image_set):
     assert "–" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_without_metrics_and_with_file_names_that_are_not_utf8(cnn, image_set, tmp_path):
     named = replace(image_set, files=("caf\udce9.png",) * 12)
     text = write_report(tmp_path, cnn, evaluate(cnn, named), named, None, "title", {}).read_text(encoding="utf-8")
@@ -138,6 +141,7 @@ def test_an_evaluation_of_another_set_is_an_error(capsnet, image_set, tmp_path):
         write_report(tmp_path, capsnet, evaluation, other, None, "title", {})
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_what_is_wrong_stands_first_and_in_words(report, cnn, image_set):
     activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
     text = html.unescape(report(cnn, Evaluation(activations, image_set.labels, image_set.classes)))
@@ -156,6 +160,7 @@ def test_what_is_wrong_stands_first_and_in_words(report, cnn, image_set):
     assert "Read the interval, not the number, of each class with fewer than 30: round (4)" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_training_is_told_in_words(report, cnn, image_set, tmp_path):
     evaluation = evaluate(cnn, image_set)
     for grouped, said in ((True, "Images of one group were kept in one split"), (False, "Nothing told which images")):

@@ -352,6 +352,7 @@ class Process:
 def test_the_command_serves_and_leaves_nothing_behind(tmp_path):
     recipe = get_recipe("demo")
     recipe = replace(recipe, data=replace(recipe.data, size=17, per_class=4, test_per_class=6), epochs=1)
+    recipe = recipe.with_model(primary_types=4, decoder_width=16)
     train(recipe, tmp_path / "digits", name="digits", console=Console(quiet=True))
     server = Process(tmp_path, tmp_path / "digits")
     try:

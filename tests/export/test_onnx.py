@@ -190,8 +190,11 @@ EVEN = ("hinton2018_matrix_capsnet_small", {"image_size": 17, "routing": Uniform
 
 @pytest.mark.parametrize(("name", "options"), [*TINY.items(), EVEN])
 def test_every_network_exports_and_takes_any_batch(name, options, tmp_path):
-    """Small images and few iterations: exporting takes most of the time, in proportion to both."""
+    """Small images and few iterations, of which one layer has a second: exporting takes time in proportion."""
     model = create_model(name, channels=3, classes=4, **options).eval()
+    for layer in list(getattr(model, "capsule_layers", []))[:-1]:
+        if getattr(getattr(layer, "routing", None), "iterations", 1) > 1:
+            layer.routing = dataclasses.replace(layer.routing, iterations=1)
     write_onnx(model, tmp_path / "x.onnx")
     run = load_onnx(tmp_path / "x.onnx")
     for batch in (1, 3):

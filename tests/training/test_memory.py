@@ -19,10 +19,10 @@ def faults(times):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 faults(2)
-before = faults(10)
+before = faults(3)
 keep_freed_memory()
 faults(2)
-print(before, faults(10))
+print(before, faults(3))
 """
 
 has_glibc = hasattr(os, "confstr") and "CS_GNU_LIBC_VERSION" in os.confstr_names
@@ -30,7 +30,7 @@ needs_glibc = pytest.mark.skipif(not has_glibc, reason="the allocator is glibc's
 
 
 def pages_cleared(**settings: str) -> tuple[int, int]:
-    """By ten arrays before and after the call, in a process of its own with these variables."""
+    """By three arrays before and after the call, in a process of its own with these variables."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_", "THP_"))}
     output = subprocess.run([sys.executable, "-c", CHILD], env=plain | settings, check=True, stdout=subprocess.PIPE)
     before, after = map(int, output.stdout.split())
@@ -40,11 +40,11 @@ def pages_cleared(**settings: str) -> tuple[int, int]:
 @needs_glibc
 def test_the_same_memory_is_taken_again() -> None:
     before, after = pages_cleared()
-    assert before > 9 * PAGES
+    assert before > 2.7 * PAGES
     assert after < PAGES
 
 
 @needs_glibc
 def test_settings_of_the_environment_stand() -> None:
     before, after = pages_cleared(MALLOC_ARENA_MAX="2")
-    assert min(before, after) > 9 * PAGES
+    assert min(before, after) > 2.7 * PAGES

@@ -19,7 +19,10 @@ from capsella.training import Machine, ModelOptions, OptimizerOptions, Recipe, t
 
 BATCH = 8
 CAPSNET = Recipe(
-    model=ModelOptions("sabour2017_capsnet", {"routing": DynamicRouting(iterations=2, backend="native")}),
+    model=ModelOptions(
+        "sabour2017_capsnet",
+        {"routing": DynamicRouting(iterations=2, backend="native"), "primary_types": 4, "decoder_width": 16},
+    ),
     data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
     # One step of plain descent at a rate of 1 takes exactly the gradient from the weights.
     optimizer=OptimizerOptions(learning_rate=1.0, method="sgd", momentum=0.0, schedule="cosine"),
@@ -34,7 +37,7 @@ MATRIX = replace(
     loss=replace(CAPSNET.loss, name="spread"),
 )
 REST = replace(CAPSNET, epoch_images=6)  # of which two of four processes have one more
-NETWORKS = {"capsnet": (CAPSNET, (1, 2, 4)), "matrix": (MATRIX, (1, 2)), "rest": (REST, (1, 4))}
+NETWORKS = {"capsnet": (CAPSNET, (1, 4)), "matrix": (MATRIX, (1, 2)), "rest": (REST, (1, 4))}
 
 
 def main(folder: Path) -> None:

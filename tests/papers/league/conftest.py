@@ -1,7 +1,10 @@
 """A league of two rows and two rates, on a few digits."""
 
+from functools import partial
+
 import pytest
 
+from capsella.bench.execution import execution_times
 from capsella.evaluation import AttackOptions
 from capsella.papers.league import fields, measure, search, table
 from capsella.papers.league.fields import OTHERS
@@ -21,4 +24,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(search, "FACTORS", (1.0, 3.0))
     monkeypatch.setitem(table.ATTACKS, "small", (AttackOptions((0.03,), steps=1, restarts=1), 2))
     monkeypatch.setattr(measure, "MOST_ROUTED", 4)
+    monkeypatch.setattr(measure, "execution_times", partial(execution_times, repeats=1, seconds=0.0))
+    monkeypatch.setattr("capsella.bench.latency.LEAST_CALLS", 10)
     monkeypatch.setenv("COLUMNS", "200")

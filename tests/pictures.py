@@ -1,0 +1,14 @@
+"""Reports without their pictures, for tests that read the text alone: drawing takes longer than a short training."""
+
+import base64
+from pathlib import Path
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+"""A picture of one black pixel."""
+
+
+def write_empty(figure: object, path: Path) -> bytes:
+    """In place of `capsella.explain.plots.write_png`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(PIXEL)
+    return PIXEL
