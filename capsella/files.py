@@ -24,6 +24,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary_path)` and rename the result to `path`; on any failure `path` keeps its old content.
 
+    Where `path` is a symbolic link, the file that it names is written, and the link stays.
+
     Raises:
         CapsellaError: the disk is full or a quota is reached, or nothing can be written there (names the path); the old
             file is untouched.
@@ -33,13 +35,14 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file() and not path.is_dir():
             raise CapsellaError(f"{path}: is a device or a pipe, which a file would replace; name a file")
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
     # Process numbers are not enough: on machines that share the folder, each container's may be 1.
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
+    temporary = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         write(temporary)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException as error:  # an interrupted write leaves nothing behind either
         with contextlib.suppress(OSError):  # it is not there, or its folder cannot be changed
             temporary.unlink()

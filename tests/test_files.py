@@ -152,6 +152,18 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert struct.unpack("<i", path.read_bytes()) == (2,)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links need rights elsewhere")
+def test_a_link_stays_and_what_it_names_is_written(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to("disk/kept.json")
+    for text in ("first", "second"):
+        write_text(link, text)
+        assert link.is_symlink()
+        assert (tmp_path / "disk/kept.json").read_text() == text
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["kept.json"]
+
+
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CapsellaError, match=r"pipe: is a device or a pipe, which a file would replace; name a file"):

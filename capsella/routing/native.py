@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from capsella._native import kernels
+from capsella.routing.backends import MOST_POSE_ELEMENTS
 from capsella.routing.convolution import ConvSizes
 
 
@@ -142,9 +143,20 @@ def check_float32(tensors: Mapping[str, Tensor | None]) -> None:
 
 
 def conv_of_sizes(sizes: Sequence[int]) -> Any:
-    """`Conv` of csrc/kernels.h, from a `ConvSizes` as an operator takes it."""
-    named = ConvSizes._make(sizes)._asdict()
-    return kernels.Conv(**{**named, "tied": bool(named["tied"])})
+    """`Conv` of csrc/kernels.h, from a `ConvSizes` as an operator takes it.
+
+    Raises:
+        ValueError: sizes that no layer has, with which a kernel would read beyond its arrays.
+    """
+    conv = ConvSizes._make(sizes)
+    last_rows = (conv.rows - 1) * conv.stride_height + conv.kernel_height
+    last_columns = (conv.columns - 1) * conv.stride_width + conv.kernel_width
+    is_inside = 0 < last_rows <= conv.height and 0 < last_columns <= conv.width
+    fits = conv.r * max(conv.q, conv.e) <= MOST_POSE_ELEMENTS and min(conv.batch + 1, *conv[1:-1]) > 0
+    if not (is_inside and fits):
+        rule = f"windows inside the grid, and poses of 1 to {MOST_POSE_ELEMENTS} elements"
+        raise ValueError(f"sizes: must be of {rule}, got {conv}")
+    return kernels.Conv(**{**conv._asdict(), "tied": bool(conv.tied)})
 
 
 def arrays(**tensors: Tensor | None) -> dict[str, Any]:

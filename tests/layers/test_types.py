@@ -16,6 +16,7 @@ from capsella.routing import (
     VariationalRouting,
 )
 from capsella.routing.em.native import em_capsule_conv_native
+from capsella.routing.native import conv_of_sizes
 from capsella.types import Capsules
 
 ROUTINGS = (DynamicRouting(), EMRouting(), VariationalRouting(), HeinsenRouting(), SelfAttentionRouting())
@@ -77,6 +78,15 @@ def test_their_operator_takes_float32_alone() -> None:
         em_capsule_conv_native(
             wide, **layer.routing_parameters, settings=layer.routing, everywhere=False, rounded=False
         )
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 3}, {"stride_height": 0}, {"c_in": 0}, {"e": 300}])
+def test_their_operator_takes_sizes_of_its_arrays_alone(wrong: dict[str, int]) -> None:
+    layer, children = layer_and_children(EMRouting())
+    sizes = layer.conv_of(children).sizes
+    conv_of_sizes(list(sizes))
+    with pytest.raises(ValueError, match="sizes: must be of windows inside the grid, and poses of 1 to 256 elements"):
+        conv_of_sizes(list(sizes._replace(**wrong)))
 
 
 def test_no_capsules() -> None:
