@@ -114,13 +114,14 @@ def _go_on(recipe: Recipe, files: RunFolder, epochs: int, splits: Splits, machin
     """
     files.check_recipe(recipe)
     quiet = Console(quiet=True)
-    if files.checkpoint.exists():
+    with alone_in(files.path):
+        has_begun = files.checkpoint.exists()
+        if not has_begun:
+            files.forget_start()
+    if has_begun:
         before = read_progress(files.checkpoint).epoch
         resume(files.path, machine=machine, console=quiet, until=epochs, splits=splits)
         return before
-    with alone_in(files.path):
-        if not files.checkpoint.exists():
-            files.forget_start()
     train(recipe, files.path, name=name, machine=machine, console=quiet, until=epochs, splits=splits)
     return 0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from capsella.errors import CapsellaError, NoMemoryError, counted, memory_errors
+from capsella.files import is_disk_full
 from capsella.grid import duration
 from capsella.search.candidate import Trained, candidate_folder, train_to, with_seed
 from capsella.search.cost import Costs, TooCostlyError
@@ -152,7 +153,7 @@ class Worker:
             claim.refuse(why, *((error.excess, error.cost) if isinstance(error, TooCostlyError) else (FAR, {})))
             self.say(f"candidate {claim.job.candidate} refused: {why}")
         except BaseException as error:
-            claim.lose(is_interrupted=isinstance(error, KeyboardInterrupt | CapsellaError))  # as of a full disk
+            claim.lose(is_interrupted=isinstance(error, KeyboardInterrupt) or is_disk_full(error))
             raise
         self.jobs += 1
 

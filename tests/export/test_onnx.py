@@ -192,7 +192,8 @@ EVEN = ("hinton2018_matrix_capsnet_small", {"image_size": 17, "routing": Uniform
 def test_every_network_exports_and_takes_any_batch(name, options, tmp_path):
     """Small images and few iterations, of which one layer has a second: exporting takes time in proportion."""
     model = create_model(name, channels=3, classes=4, **options).eval()
-    for layer in list(getattr(model, "capsule_layers", []))[:-1]:
+    layers = list(getattr(model, "capsule_layers", []))
+    for layer in layers[:1] + layers[2:] if len(layers) > 1 else []:  # the second is a convolution, where there is one
         if getattr(getattr(layer, "routing", None), "iterations", 1) > 1:
             layer.routing = dataclasses.replace(layer.routing, iterations=1)
     write_onnx(model, tmp_path / "x.onnx")

@@ -1,6 +1,7 @@
 """A search in one process: what is trained, refused, found, and never looked at."""
 
 import dataclasses
+import errno
 import io
 import json
 import time
@@ -183,7 +184,7 @@ def test_too_little_memory_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
     def full(*_):
-        raise CapsellaError("no space left")
+        raise CapsellaError("no space left") from OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
         patch.setattr(worker, "train_to", full)
@@ -192,6 +193,27 @@ def test_a_full_disk_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
                 work(opened(tmp_path, trials=1, finalists=1, seeds=1))
     monkeypatch.setattr(worker, "train_to", lambda *_: Trained(50.0, 1.0, 1, 0.01))
     assert work(opened(tmp_path, trials=1, finalists=1, seeds=1)).base is not None
+
+
+def test_a_candidate_that_cannot_go_on_is_given_up(tmp_path, monkeypatch):
+    """As of a checkpoint that is damaged: the others go on."""
+
+    others = set()
+
+    def damaged(recipe, folder, *_):
+        others.update({folder.name} - {"0000-seed0"})
+        if folder.name == min(others, default=None):
+            raise CapsellaError("last.ckpt is damaged or cut off")
+        return Trained(50.0, 1.0, 1, 0.01)
+
+    monkeypatch.setattr(worker, "train_to", damaged)
+    for _ in range(ATTEMPTS):
+        with pytest.raises(CapsellaError, match="damaged or cut off"):
+            work(opened(tmp_path, trials=3, finalists=1, seeds=1))
+    records = work(opened(tmp_path, trials=3, finalists=1, seeds=1)).records
+    ended = {record.job.candidate for record in records if record.state == "done"}
+    assert len(ended) == 2
+    assert int(min(others)[:4]) not in ended
 
 
 def test_a_point_that_was_one_too_many_may_be_drawn_again(tmp_path):
