@@ -67,17 +67,9 @@ class UpsizedConv2d(nn.Conv2d):
         if (2 * maps.shape[2], 2 * maps.shape[3]) != self.size:
             return F.conv2d(F.pad(_nearest(maps, self.size), self.zeros), self.weight, self.bias)
         parts = self._parts(maps)
-        if torch.compiler.is_compiling():  # ONNX writes into parts of a map by copies of all of it, 16 times here
+        if torch.compiler.is_compiling():  # which ONNX has as one operator
             return F.pixel_shuffle(torch.stack(parts, 2).flatten(1, 2), 2)
-        large = torch.empty(
-            (len(maps), self.out_channels, *self.size),
-            dtype=parts[0].dtype,
-            device=maps.device,
-            memory_format=torch.channels_last,
-        )
-        for (y, x), part in zip(PARITIES, parts, strict=True):
-            large[:, :, y::2, x::2] = part
-        return large
+        return _interleaved(parts)
 
     def _parts(self, maps: Tensor) -> list[Tensor]:
         """The outputs of each parity: four of [b out_channels h w]."""
@@ -89,6 +81,15 @@ class UpsizedConv2d(nn.Conv2d):
             outputs = _convolve(maps, [kernels[k] for k in alike], [self._firsts[k] for k in alike], self.bias)
             parts.update(zip(alike, outputs, strict=True))
         return [parts[k] for k in range(len(PARITIES))]
+
+
+def _interleaved(parts: list[Tensor]) -> Tensor:
+    """The large map of the outputs of each parity, with the channels last in memory.
+
+    Written into parts of one map, they would be the same; but autograd would then copy the map's gradient four times.
+    """
+    even, odd = (torch.stack([part.movedim(1, 3) for part in parts[k : k + 2]], 3).flatten(2, 3) for k in (0, 2))
+    return torch.stack([even, odd], 2).flatten(1, 2).movedim(3, 1)
 
 
 def _nearest(maps: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Tensor:
