@@ -67,7 +67,7 @@ class UpsizedConv2d(nn.Conv2d):
         if (2 * maps.shape[2], 2 * maps.shape[3]) != self.size:
             return F.conv2d(F.pad(_nearest(maps, self.size), self.zeros), self.weight, self.bias)
         parts = self._parts(maps)
-        if torch.compiler.is_compiling():  # which ONNX has as one operator
+        if torch.compiler.is_compiling():  # ONNX has one operator for it
             return F.pixel_shuffle(torch.stack(parts, 2).flatten(1, 2), 2)
         return _interleaved(parts)
 

@@ -223,7 +223,7 @@ class Worker:
         if len(refused) >= MOST_REFUSED * max(1, len(candidates(records))):
             raise CapsellaError(
                 f"{len(refused)} candidates were refused, and {len(candidates(records))} trained: too little of the "
-                f"space can be trained within the limits; the last one was refused as {refused[-1].why}"
+                f"space can be trained within the limits; the last was refused: {refused[-1].why}"
             )
 
 
