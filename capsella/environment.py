@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.version import __version__
 
 
@@ -38,12 +38,12 @@ def hardware(made_with: Mapping[str, Any]) -> str:
     """
     if made_with["gpu"] != "none":
         return str(made_with["gpu"])
-    return f"{counted(made_with['threads'], 'thread')}, {made_with['cpu']}"
+    return f"{pluralize(made_with['threads'], 'thread')}, {made_with['cpu']}"
 
 
 def machine(made_with: Mapping[str, Any]) -> str:
     """Processor, threads and GPU, for a list of facts."""
-    return f"{made_with['cpu']}, {counted(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}"
+    return f"{made_with['cpu']}, {pluralize(made_with['threads'], 'thread')}; GPU: {made_with['gpu']}"
 
 
 def versions(made_with: Mapping[str, Any]) -> str:

@@ -13,6 +13,23 @@ class CapsellaError(Exception):
     """Something outside the program is not as it must be: a file, a download, a run folder, a disk."""
 
 
+class ArgumentError(ValueError):
+    """An argument, or a field of options, that breaks a rule.
+
+    Attributes:
+        argument: its name.
+        rule: what it must do or be, e.g. "be between 0 and 2".
+        got: the value that was received.
+        hint: one suggestion, or an empty string.
+    """
+
+    def __init__(self, argument: str, rule: str, got: object, hint: str = "", *, shown: str | None = None) -> None:
+        """`shown` is how the message prints `got`; by default its `repr`."""
+        self.argument, self.rule, self.got, self.hint = argument, rule, got, hint
+        suffix = f"; {hint}" if hint else ""
+        super().__init__(f"{argument}: must {rule}, got {repr(got) if shown is None else shown}{suffix}")
+
+
 class BusyError(CapsellaError):
     """Another process has what this one needs."""
 
@@ -76,30 +93,37 @@ def check_installed(what: str, extra: str, *packages: str, otherwise: str = "") 
         raise CapsellaError(f"{what} needs {', '.join(missing)}: pip install 'capsella[{extra}]'{otherwise}")
 
 
-def require(holds: bool, rule: str, **got: object) -> None:
-    """An argument, or a field of options, is as it must be.
+def check_argument(holds: bool, rule: str, **got: object) -> None:
+    """Check that an argument, or a field of options, keeps its rule.
+
+    Args:
+        holds: whether it does.
+        rule: how the sentence "NAME: must …" goes on.
+        got: the argument by its name; several of them if the rule is about how they go together.
 
     Raises:
-        ValueError: it is not; names it, the rule and what came.
+        ArgumentError: it does not.
 
-    >>> require(0 < 3 < 2, "be between 0 and 2", size=3)
+    >>> check_argument(0 < 3 < 2, "be between 0 and 2", size=3)
     Traceback (most recent call last):
-    ValueError: size: must be between 0 and 2, got 3
+    capsella.errors.ArgumentError: size: must be between 0 and 2, got 3
     """
     if not holds:
-        raise ValueError(f"{', '.join(got)}: must {rule}, got {', '.join(map(repr, got.values()))}")
+        values = tuple(got.values())
+        shown = ", ".join(map(repr, values))
+        raise ArgumentError(", ".join(got), rule, values[0] if len(values) == 1 else values, shown=shown)
 
 
-def at_least(least: float, **numbers: float | None) -> None:
-    """Each number but None is at least so large; a ValueError names the first that is not."""
+def check_minimum(minimum: float, **numbers: float | None) -> None:
+    """Check that each number but None is at least `minimum`; the ArgumentError names the first that is not."""
     for name, number in numbers.items():
-        require(number is None or number >= least, f"be at least {least}", **{name: number})
+        check_argument(number is None or number >= minimum, f"be at least {minimum}", **{name: number})
 
 
 def not_negative(**numbers: float) -> None:
-    """Each number is at least 0; a ValueError names the first that is not."""
+    """Check that no number is negative; the ArgumentError names the first that is."""
     for name, number in numbers.items():
-        require(number >= 0, "not be negative", **{name: number})
+        check_argument(number >= 0, "not be negative", **{name: number})
 
 
 def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
@@ -113,12 +137,12 @@ def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
         group: what its names are called by, before a dot.
 
     Raises:
-        ValueError: a value is of another type; names it, the type and what came.
+        ArgumentError: a value is of another type.
 
     >>> def train(epochs: int): ...
     >>> check_types(train, {"epochs": "2"})
     Traceback (most recent call last):
-    ValueError: epochs: must be of type int, got '2'
+    capsella.errors.ArgumentError: epochs: must be of type int, got '2'
     """
     from typeguard import CollectionCheckStrategy, TypeCheckError, check_type  # not with the package: it would delay it
 
@@ -137,12 +161,12 @@ def check_types(kind: Any, values: Mapping[str, Any], group: str = "") -> None:
         except TypeCheckError:
             fits = False
         if not fits:
-            raise ValueError(f"{f'{group}.' if group else ''}{name}: must be of type {said}, got {value!r}")
+            raise ArgumentError(f"{group}.{name}" if group else name, f"be of type {said}", value)
 
 
-def unknown_name(what: str, name: str, known: Iterable[str], where: str | None = None) -> ValueError:
-    """The error for a name that is not registered: says which names are near, or `near_names`' other answers."""
-    return ValueError(f"{what}: must be a registered name, got {name!r}; {near_names(name, known, where)}")
+def unknown_name(what: str, name: str, known: Iterable[str], where: str | None = None) -> ArgumentError:
+    """Return the error for a name that is not registered. It suggests the nearest names, as `near_names` does."""
+    return ArgumentError(what, "be a registered name", name, near_names(name, known, where))
 
 
 def near_names(name: str, known: Iterable[str], where: str | None = None) -> str:
@@ -156,10 +180,10 @@ def near_names(name: str, known: Iterable[str], where: str | None = None) -> str
     return f"did you mean {' or '.join(near)}?" if near else where or f"known: {', '.join(names)}"
 
 
-def counted(number: int, what: str, plural: str | None = None) -> str:
+def pluralize(number: int, what: str, plural: str | None = None) -> str:
     """A number of things, in the singular or the plural, which is `what` with an s if not said otherwise.
 
-    >>> counted(1, "image"), counted(1200, "image"), counted(0, "class", "classes")
+    >>> pluralize(1, "image"), pluralize(1200, "image"), pluralize(0, "class", "classes")
     ('1 image', '1,200 images', '0 classes')
     """
     return f"{number:,} {what if number == 1 else plural or what + 's'}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsella.errors import CapsellaError, at_least, check_installed, counted, require
+from capsella.errors import CapsellaError, check_argument, check_installed, check_minimum, pluralize
 from capsella.version import __version__
 
 RETRIES = 5
@@ -37,13 +37,13 @@ class Place:
 
     def __post_init__(self) -> None:
         fits = self.on is None or self.on == "ray" or self.is_outside
-        require(fits, "be `ray`, or an address as ray://HOST:10001", on=self.on)
-        at_least(1, cpus=self.cpus)
+        check_argument(fits, "be `ray`, or an address as ray://HOST:10001", on=self.on)
+        check_minimum(1, cpus=self.cpus)
         gpus = self.gpus or 0.0
         can_be_shared = 0 <= gpus <= 1 or (1 < gpus < math.inf and gpus == int(gpus))
-        require(can_be_shared, "be a part of one GPU, or a whole number of them", gpus=self.gpus)
+        check_argument(can_be_shared, "be a part of one GPU, or a whole number of them", gpus=self.gpus)
         alone = self.on is None and (self.cpus, self.gpus) != (1, None)
-        require(not alone, "come with --on", cpus=self.cpus, gpus=self.gpus)
+        check_argument(not alone, "come with --on", cpus=self.cpus, gpus=self.gpus)
 
     @property
     def is_outside(self) -> bool:
@@ -122,7 +122,7 @@ def shortage(each: dict[str, float]) -> str | None:
     for node in ray.nodes():
         if node["Alive"] and all(node["Resources"].get(name, 0) >= size for name, size in sizes.items()):
             return None
-    cores, gpus = counted(int(sizes["CPU"]), "core"), f"{sizes['GPU']:g} GPU" if sizes["GPU"] else "no GPU"
+    cores, gpus = pluralize(int(sizes["CPU"]), "core"), f"{sizes['GPU']:g} GPU" if sizes["GPU"] else "no GPU"
     return f"no machine of the cluster has {cores} and {gpus} for one run or worker; this call waits until one joins"
 
 

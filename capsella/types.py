@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.errors import ArgumentError
+
 Cells = Literal["whole", "cut", "matched"]
 """What becomes of a microscope's image before a model sees it: it is kept whole, cut to its stained cell, or cut and
 with its stain matched; see `capsella.data.stained`."""
@@ -28,7 +30,7 @@ class CellCut:
 
     def __post_init__(self) -> None:
         if self.radius is not None and not 0 < self.radius < float("inf"):
-            raise ValueError(f"radius: must be above 0 and finite, or None, got {self.radius}")
+            raise ArgumentError("radius", "be above 0 and finite, or None", self.radius)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -46,7 +48,7 @@ def check_children(children: "Capsules", types: int, pose: int) -> None:
     ValueError: a layer's children are not of so many types and pose elements.
     """
     if (came := tuple(children.poses.shape[3:])) != (types, pose):
-        raise ValueError(f"children: must have the layer's {types} types of {pose} pose elements, got {came}")
+        raise ArgumentError("children", f"have the layer's {types} types of {pose} pose elements", came)
 
 
 def check_finite(activations: Tensor) -> None:

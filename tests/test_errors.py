@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from capsella.cli import main
-from capsella.errors import CapsellaError, NoMemoryError, at_least, errors_of, memory_errors, not_negative, unknown_name
+from capsella.errors import (
+    CapsellaError,
+    NoMemoryError,
+    check_minimum,
+    errors_of,
+    memory_errors,
+    not_negative,
+    unknown_name,
+)
 
 
 def test_near_names_are_suggested() -> None:
@@ -19,9 +27,9 @@ def test_all_names_are_listed_where_none_is_near() -> None:
 
 
 def test_the_first_number_out_of_range_is_named() -> None:
-    at_least(1, epochs=1, patience=None)
+    check_minimum(1, epochs=1, patience=None)
     with pytest.raises(ValueError, match=r"^patience: must be at least 1, got 0$"):
-        at_least(1, epochs=3, patience=0)
+        check_minimum(1, epochs=3, patience=0)
     with pytest.raises(ValueError, match=r"^l2: must not be negative, got nan$"):
         not_negative(shift=0, l2=float("nan"))
 

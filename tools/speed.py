@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 from tools.markdown import markdown_row
 
 HEADER = """# Speed
@@ -169,7 +169,7 @@ def _fused(case: dict[str, Any]) -> str | None:
 
 def _section(name: str, values: dict[str, Any]) -> str:
     environment = values["environment"]
-    threads = counted(environment["threads"], "thread")
+    threads = pluralize(environment["threads"], "thread")
     where = environment["gpu"] if values["device"] != "cpu" else f"{threads}, {environment['cpu']}"
     about = (
         f"{where}; torch {environment['torch']}, commit {environment['commit']}; measured peak of float32 matrix "

@@ -16,7 +16,7 @@ from capsella import _native
 from capsella.bench.latency import Latency, Throughput, best_throughput, latencies
 from capsella.data.batches import evenly
 from capsella.data.images import ImageSet
-from capsella.errors import CapsellaError, unknown_name
+from capsella.errors import ArgumentError, CapsellaError, unknown_name
 from capsella.export.graph import Exportable, with_backend
 from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import Activations, usual_tolerance
@@ -126,11 +126,11 @@ def _check(model: ImageClassifier, images: ImageSet, backends: Sequence[str], th
         if name not in BACKENDS:
             raise unknown_name("backends", name, BACKENDS)
     if not backends:
-        raise ValueError("backends: must name at least one, got none")
+        raise ArgumentError("backends", "name at least one", None)
     if threads is not None and threads < 1:
-        raise ValueError(f"threads: must be at least 1, got {threads}")
+        raise ArgumentError("threads", "be at least 1", threads)
     if len(images) == 0:
-        raise ValueError("images: must hold at least one, got none")
+        raise ArgumentError("images", "hold at least one", None)
     model.check_images(images.images)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from capsella.bench.latency import timed
 from capsella.environment import environment
-from capsella.errors import CapsellaError, at_least, require, unknown_name
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
 from capsella.models.packed import packed
@@ -40,7 +40,7 @@ def interleaved(
     Raises:
         ValueError: `repeats` is below 1.
     """
-    at_least(1, repeats=repeats)
+    check_minimum(1, repeats=repeats)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     start = time.perf_counter()
@@ -152,7 +152,7 @@ def execution_times(
     base = _check(networks, batch_sizes, base, repeats)
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: must be there on this machine, got {place}")
+        raise ArgumentError("device", "be there on this machine", place)
     rows = []
     for batch in batch_sizes:
         for backward in (False, True):
@@ -200,10 +200,10 @@ def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: tor
 def _check(networks: Mapping[str, ImageClassifier], batch_sizes: Sequence[int], base: str | None, repeats: int) -> str:
     """The base network's name."""
     if not networks:
-        raise ValueError("networks: must hold at least one network, got none")
+        raise ArgumentError("networks", "hold at least one network", None)
     different = len(set(batch_sizes)) == len(batch_sizes) > 0 and min(batch_sizes) >= 1
-    require(different, "be different numbers of at least 1", batch_sizes=list(batch_sizes))
-    at_least(1, repeats=repeats)
+    check_argument(different, "be different numbers of at least 1", batch_sizes=list(batch_sizes))
+    check_minimum(1, repeats=repeats)
     if base is None:
         return next(iter(networks))
     if base not in networks:

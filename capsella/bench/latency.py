@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from capsella.data import ImageSet
-from capsella.errors import at_least, not_negative, require
+from capsella.errors import ArgumentError, check_argument, check_minimum, not_negative
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 
@@ -44,7 +44,7 @@ class Latency:
             ValueError: no call.
         """
         if not len(seconds):
-            raise ValueError("seconds: must be of at least one call, got none")
+            raise ArgumentError("seconds", "be of at least one call", None)
         p50, p95, p99 = (1000 * float(p) for p in np.percentile(seconds, [50, 95, 99]))
         return cls(p50, p95, p99 if len(seconds) >= LEAST_CALLS else None, len(seconds))
 
@@ -71,9 +71,9 @@ def latencies(
     Raises:
         ValueError: fewer than 100 calls, a negative warm-up, seconds that are not positive.
     """
-    require(calls >= LEAST_CALLS, f"be at least {LEAST_CALLS} for a 99th percentile", calls=calls)
+    check_argument(calls >= LEAST_CALLS, f"be at least {LEAST_CALLS} for a 99th percentile", calls=calls)
     not_negative(warm_up=warm_up)
-    require(most_seconds is None or most_seconds > 0, "be positive", most_seconds=most_seconds)
+    check_argument(most_seconds is None or most_seconds > 0, "be positive", most_seconds=most_seconds)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     enabled = gc.isenabled()
@@ -117,10 +117,10 @@ def best_throughput(
     Raises:
         ValueError: no batch sizes, fewer than one call, seconds that are not positive.
     """
-    require(most_seconds is None or most_seconds > 0, "be positive", most_seconds=most_seconds)
+    check_argument(most_seconds is None or most_seconds > 0, "be positive", most_seconds=most_seconds)
     sizes = list(batch_sizes)
-    require(bool(sizes) and min(sizes) >= 1, "be at least one number of at least 1", batch_sizes=sizes)
-    at_least(1, calls=calls)
+    check_argument(bool(sizes) and min(sizes) >= 1, "be at least one number of at least 1", batch_sizes=sizes)
+    check_minimum(1, calls=calls)
     best, not_better = Throughput(0.0, 0), 0
     for size in sorted(batch_sizes):
         if most_seconds is not None and (calls + 1) * size > most_seconds * best.images_per_second > 0:

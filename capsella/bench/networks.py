@@ -13,7 +13,7 @@ from rich.console import Console
 from capsella.bench.backends import Bench, bench
 from capsella.data.images import ImageSet
 from capsella.environment import environment
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 
@@ -49,7 +49,7 @@ def bench_networks(
         CapsellaError: `out` was measured with other settings, or is no such file.
     """
     if not networks:
-        raise ValueError("networks: must hold at least one, got none")
+        raise ArgumentError("networks", "hold at least one", None)
     wanted = json.loads(json.dumps(settings))
     done = _older(out, wanted) if resume and out is not None and out.exists() else {}
     values = {"command": command, "settings": wanted, "environment": environment(), "networks": done}

@@ -14,7 +14,7 @@ from capsella.cli.screen import console, show
 from capsella.data import DataOptions, ImageSet, LabelledImages, Splits, draw_labelled, single_images
 from capsella.data.depth import check_range
 from capsella.data.options import LABORATORIES
-from capsella.errors import CapsellaError, at_least, counted
+from capsella.errors import CapsellaError, check_minimum, pluralize
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
 from capsella.models import ImageClassifier
 from capsella.training import (
@@ -64,7 +64,7 @@ class Adapt:
     adapt: Annotated[AdaptOptions, tyro.conf.arg(name="")] = AdaptOptions()
 
     def __post_init__(self) -> None:
-        at_least(1, per_class=self.per_class)
+        check_minimum(1, per_class=self.per_class)
         check_range(self.range)
 
 
@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> None:
     if own is not None:
         notes += copies_seen(own, found.images)[1]
     each = ", ".join(f"{name} {count}" for name, count in labelled.counts().items() if count)
-    drawn = f"{found.name}: {counted(len(labelled), 'labelled image')} ({each}), {len(rest)} others tested"
+    drawn = f"{found.name}: {pluralize(len(labelled), 'labelled image')} ({each}), {len(rest)} others tested"
     out.print(*found.lines(), *notes, drawn, sep="\n", markup=False, soft_wrap=True)
 
     network, judged = _adapted(trained, labelled, options, own)

@@ -12,6 +12,7 @@ import tyro
 from capsella.cli.runs import load_runs, shared_test_images
 from capsella.cli.screen import show
 from capsella.data.split.holdout import first_per_class
+from capsella.errors import ArgumentError
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
 from capsella.explain.plots import attack_figure, write_png
 from capsella.files import write_json
@@ -45,7 +46,7 @@ class Attack:
 
     def __post_init__(self) -> None:
         if self.per_class is not None and self.per_class < 1:
-            raise ValueError(f"per_class: must be at least 1 or None, got {self.per_class}")
+            raise ArgumentError("per_class", "be at least 1 or None", self.per_class)
         check_refuse(self.refuse)
 
 

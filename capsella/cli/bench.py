@@ -18,7 +18,7 @@ from capsella.bench import BACKENDS, Subject, bench_networks, execution_times
 from capsella.bench import Bench as Measured
 from capsella.cli.screen import console, show
 from capsella.data import ImageSet, load_data, single_images
-from capsella.errors import at_least, near_names, require
+from capsella.errors import check_argument, check_minimum, near_names
 from capsella.files import write_json
 from capsella.models import CapsuleClassifier, ImageClassifier, create_model, list_models, model_function
 from capsella.training import load_run
@@ -121,7 +121,7 @@ def _names(words: tuple[str, ...]) -> list[str]:
             hint = near_names(word, list_models(), "`capsella models` lists these")
             raise ValueError(f"networks: must be folders of runs or registered networks, got {word!r}; {hint}")
         names += found
-    require(bool(names), "name at least one run or network", networks=names)
+    check_argument(bool(names), "name at least one run or network", networks=names)
     return list(dict.fromkeys(names))
 
 
@@ -129,7 +129,7 @@ def _time_backends(options: Bench, command: str) -> None:
     if options.resume and options.out is None:
         raise ValueError("resume: must come with --out, the file to go on with")
     names = _names(options.networks)
-    at_least(1, threads=options.threads)
+    check_minimum(1, threads=options.threads)
     threads = options.threads or torch.get_num_threads()
     asked = {"backends": options.backends, "threads": threads, "calls": options.calls, "most_seconds": options.seconds}
     values = bench_networks(
@@ -166,7 +166,7 @@ def _model_and_images(name: str) -> Subject:
 
 def _time_training(options: BenchTraining) -> None:
     names = _names(options.networks)
-    at_least(1, threads=options.threads)
+    check_minimum(1, threads=options.threads)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     asked = {"image_size": options.size, "channels": options.channels, "classes": options.classes}

@@ -10,7 +10,7 @@ from rich.console import Console
 from capsella.cli.flags import take
 from capsella.data.listing import no_folder
 from capsella.data.outline import outline
-from capsella.errors import CapsellaError, counted, require
+from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.papers import get_recipe, list_recipes, recipe_function, recipe_group
 from capsella.papers.own_images import DEFAULT, as_other_microscopes, fitted
 from capsella.training import AugmentOptions, Recipe, read_recipe
@@ -26,13 +26,17 @@ def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, 
         recipe, (file, *words) = read_recipe(Path(arguments[0])), arguments
         images = Path(words.pop(0)) if words and not words[0].startswith("-") else None
         if images is not None:
-            require(recipe.data.name == "folder", "be left out: the recipe is not for a folder", images=str(images))
+            check_argument(
+                recipe.data.name == "folder", "be left out: the recipe is not for a folder", images=str(images)
+            )
             recipe = replace(recipe, data=replace(recipe.data, path=images))
         return Path(file).stem, recipe, images, words
     name, images, words = _named(arguments)
     if images is not None:
         source, _ = take(words, "--data", "--data.name")
-        require(source in (None, "folder", "multi"), f"be left out: the images are those of {images}", data=source)
+        check_argument(
+            source in (None, "folder", "multi"), f"be left out: the images are those of {images}", data=source
+        )
     return name, get_recipe(name) if images is None else _fit(name, images, words, console), images, words
 
 
@@ -84,7 +88,7 @@ def changes_line(augment: AugmentOptions) -> str:
     changes = {
         "turned": augment.rotation or augment.rotation_sd,
         "mirrored": augment.flip or augment.mirror,
-        f"shifted by up to {counted(augment.shift, 'pixel')}": augment.shift,
+        f"shifted by up to {pluralize(augment.shift, 'pixel')}": augment.shift,
         "changed as other microscopes, stains and cameras would": as_elsewhere,
         "changed in other ways, as --help lists them": augment != others and not as_elsewhere,
     }

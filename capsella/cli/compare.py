@@ -10,7 +10,7 @@ from capsella.compare.folds import compare_folds, first_plan
 from capsella.compare.folds_report import write_folds
 from capsella.compare.report import as_text
 from capsella.data import warn_of_few
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.grid import duration
 from capsella.papers.own_images import usual_epochs
 from capsella.ray_cluster import Place, joined
@@ -38,7 +38,7 @@ def _run_folds(options: ComparisonOptions, folds: int, place: Place) -> None:
     print(f"{folds} folds, tested in turn; the first:")
     _print_plan(plan)
     runs = folds * plan.runs_each * len(plan.candidates)
-    print(f"All {folds} folds: {counted(runs, 'run')}, estimated training: {duration(folds * plan.total_seconds())}.")
+    print(f"All {folds} folds: {pluralize(runs, 'run')}, estimated training: {duration(folds * plan.total_seconds())}.")
     if options.dry_run:
         return
     with joined(place):
@@ -68,9 +68,9 @@ def _print_plan(plan: Plan) -> None:
     curve = 2 * len(given.shares) * seeds
     more = f"; {curve} more runs for the data-size curve of the best of each kind" if curve else ""
     print(
-        f"{counted(plan.runs_each, 'run')} of each, {counted(plan.epochs, 'epoch')} in batches of {plan.batch_size}, "
-        f"{counted(seeds, 'seed')}{more}. Estimated training: {duration(plan.total_seconds())}, from a few "
-        "images through each network here."
+        f"{pluralize(plan.runs_each, 'run')} of each, {pluralize(plan.epochs, 'epoch')} in batches of "
+        f"{plan.batch_size}, {pluralize(seeds, 'seed')}{more}. Estimated training: "
+        f"{duration(plan.total_seconds())}, from a few images through each network here."
     )
     if 2 * plan.epochs < (usual := usual_epochs(ComparisonOptions.epochs, len(splits.train))):
         print(f"note: {usual} epochs are usual for so few images (--epochs); fewer seldom train a network to its end")

@@ -32,7 +32,7 @@ from capsella.data import (
     too_few,
 )
 from capsella.data.listing import no_folder
-from capsella.errors import CapsellaError, counted, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
 from capsella.files import write_whole
 
 USAGE = """usage: capsella data list
@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"{action}: must be followed by the name of a source; `capsella data list` names them")
     else:
         got = shlex.join(arguments)
-        raise ValueError(f"data: must be followed by list, by show NAME or by split NAME, got {got!r}")
+        raise ArgumentError("data", "be followed by list, by show NAME or by split NAME", got)
 
 
 def _list() -> None:
@@ -107,7 +107,7 @@ def _list() -> None:
 def _show(name: str, words: list[str]) -> None:
     options = tyro.cli(Show, args=[*_source(name), *words], prog=f"capsella data show {name}")
     out = options.out or Path(f"{Path(name).resolve().name}-sheet.png")  # no name of a photograph
-    require(out.suffix.lower() == ".png", "end in .png", out=str(out))
+    check_argument(out.suffix.lower() == ".png", "end in .png", out=str(out))
     splits = load_data(options.data)
     height, width = splits.image_size
     depth = "" if splits.value_range else ", 8 bits a channel"
@@ -117,7 +117,7 @@ def _show(name: str, words: list[str]) -> None:
     for sentence in () if options.data.is_paired else too_few(splits):
         show(Text(f"WARNING: {sentence}", style="bold red"))
     if splits.broken:
-        print(f"left out {counted(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
+        print(f"left out {pluralize(len(splits.broken), 'broken image')}:", *splits.broken, sep="\n  ")
     sheet = contact_sheet(splits.named()[options.split])
     write_whole(out, lambda temporary: sheet.save(temporary, format="PNG"))
     print(f"contact sheet written to {out}")

@@ -15,7 +15,7 @@ from capsella.data import DataOptions, LabelledImages, load_data, single_images
 from capsella.data.depth import check_range
 from capsella.data.laboratory import on_laboratory
 from capsella.data.options import PAIRED, STEREO, VIEWED
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import (
     Elsewhere,
     Evaluation,
@@ -143,7 +143,7 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
     files = RunFolder(trained.folder)
     splits = load_data(asked) if options.data is not None else images_of(files, asked, skip_broken=True)
     if splits.broken:
-        heading = f"left out {counted(len(splits.broken), 'broken image')}:"
+        heading = f"left out {pluralize(len(splits.broken), 'broken image')}:"
         console(stderr=True).print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
     return splits.named()[options.split or "test"]
 

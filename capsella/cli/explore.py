@@ -12,7 +12,7 @@ from capsella.cli import train
 from capsella.cli.laboratory import shown_from_home
 from capsella.cli.runs import load_runs
 from capsella.cli.screen import console
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.evaluation import set_scale
 from capsella.explorer import open_subject
 from capsella.explorer.server import check_host, check_port, check_starlette, serve
@@ -83,6 +83,6 @@ def run(arguments: list[str]) -> None:
 def _set_radius(radius: float, models: Sequence[ImageClassifier]) -> None:
     """Of the cells that are cut out of uploads. Test images stay as they were made."""
     cutting = [model for model in models if model.cut is not None]
-    require(bool(cutting), "be None: no run cuts cells out", cell_radius=radius)
+    check_argument(bool(cutting), "be None: no run cuts cells out", cell_radius=radius)
     for model in cutting:
         set_scale(model, (), radius)

@@ -20,7 +20,7 @@ from capsella.data import (
 from capsella.data.depth import ValueRange
 from capsella.data.images import join
 from capsella.data.split.holdout import first_per_class
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 from capsella.training import Run, own_splits
 
 _EXAMPLES = 3
@@ -82,7 +82,7 @@ def laboratory_images(
     if run.adapted is not None:
         images = without(images, run.adapted["not_to_test"])
         if used := len(found.images) - len(images):
-            what = counted(used, "image")
+            what = pluralize(used, "image")
             lines.append(f"left out {what} that the run was adapted with, or copies of them, or of their groups")
         if not len(images):
             raise CapsellaError(f"{place}: the run was adapted with all of these images")
@@ -95,7 +95,7 @@ def laboratory_images(
     if low_high is not None and low_high != run.model.value_range:
         low, high = low_high
         lines.append(f"{found.name}: capsella predict reads these files alike with --range {low:.6g} {high:.6g}")
-    return images, {"laboratory": about}, [f"{found.name}: {counted(len(images), 'image')} tested", *lines, *warning]
+    return images, {"laboratory": about}, [f"{found.name}: {pluralize(len(images), 'image')} tested", *lines, *warning]
 
 
 def adapted_images(run: Run, adapted: Mapping[str, Any]) -> tuple[ImageSet, ImageSet]:
@@ -159,6 +159,6 @@ def copies_seen(own: Splits, images: ImageSet) -> tuple[int, list[str]]:
         return 0, []
     names = [f"image {row}" if images.files is None else images.files[row] for row in copies[:_EXAMPLES].tolist()]
     return len(copies), [
-        f"WARNING: {len(copies)} of {counted(len(images), 'image')} are copies of images that the run was trained on, "
-        f"as {', '.join(names)}: the errors are too few"
+        f"WARNING: {len(copies)} of {pluralize(len(images), 'image')} are copies of images that the run was trained "
+        f"on, as {', '.join(names)}: the errors are too few"
     ]

@@ -13,7 +13,7 @@ from capsella.cli.laboratory import ADAPTED
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console
 from capsella.data.depth import check_range
-from capsella.errors import counted, require
+from capsella.errors import ArgumentError, check_argument, pluralize
 from capsella.evaluation import (
     PART_SIZE,
     Broken,
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> None:
     """Predict and write."""
     options = tyro.cli(Predict, args=arguments, prog="capsella predict")
     if not all(options.paths or ("",)):
-        raise ValueError(f"paths: must name at least one image or folder, and none may be empty, got {options.paths}")
+        raise ArgumentError("paths", "name at least one image or folder, and none may be empty", options.paths)
     if options.out is None and (options.resume or options.overwrite):
         raise ValueError("resume, overwrite: must come with --out; standard output is neither resumed nor replaced")
     _check_place(options)
@@ -120,9 +120,9 @@ def run(arguments: list[str]) -> None:
 def _check_place(options: Predict) -> None:
     """A cluster has parts, and reads images in its own way."""
     if options.place.on is None:
-        require(options.part is None, "come with --on", part=options.part)
+        check_argument(options.part is None, "come with --on", part=options.part)
         return
-    require(not options.place.gpus, "be left out: predict computes on cores", gpus=options.place.gpus)
+    check_argument(not options.place.gpus, "be left out: predict computes on cores", gpus=options.place.gpus)
     if options.workers is not None or options.skip_broken:
         raise ValueError("workers, skip_broken: must not come with --on: Ray has the workers, and every image a row")
 
@@ -158,7 +158,7 @@ def _to_standard_output(options: Predict, model: ImageClassifier, classes: int, 
 def _list_broken(broken: Sequence[Broken]) -> None:
     if broken:
         lines = [f"{_printable(str(entry.file))}: {_printable(entry.reason)}" for entry in broken]
-        heading = f"left out {counted(len(broken), 'broken image')}:"
+        heading = f"left out {pluralize(len(broken), 'broken image')}:"
         console(stderr=True).print(heading, *lines, sep="\n  ", soft_wrap=True, markup=False)
 
 
@@ -179,20 +179,20 @@ def _to_table(
         console=errors,
     )
     seconds = time.monotonic() - began
-    lines = [f"{counted(written.rows, 'prediction')} written to {out} in {seconds:.0f} s"]
+    lines = [f"{pluralize(written.rows, 'prediction')} written to {out} in {seconds:.0f} s"]
     if options.unsure_below is not None:
         lines.append(f"{written.unsure:,} of them unsure: the probability is below {options.unsure_below:g}")
     if written.unknown is not None:
         lines.append(_unknown(written.unknown, written.rows))
     if written.broken_table:
-        lines.append(f"{counted(written.broken, 'broken image')} listed in {written.broken_table}")
+        lines.append(f"{pluralize(written.broken, 'broken image')} listed in {written.broken_table}")
     errors.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 
 def _to_shards(options: Predict, model: ImageClassifier, classes: int, certainty: Certainty, began: float) -> None:
     out = options.out
     if out is None or Path(out).suffix in (".csv", ".jsonl", ".parquet"):
-        raise ValueError(f"out: must be a folder with --on, got {out!r}")
+        raise ArgumentError("out", "be a folder with --on", out)
     errors = console(stderr=True)
     with joined(options.place):
         written = predict_shards(
@@ -207,8 +207,8 @@ def _to_shards(options: Predict, model: ImageClassifier, classes: int, certainty
             certainty=certainty,
             console=errors,
         )
-    files, seconds = counted(written.shards, "file"), time.monotonic() - began
-    lines = [f"{counted(written.rows, 'row')} written to {files} in {out} in {seconds:.0f} s"]
+    files, seconds = pluralize(written.shards, "file"), time.monotonic() - began
+    lines = [f"{pluralize(written.rows, 'row')} written to {files} in {out} in {seconds:.0f} s"]
     lines += [f"{written.broken:,} of them of images that could not be read"] if written.broken else []
     lines += [] if options.unsure_below is None else [f"{written.unsure:,} of them unsure"]
     lines += [] if certainty.watched is None else [_unknown(written.unknown, written.rows)]

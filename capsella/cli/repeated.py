@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from capsella.data import Splits
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
 from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
@@ -105,7 +105,7 @@ def _together(tested: list[Tested], folder: Path, console: Console) -> None:
     lines += [
         f"each image tested once: error [bold]{pooled.error:.2f} %[/] ({pooled.errors} of {len(pooled.labels)}), "
         f"balanced accuracy {pooled.balanced_accuracy:.2f} %",
-        f"mean of {counted(len(folds.evaluations), 'fold')}: error [bold]{_text(folds.error)}, "
+        f"mean of {pluralize(len(folds.evaluations), 'fold')}: error [bold]{_text(folds.error)}, "
         f"balanced accuracy [bold]{_text(folds.balanced_accuracy)}",
         f"error of each: {each} %",
         f"numbers      {escape(str(folder / 'folds.json'))}",

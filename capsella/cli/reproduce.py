@@ -12,7 +12,7 @@ from rich.table import Table
 
 from capsella.cli.on_cluster import parse
 from capsella.cli.screen import by_paper, console, show
-from capsella.errors import CapsellaError, at_least, counted, require, unknown_name
+from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize, unknown_name
 from capsella.grid import BudgetName, duration
 from capsella.papers.published import FIGURES, TABLES
 from capsella.ray_cluster import joined
@@ -55,8 +55,8 @@ class ReproduceOptions:
     """Measure, print the plan, and train nothing. Images that are missing are downloaded, as they are measured on."""
 
     def __post_init__(self) -> None:
-        at_least(1, seeds=self.seeds)
-        require(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
+        check_minimum(1, seeds=self.seeds)
+        check_argument(self.hours is None or self.hours > 0, "be above 0", hours=self.hours)
 
 
 def run(arguments: list[str]) -> None:
@@ -111,7 +111,7 @@ def _print_plan(plan: Plan, entries: Sequence[Entry], jobs: Sequence[Job]) -> No
         table.add_row(entry.name, str(over), str(len(mine)), str(len(gone)), time if mine else "–")
     show(table)
     print(
-        f"{counted(len(plan.runs), 'run')} to come, {plan.over} finished. Planned: {duration(plan.seconds)}"
+        f"{pluralize(len(plan.runs), 'run')} to come, {plan.over} finished. Planned: {duration(plan.seconds)}"
         f"{'' if plan.hours is None else f' of {plan.hours:g} h'}, from a few steps of each network here. Every row "
         "has its first seed before any has its second, the quickest first."
     )

@@ -14,7 +14,7 @@ from rich.text import Text
 from capsella.cli import screen
 from capsella.cli.chosen import changes_line, chosen_recipe
 from capsella.cli.flags import prepare
-from capsella.errors import CapsellaError, counted, near_names
+from capsella.errors import CapsellaError, near_names, pluralize
 from capsella.grid import duration
 from capsella.ray_cluster import Place, check_ray, joined
 from capsella.search import Outcome, Search, SearchOptions, Space, open_search, work
@@ -145,11 +145,11 @@ def _print_plan(search: Search, console: Console) -> None:
     screen.show(table)
     options, rungs = search.options, search.rules.rungs
     trials = options.all_trials
-    number = "as many candidates as there is time for" if trials is None else counted(trials, "candidate")
+    number = "as many candidates as there is time for" if trials is None else pluralize(trials, "candidate")
     ends = " and ".join(map(str, rungs))
     short = search.trained.epochs != search.recipe.epochs or search.trained.epoch_images != search.recipe.epoch_images
     print(f"{number}, up to {rungs[-1]} epochs each; one in three goes on after epoch {ends.rpartition(' and ')[0]}"
-          if len(rungs) > 1 else f"{number}, {counted(rungs[-1], 'epoch')} each")  # fmt: skip
+          if len(rungs) > 1 else f"{number}, {pluralize(rungs[-1], 'epoch')} each")  # fmt: skip
     if short:
         images = search.trained.epoch_images
         which = "" if images is None else f" of {images:,} images"
@@ -200,8 +200,8 @@ def _finish(search: Search, outcome: Outcome, console: Console, place: Place) ->
         print(f"others  {save_finalists(search, outcome)}")
     if options.final:
         if left := seeds_left(search, winner):
-            images = counted(len(search.images.train(winning_recipe(search, winner))), "image")
-            seeds, time = counted(left, "seed"), duration(left * final_seconds(search, outcome))
+            images = pluralize(len(search.images.train(winning_recipe(search, winner))), "image")
+            seeds, time = pluralize(left, "seed"), duration(left * final_seconds(search, outcome))
             console.print(
                 f"Training {winner.name} with {seeds} on {images}: about {time}. Ctrl-C leaves that out.",
                 soft_wrap=True,
@@ -209,6 +209,6 @@ def _finish(search: Search, outcome: Outcome, console: Console, place: Place) ->
         with joined(place):
             tested = train_winner(search, winner, console)
         if tested is not None:
-            print(f"test error of {winner.name}: {tested.text} on {counted(tested.images, 'image')}, {tested.folder}")
+            print(f"test error of {winner.name}: {tested.text} on {pluralize(tested.images, 'image')}, {tested.folder}")
             write_report(search, outcome)
     print(f"next    capsella train {path}")

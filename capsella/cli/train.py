@@ -15,7 +15,7 @@ from capsella.cli.chosen import changes_line, chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
 from capsella.data import DataOptions
-from capsella.errors import at_least, counted, require
+from capsella.errors import check_argument, check_minimum, pluralize
 from capsella.papers.own_images import UNNAMED
 from capsella.ray_cluster import Place, joined
 from capsella.training import Machine, Recipe, RunFolder, is_launched_first, new_run_folder, resume, train
@@ -65,8 +65,8 @@ class Train:
     def __post_init__(self) -> None:
         on = self.place.on
         many = self.all_folds or self.seeds > 1
-        require(on is None or many, "come with --folds or --seeds: a run is computed by one machine", on=on)
-        at_least(1, seeds=self.seeds)
+        check_argument(on is None or many, "come with --folds or --seeds: a run is computed by one machine", on=on)
+        check_minimum(1, seeds=self.seeds)
         if self.seeds > 1 and self.all_folds:
             raise ValueError(
                 f"seeds: must be 1 with folds, which are trained once each, got {self.seeds}; for several seeds call "
@@ -140,7 +140,7 @@ def _told_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
         if (checkpoint := RunFolder(folder).checkpoint).exists():
             done = read_progress(checkpoint).epoch
             console.print(
-                f"{folder} has {counted(done, 'whole epoch')}; capsella train --resume {shlex.quote(str(folder))} "
+                f"{folder} has {pluralize(done, 'whole epoch')}; capsella train --resume {shlex.quote(str(folder))} "
                 "goes on from its last checkpoint",
                 soft_wrap=True,
                 markup=False,

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from capsella.errors import ArgumentError
 from capsella.evaluation import FoldInterval, Interval
 
 Curves = Mapping[str, Sequence[Float[np.ndarray, " epochs"]]]
@@ -24,7 +25,7 @@ def accuracy_figure(
         ValueError: no networks.
     """
     if not accuracies:
-        raise ValueError("accuracies: must hold at least one network, got none")
+        raise ArgumentError("accuracies", "hold at least one network", None)
     figure = Figure(figsize=(7, 0.6 * len(accuracies) + 1), layout="constrained")
     axes = figure.add_subplot()
     for row, (name, interval) in enumerate(accuracies.items()):
@@ -45,7 +46,7 @@ def learning_figure(training: Curves, validation: Curves, colours: Mapping[str, 
         ValueError: no networks.
     """
     if not training:
-        raise ValueError("training: must hold the curves of at least one network, got none")
+        raise ArgumentError("training", "hold the curves of at least one network", None)
     figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, title, curves in zip(
@@ -73,7 +74,7 @@ def size_figure(curves: Mapping[str, Mapping[int, Interval]], colours: Mapping[s
         ValueError: no networks.
     """
     if not curves:
-        raise ValueError("curves: must hold at least one network, got none")
+        raise ArgumentError("curves", "hold at least one network", None)
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for number, (name, curve) in enumerate(curves.items()):

@@ -11,7 +11,7 @@ from capsella.compare.options import ComparisonOptions
 from capsella.compare.plan import Plan
 from capsella.compare.report import protocol, tested_before
 from capsella.compare.words import validation_head
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.evaluation import points
 from capsella.explain.page import embedded, render_page
 from capsella.files import write_json, write_text
@@ -35,7 +35,7 @@ def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) 
     page = render_page(
         "capsella.compare",
         "folds.html.jinja",
-        title=f"Capsules or a CNN for {first.splits.name}? {counted(len(folds), 'fold')}",
+        title=f"Capsules or a CNN for {first.splits.name}? {pluralize(len(folds), 'fold')}",
         verdict=verdict,
         validation_head=validation_head(first.balance),
         best=[one.name for one in verdict.best],

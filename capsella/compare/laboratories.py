@@ -28,7 +28,7 @@ from capsella.data import (
     single_images,
 )
 from capsella.data.options import LABORATORIES
-from capsella.errors import CapsellaError, at_least, counted, near_names, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
 from capsella.grid import Grid, Row, check_none_diverged
@@ -84,8 +84,8 @@ class TransferOptions:
     def __post_init__(self) -> None:
         places = {Path(one).resolve() for one in self.laboratories}
         different = len(places) == len(self.laboratories) > 1
-        require(different, "be two or more different ones", laboratories=self.laboratories)
-        at_least(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
+        check_argument(different, "be two or more different ones", laboratories=self.laboratories)
+        check_minimum(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
     @property
     def data(self) -> DataOptions:
@@ -183,14 +183,14 @@ def _tell(laboratories: dict[str, Laboratory], console: Console) -> None:
         for other in places[:k]:
             copies = copies_among(laboratories[place].images, laboratories[other].images)
             if len(copies):
-                what = counted(len(copies), "image")
+                what = pluralize(len(copies), "image")
                 console.print(f"WARNING: {what} of {place} are copies of images of {other}", soft_wrap=True)
 
 
 def _usual(name: str) -> Recipe:
     recipe = get_recipe(name)
     if recipe.data.name != "folder":
-        raise ValueError(f"recipes: must be for images of one's own, as images-efficient, got {name}")
+        raise ArgumentError("recipes", "be for images of one's own, as images-efficient", name)
     return recipe
 
 
@@ -261,7 +261,9 @@ def as_text(found: Sequence[Tested], images: Mapping[str, ImageSet]) -> str:
     seeds = len(found[0].each)
     grouped = {one.group is not None for one in images.values()}
     drawn = "images" if grouped == {False} else "groups of images" if grouped == {True} else "images or groups of them"
-    over = f"means of {counted(seeds, 'seed')}, with 95 % intervals over {drawn}" + (" and seeds" if seeds > 1 else "")
+    over = f"means of {pluralize(seeds, 'seed')}, with 95 % intervals over {drawn}" + (
+        " and seeds" if seeds > 1 else ""
+    )
     lines.append(f"{over}; own: test images of the laboratories it was trained in")
     return "\n".join(line for text in lines for line in (textwrap.wrap(text, 80) if len(text) > 80 else [text]))
 
@@ -274,7 +276,7 @@ def _head(one: Tested) -> tuple[str, tuple[str, ...]]:
 def _numbers(found: Iterable[Tested]) -> str:
     """Of images: recipes that cut out cells may leave out other files."""
     numbers = sorted({one.images for one in found})
-    return counted(numbers[0], "image") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} images, by recipe"
+    return pluralize(numbers[0], "image") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} images, by recipe"
 
 
 def _error(accuracy: Interval) -> str:

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from capsella.bench import Latency, network_latencies
 from capsella.compare.trained import Trained
 from capsella.data import ImageSet, Splits, evenly, read_split_file
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import (
     Changed,
     Evaluation,
@@ -149,7 +149,7 @@ def _check_share(files: RunFolder, splits: Splits) -> None:
     learned = [file for file in splits.test.files if file in rows and rows[file].split in ("train", "validation")]
     if learned:
         raise CapsellaError(
-            f"{files.path} learned from {counted(len(learned), 'image')} of the test, as {learned[0]}; compare in "
+            f"{files.path} learned from {pluralize(len(learned), 'image')} of the test, as {learned[0]}; compare in "
             "another folder"
         )
 

@@ -10,7 +10,7 @@ import tyro
 
 from capsella.data import DataOptions
 from capsella.data.options import Duplicates
-from capsella.errors import at_least, require
+from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.grid import check_seeds
 from capsella.papers.own_images import as_other_microscopes
 from capsella.training import AugmentOptions
@@ -110,16 +110,16 @@ class ComparisonOptions:
 
     def __post_init__(self) -> None:
         check_seeds(self.asked_seeds)
-        require(self.rates in RATES, "be 1 or 3", rates=self.rates)
-        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        check_argument(self.rates in RATES, "be 1 or 3", rates=self.rates)
+        check_minimum(1, epochs=self.epochs, batch_size=self.batch_size)
         sizes = self.asked_sizes
         if not sizes or max(sizes) != 1 or min(sizes) <= 0 or len(set(sizes)) < len(sizes):
-            raise ValueError(f"sizes: must be different shares above 0, the largest 1, got {sizes}")
+            raise ArgumentError("sizes", "be different shares above 0, the largest 1", sizes)
         if self.folds is not None and sizes != (1,):
-            raise ValueError(f"sizes: must be 1 with folds, for which there is no data-size curve, got {sizes}")
+            raise ArgumentError("sizes", "be 1 with folds, for which there is no data-size curve", sizes)
         for name in ("minutes", "latency_limit"):
             number = getattr(self, name)
-            require(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
+            check_argument(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
         _ = self.augment, self.data  # which check the other fields
 
     @property

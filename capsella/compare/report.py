@@ -13,7 +13,7 @@ from capsella.compare.words import not_asked, trained_long, validation_head
 from capsella.data import single_images
 from capsella.data.split.table import share_of
 from capsella.environment import machine, versions
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import Robustness, accuracy_interval
 from capsella.explain.page import pictures_of, render_page
 from capsella.explain.plots import confusion_figure, robustness_figure
@@ -102,9 +102,10 @@ def protocol(plan: Plan, tested_before: Sequence[Sequence[int]]) -> str:
     changes += ["those of other microscopes"] if given.microscopes else []
     seeds = given.asked_seeds
     return (
-        f"Every network had the same images, the same {counted(plan.epochs, 'epoch')} in batches of {plan.batch_size}, "
-        f"the same changes of training images ({' and '.join(changes) or 'none'}), and the same search: {rates}, with "
-        f"seed {seeds[0]}, the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each "
+        f"Every network had the same images, the same {pluralize(plan.epochs, 'epoch')} in batches of "
+        f"{plan.batch_size}, the same changes of training images ({' and '.join(changes) or 'none'}),"
+        f" and the same search: {rates}, with seed {seeds[0]}, "
+        f"the best by validation kept for all seeds ({', '.join(map(str, seeds))}). The epoch of each "
         "run, and the best network of each kind, were chosen on the validation images. "
         f"{_use_of_test(tested_before)} On a share of the training images, a network takes as many steps as on all of "
         "them. Intervals are 95 %, over test images "
@@ -118,7 +119,7 @@ def _use_of_test(before: Sequence[Sequence[int]]) -> str:
         return "The test images were used once, after all that."
     seeds = "; ".join(" ".join(map(str, one)) for one in before)
     return (
-        f"The test images were used after all that, and {counted(len(before), 'time')} before, with other seeds "
+        f"The test images were used after all that, and {pluralize(len(before), 'time')} before, with other seeds "
         f"({seeds}): whoever saw those numbers chose to go on."
     )
 
@@ -136,7 +137,7 @@ def _facts(found: Findings) -> dict[str, str]:
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
     if splits.broken:
-        facts["left out"] = f"{counted(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
+        facts["left out"] = f"{pluralize(len(splits.broken), 'image')} that cannot be read: {'; '.join(splits.broken)}"
     return facts
 
 

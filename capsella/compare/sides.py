@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
+from capsella.errors import ArgumentError
 from capsella.evaluation import Changed, Groups
 
 
@@ -53,7 +54,7 @@ class Yardstick:
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
-            raise ValueError(f"limit: must be above 0 milliseconds, got {self.limit}")
+            raise ArgumentError("limit", "be above 0 milliseconds", self.limit)
 
     @property
     def drawn(self) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from capsella.compare.by_class import ByClass, by_class
 from capsella.compare.sides import Side, Yardstick
 from capsella.compare.words import Either, Winner, not_asked, still_learning, trained_long, winner_of, wins
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.evaluation import (
     Interval,
     KeptAccuracy,
@@ -173,7 +173,8 @@ def _training(by: Yardstick) -> str:
         return trained_long(by.asked, by.not_asked, by.epochs)
     return (
         f"Not trained to the end: {', '.join(by.unfinished)}. The training loss or error still fell clearly in the "
-        f"last third of {counted(by.epochs, 'epoch')}; longer training may change the result.{not_asked(by.not_asked)}"
+        f"last third of {pluralize(by.epochs, 'epoch')}; longer training may change the "
+        f"result.{not_asked(by.not_asked)}"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.evaluation import FoldInterval, Interval, points
 from capsella.training.options import Balance
 
@@ -45,12 +45,12 @@ def trained_long(asked: bool, without: Sequence[str], epochs: int) -> str:
     """
     if not asked:
         return (
-            f"Whether the training of {counted(epochs, 'epoch')} was long enough cannot be told: the learning rate of "
-            "all networks falls to nothing as a cosine, which brings every curve down. Twice the epochs, in another "
+            f"Whether the training of {pluralize(epochs, 'epoch')} was long enough cannot be told: the learning rate "
+            "of all networks falls to nothing as a cosine, which brings every curve down. Twice the epochs, in another "
             "--out, would show it."
             + ("" if epochs >= ENOUGH_EPOCHS else " So few epochs seldom train a network to its end.")
         )
-    fell = f"No network's training loss or error still fell clearly at the end of its {counted(epochs, 'epoch')}."
+    fell = f"No network's training loss or error still fell clearly at the end of its {pluralize(epochs, 'epoch')}."
     return fell + not_asked(without) + too_few_to_tell(epochs)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsella.data.images import Batch
 from capsella.data.split.sets import LabelledImages
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 
 MOST_REPEATS = 5
 """An image of a rare class is drawn at most this many times as often as in a pass over all images: more would have the
@@ -35,7 +35,7 @@ def batches(
     Raises:
         ValueError: `size` is below 1.
     """
-    at_least(1, size=size)
+    check_minimum(1, size=size)
     return _batches(images, size, order, device)
 
 
@@ -88,7 +88,7 @@ def even_shares(counts: Sequence[int], most_repeats: float = MOST_REPEATS) -> li
     >>> [round(share, 3) for share in even_shares([160, 80, 10])]
     [0.4, 0.4, 0.2]
     """
-    at_least(1, most_repeats=most_repeats, images=sum(counts))
+    check_minimum(1, most_repeats=most_repeats, images=sum(counts))
     caps = [most_repeats * count / sum(counts) for count in counts]
     left, shares = 1.0, [0.0] * len(counts)
     for done, k in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):

@@ -21,7 +21,7 @@ from jaxtyping import UInt8
 
 from capsella.data.depth import ValueRange
 from capsella.data.reading import read_image
-from capsella.errors import CapsellaError, at_least
+from capsella.errors import CapsellaError, check_minimum
 from capsella.types import CellCut
 
 _AHEAD = 3  # chunks a worker may be ahead of whoever takes them: enough to smooth out slow files
@@ -70,8 +70,8 @@ def decode_files(
         ValueError: `chunk` below 1, `workers` below 0.
         CapsellaError: worker processes do not start.
     """
-    at_least(1, chunk=chunk)
-    at_least(0, workers=workers)
+    check_minimum(1, chunk=chunk)
+    check_minimum(0, workers=workers)
     read = partial(_read, size=size, channels=channels, value_range=value_range, cut=cut)
     chunks = _chunks(files, chunk)
     return _in_processes(chunks, read, workers) if workers else map(read, chunks)

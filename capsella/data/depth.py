@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image, ImageFile, ImageOps
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, check_argument
 
 ValueRange = tuple[float, float]
 """(low, high): the values that become 0 and 255; what lies outside becomes 0 or 255 as well."""
@@ -35,7 +35,7 @@ def check_range(value_range: ValueRange | None) -> None:
     if value_range is not None:
         low, high = value_range
         holds = math.isfinite(low) and math.isfinite(high) and low < high
-        require(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
+        check_argument(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
 
 
 def depth_of(image: ImageFile.ImageFile) -> str | None:

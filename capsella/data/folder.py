@@ -28,7 +28,7 @@ from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
 from capsella.data.split.table import SplitTable
 from capsella.data.stained import SAMPLED, usual_radius
-from capsella.errors import CapsellaError, counted, warn_once
+from capsella.errors import CapsellaError, pluralize, warn_once
 
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -160,7 +160,7 @@ def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[st
     classes = sub_folders(folder)
     if len(classes) < 2:
         loose = sum(is_image(entry) for entry in folder.iterdir())
-        beside = f"; {counted(loose, 'image')} beside: move each into the folder of its class" if loose else ""
+        beside = f"; {pluralize(loose, 'image')} beside: move each into the folder of its class" if loose else ""
         raise CapsellaError(f"{folder}: must have one sub-folder a class, 2 or more, got {classes or 'none'}{beside}")
     passed_over.add_beside(folder)
     found = []
@@ -170,7 +170,7 @@ def _files_by_class(root: Path, within: str, passed_over: PassedOver) -> list[st
         if not files:
             raise CapsellaError(
                 f"{folder / name}: a class must have images ({', '.join(ENDINGS)}), "
-                f"got none among {counted(len(passed_over) - others, 'file')}"
+                f"got none among {pluralize(len(passed_over) - others, 'file')}"
             )
         found += sorted(path.relative_to(root).as_posix() for path in files)
     return found
@@ -202,4 +202,4 @@ def _about_groups(images: ImageSet) -> tuple[str, ...]:
     if "group" not in images.metadata:
         return ()
     sizes = images.metadata["group"].unique(return_counts=True)[1]
-    return (f"{counted(len(sizes), 'group')} (--group), the largest of {counted(int(sizes.max()), 'image')}",)
+    return (f"{pluralize(len(sizes), 'group')} (--group), the largest of {pluralize(int(sizes.max()), 'image')}",)

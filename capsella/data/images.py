@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64, Integer, Shaped, UInt8
 from torch import Tensor
 
-from capsella.errors import unknown_name
+from capsella.errors import ArgumentError, unknown_name
 
 
 class Batch(NamedTuple):
@@ -125,11 +125,11 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
         ValueError: no sets, or sets of other classes, channels or size.
     """
     if not sets:
-        raise ValueError("sets: must hold at least one set, got none")
+        raise ArgumentError("sets", "hold at least one set", None)
     for what in ("classes", "channels", "image_size"):
         different = {getattr(images, what) for images in sets}
         if len(different) > 1:
-            raise ValueError(f"sets: must have the same {what}, got {sorted(different)}")
+            raise ArgumentError("sets", f"have the same {what}", sorted(different))
     common = [name for name in sets[0].metadata if all(name in images.metadata for images in sets)]
     return ImageSet(
         images=torch.cat([images.images for images in sets]),
@@ -156,7 +156,7 @@ def _check_labels(labels: Tensor, classes: tuple[str, ...], images: int) -> None
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     if len(set(classes)) != len(classes):
-        raise ValueError(f"classes: must be different names, got {classes}")
+        raise ArgumentError("classes", "be different names", classes)
     outside = (labels < 0) | (labels >= len(classes))
     if outside.any():
         first = int(outside.nonzero()[0])

@@ -26,7 +26,7 @@ from capsella.data.source import Parts
 from capsella.data.split.copies import keep_together
 from capsella.data.split.holdout import TOGETHER
 from capsella.data.split.make import ReadSource
-from capsella.errors import CapsellaError, counted, near_names
+from capsella.errors import CapsellaError, near_names, pluralize
 
 _OF_ONE_SOURCE = (
     *("of", "path", "group", "camera", "viewpoints", "test_viewpoints", "folds", "fold", "split_file", "duplicates"),
@@ -68,10 +68,10 @@ class Laboratory(NamedTuple):
         """What a user must know before any number."""
         lines = [*self.notes]
         if self.broken:
-            lines += [f"left out {counted(len(self.broken), 'broken image')}:", *(f"  {one}" for one in self.broken)]
+            lines += [f"left out {pluralize(len(self.broken), 'broken image')}:", *(f"  {one}" for one in self.broken)]
         if self.left_out:
             each = ", ".join(f"{name} ({number})" for name, number in self.left_out.items())
-            total = counted(sum(self.left_out.values()), "image")
+            total = pluralize(sum(self.left_out.values()), "image")
             lines.append(f"{self.name}: left out {total} of other classes: {each}")
         lacking = [name for name, number in self.images.counts().items() if not number]
         return [*lines, *misspelt(self.name, self.left_out, lacking)]

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from capsella.data.reading import ENDINGS
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 
 _MOST_KINDS, _MOST_NAMES = 5, 3
 
@@ -46,9 +46,9 @@ class PassedOver:
         """At most one line."""
         if not self.kinds:
             return ()
-        kinds = [counted(number, kind, _plural(kind)) for kind, number in self.kinds.most_common(_MOST_KINDS)]
+        kinds = [pluralize(number, kind, _plural(kind)) for kind, number in self.kinds.most_common(_MOST_KINDS)]
         others = len(self) - sum(number for _, number in self.kinds.most_common(_MOST_KINDS))
-        more = [counted(others, "other")] if others else []
+        more = [pluralize(others, "other")] if others else []
         names = ", ".join(self.names) + (", …" if len(self) > len(self.names) else "")
         return (f"passed over {', '.join(kinds + more)} ({names})",)
 

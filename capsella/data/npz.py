@@ -32,7 +32,7 @@ from capsella.data.reading import decode, read_all, resize_array, rgb_images
 from capsella.data.source import Parts
 from capsella.data.stained import SAMPLED, usual_radius
 from capsella.data.unpack import check_archive
-from capsella.errors import CapsellaError, errors_of
+from capsella.errors import ArgumentError, CapsellaError, errors_of
 
 Arrays = dict[str, np.ndarray]
 MOST_CLASSES = 100_000
@@ -216,7 +216,7 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> 
         return metadata
     if group not in found:
         known = ", ".join(sorted(found)) or "none"
-        raise ValueError(f"group: must name an array of {images} integers in {path} (it has: {known}), got {group!r}")
+        raise ArgumentError("group", f"name an array of {images} integers in {path} (it has: {known})", group)
     return metadata | {"group": found[group]}
 
 

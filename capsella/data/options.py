@@ -7,7 +7,7 @@ from typing import Literal
 
 from capsella.data.depth import ValueRange, check_range
 from capsella.data.stained import check_cells
-from capsella.errors import CapsellaError, at_least, not_negative, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, not_negative
 from capsella.types import CellCut, Cells
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
@@ -142,23 +142,27 @@ class DataOptions:
     def __post_init__(self) -> None:
         self._check_pairs()
         if self.is_paired:
-            require(self.folds is None, "be None for pairs", folds=self.folds)
+            check_argument(self.folds is None, "be None for pairs", folds=self.folds)
             self.single()  # which checks the fields of the source that the pairs are made of
             return
         for name, share in (("validation", self.validation), ("test", self.test)):
-            require(0 < share < 1, "be a share between 0 and 1, both excluded", **{name: share})
+            check_argument(0 < share < 1, "be a share between 0 and 1, both excluded", **{name: share})
         size = self.size
-        require(size is None or 1 <= size <= MOST_SIZE, f"be from 1 to {MOST_SIZE}, as --size 64", size=size)
+        check_argument(size is None or 1 <= size <= MOST_SIZE, f"be from 1 to {MOST_SIZE}, as --size 64", size=size)
         check_range(self.range)
         check_cells(self.cells)
-        require(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
+        check_argument(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
         radius = self.cell_radius
-        require(radius is None or 0 < radius < float("inf"), "be above 0 and finite, or None", cell_radius=radius)
-        require(radius is None or self.cells != "whole", "be None where cells are not cut out", cell_radius=radius)
-        at_least(1, per_class=self.per_class)
-        at_least(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
-        at_least(2, first_classes=self.first_classes)
-        require(self.channels in (1, 3, None), "be 1 or 3, as --channels 1, or None", channels=self.channels)
+        check_argument(
+            radius is None or 0 < radius < float("inf"), "be above 0 and finite, or None", cell_radius=radius
+        )
+        check_argument(
+            radius is None or self.cells != "whole", "be None where cells are not cut out", cell_radius=radius
+        )
+        check_minimum(1, per_class=self.per_class)
+        check_minimum(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
+        check_minimum(2, first_classes=self.first_classes)
+        check_argument(self.channels in (1, 3, None), "be 1 or 3, as --channels 1, or None", channels=self.channels)
         not_negative(split_seed=self.split_seed)
         self._check_folds()
         self._check_belongs("path", ("folder", "npz"), self.path)
@@ -170,9 +174,9 @@ class DataOptions:
         self._check_belongs("laboratories", (LABORATORIES,), self.laboratories)
         self._check_belongs("classes", (LABORATORIES,), self.classes)
         if self.name == LABORATORIES:
-            require(bool(self.laboratories), "name at least one", laboratories=self.laboratories)
-            require(self.folds is None, f"be None for {LABORATORIES}", folds=self.folds)
-            require(self.split_file is None, f"be None for {LABORATORIES}", split_file=self.split_file)
+            check_argument(bool(self.laboratories), "name at least one", laboratories=self.laboratories)
+            check_argument(self.folds is None, f"be None for {LABORATORIES}", folds=self.folds)
+            check_argument(self.split_file is None, f"be None for {LABORATORIES}", split_file=self.split_file)
         if self.name in ("folder", "npz") and self.path is None:
             raise ValueError(f"path: must be given for the source {self.name!r}")
         if self.name == "folder" and self.group is not None:
@@ -181,34 +185,36 @@ class DataOptions:
     def _check_pairs(self) -> None:
         self._check_belongs("of", ("multi",), repr(self.of))
         named = self.name != "multi" or not (self.of is None or self.of in PAIRED)
-        require(named, "name the source of the images in the pairs", of=self.of)
+        check_argument(named, "name the source of the images in the pairs", of=self.of)
         not_negative(pair_shift=self.pair_shift)
         self._check_belongs("pair_shift", PAIRED, self.pair_shift)
         self._check_belongs("pair_invert", PAIRED, "it")
         for name in ("train_pairs", "validation_pairs", "test_pairs"):
             number = getattr(self, name)
             self._check_belongs(name, PAIRED, number)
-            at_least(1, **{name: number})
+            check_minimum(1, **{name: number})
 
     def _check_views(self) -> None:
         self._check_belongs("camera", STEREO, repr(self.camera))
         self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
         if self.viewpoints == "all":
-            require(
+            check_argument(
                 self.test_viewpoints == "novel", "be novel without viewpoints", test_viewpoints=self.test_viewpoints
             )
 
     def _check_folds(self) -> None:
-        at_least(2, folds=self.folds)
+        check_minimum(2, folds=self.folds)
         if self.folds is None:
-            require(self.fold is None, "be None without folds", fold=self.fold)
+            check_argument(self.fold is None, "be None without folds", fold=self.fold)
             return
         last = self.folds - 1
-        require(self.fold is None or 0 <= self.fold <= last, f"be from 0 to {last} of {last + 1} folds", fold=self.fold)
+        check_argument(
+            self.fold is None or 0 <= self.fold <= last, f"be from 0 to {last} of {last + 1} folds", fold=self.fold
+        )
         no_share = f"stay at its default with folds, which test 1 of {self.folds} parts"
-        require(self.test == DataOptions.test, no_share, test=self.test)
+        check_argument(self.test == DataOptions.test, no_share, test=self.test)
         if self.split_file is not None:
-            raise ValueError(f"folds: must be None with a split file, which sets test images apart, got {self.folds}")
+            raise ArgumentError("folds", "be None with a split file, which sets test images apart", self.folds)
 
     def _check_belongs(self, field: str, sources: tuple[str, ...], got: object) -> None:
         """A field that is for some sources alone has its default for the others; `got`: its value in the error."""

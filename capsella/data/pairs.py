@@ -15,7 +15,7 @@ from jaxtyping import Int64, Integer, Shaped, UInt8, UInt64
 from torch import Tensor
 
 from capsella.data.images import Batch, ImageSet
-from capsella.errors import at_least, require
+from capsella.errors import check_argument, check_minimum
 
 _DRAWS = 5  # random numbers a pair: the second image, and two shifts for each of both
 
@@ -52,9 +52,9 @@ class PairSet:
         if self.source.channels != 1:
             raise ValueError(f"source: must be grey for pairs, got {self.source.channels} channels; set channels to 1")
         present = [name for name, count in self.source.counts().items() if count]
-        require(len(present) >= 3, "have images of at least 3 classes for pairs", source=present)
-        at_least(1, number=self.number)
-        at_least(0, seed=self.seed, shift=self.shift)
+        check_argument(len(present) >= 3, "have images of at least 3 classes for pairs", source=present)
+        check_minimum(1, number=self.number)
+        check_minimum(0, seed=self.seed, shift=self.shift)
 
     def __len__(self) -> int:
         return self.number if self.chosen is None else len(self.chosen)

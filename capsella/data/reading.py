@@ -17,7 +17,7 @@ from torch import Tensor
 
 from capsella.data.depth import FORMATS, ValueRange, check_range, depth_of, read_values, to_8_bits
 from capsella.data.stained import cut_cell
-from capsella.errors import CapsellaError, counted, require, warn_once
+from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
 from capsella.progress import tracked
 from capsella.types import CellCut
 
@@ -62,10 +62,10 @@ def read_image(
             channel, and there is no `value_range`; or it shows no stained cell to be cut out.
         ValueError: `size`, `channels`, `value_range` or `cut` cannot be.
     """
-    require(channels in (1, 3, None), "be 1, 3 or None, as no file holds a stereo pair", channels=channels)
-    require(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
+    check_argument(channels in (1, 3, None), "be 1, 3 or None, as no file holds a stereo pair", channels=channels)
+    check_argument(size is None or min(size) >= 1, "be (height, width) of at least 1 pixel each", size=size)
     check_range(value_range)
-    require(size is not None or cut is None, "be None without a size", cut=cut)
+    check_argument(size is not None or cut is None, "be None without a size", cut=cut)
     return decode(Path(path), str(path), size, channels, value_range, cut)
 
 
@@ -275,7 +275,7 @@ def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
     free = psutil.virtual_memory().available
     if needed > free:
         raise CapsellaError(
-            f"{counted(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
+            f"{pluralize(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
             f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, as with --size 64"
         )
 
@@ -294,7 +294,7 @@ def _check_shapes(shapes: Sequence[torch.Size], names: Sequence[str]) -> None:
 def _check_alike(what: str, remedy: str, values: Sequence[str], names: Sequence[str]) -> None:
     if len(set(values)) > 1:
         examples = [
-            f"{value} ({counted(values.count(value), 'image')}, as {names[values.index(value)]})"
+            f"{value} ({pluralize(values.count(value), 'image')}, as {names[values.index(value)]})"
             for value in sorted(set(values))
         ]
         raise CapsellaError(f"images must not have different {what}; set {remedy}. Got {', '.join(examples[:4])}")

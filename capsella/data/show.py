@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from capsella.data.batches import evenly
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
-from capsella.errors import at_least, counted, warn_once
+from capsella.errors import check_minimum, pluralize, warn_once
 
 LEAST_TRAIN, LEAST_TEST = 10, 5
 """Images of a class, below which `too_few` names it."""
@@ -53,7 +53,7 @@ def few_groups(
         return []
     _, sizes = np.unique(groups, return_counts=True)
     if len(sizes) < LEAST_GROUPS:
-        number = counted(len(sizes), "group")
+        number = pluralize(len(sizes), "group")
         return [f"the test images are of {number}: they say little of others, whatever the interval"]
     sentences = []
     if (share := sizes.max() / len(groups)) > LARGEST_GROUP:
@@ -111,7 +111,7 @@ def contact_sheet(images: LabelledImages, per_class: int = 10) -> Image.Image:
     Raises:
         ValueError: `per_class` is below 1.
     """
-    at_least(1, per_class=per_class)
+    check_minimum(1, per_class=per_class)
     if not isinstance(images, ImageSet):
         images = images.subset(torch.arange(min(len(images), _FIRST_PAIRS)))
     labels = images.labels.reshape(len(images), -1)  # [n 1] or [n 2]

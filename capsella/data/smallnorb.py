@@ -16,7 +16,7 @@ from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
 from capsella.data.unpack import gunzip
 from capsella.data.viewpoints import arrange_viewpoints
-from capsella.errors import CapsellaError, errors_of
+from capsella.errors import ArgumentError, CapsellaError, errors_of
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
 _STEM = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
@@ -156,7 +156,7 @@ def _read_jpeg_split(path: Path, options: DataOptions) -> tuple[ImageSet, tuple[
 
 def _cameras(options: DataOptions) -> tuple[int, ...]:
     if options.camera == "both" and options.channels is not None:
-        raise ValueError(f"channels: must be left out with camera 'both', which has two, got {options.channels}")
+        raise ArgumentError("channels", "be left out with camera 'both', which has two", options.channels)
     return {"left": (0,), "right": (1,), "both": (0, 1)}[options.camera]
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Int, UInt8
 from PIL import Image
 from scipy import ndimage
 
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.types import CellCut, Cells
 
 RADII = 2.0
@@ -51,7 +51,7 @@ class Nucleus(NamedTuple):
 def check_cells(cells: str) -> None:
     """Raise `ValueError` for anything but a `Cells`."""
     if cells not in get_args(Cells):
-        raise ValueError(f"cells: must be {' or '.join(get_args(Cells))}, got {cells!r}")
+        raise ArgumentError("cells", f"be {' or '.join(get_args(Cells))}", cells)
 
 
 def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.Image:

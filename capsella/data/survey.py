@@ -16,7 +16,7 @@ from capsella.data.folder import list_files
 from capsella.data.listing import PassedOver
 from capsella.data.options import DataOptions
 from capsella.data.reading import Look, check_memory, opened
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 
 _PERCENTILES = (0.1, 99.9)  # single hot and dead pixels must not set the range
 _SAMPLED, _SAMPLED_IN_ALL = 10_000, 10_000_000  # values a file, and of all files together
@@ -139,16 +139,16 @@ class Survey:
         deep = Counter(self.deep[file].depth for file in files if file in self.deep)
         if found.value_range is None or not deep:
             return []
-        depths = ", ".join(f"{counted(number, 'file')} of {depth}" for depth, number in deep.items())
+        depths = ", ".join(f"{pluralize(number, 'file')} of {depth}" for depth, number in deep.items())
         low, high = (f"{value:,.6g}" for value in found.value_range)
         rest = len(files) - deep.total()
-        of_8_bits = f"; {counted(rest, 'file')} of 8 bits taken as stored" if rest else ""
+        of_8_bits = f"; {pluralize(rest, 'file')} of 8 bits taken as stored" if rest else ""
         return [f"{depths} a channel: values {low} to {high} become 0 to 255, {found.origin}{of_8_bits}"]
 
 
 def _named(files: Sequence[Path]) -> str:
     """How many, and the first."""
-    return f"{counted(len(files), 'file')} ({min(files).name}{', …' if len(files) > 1 else ''})"
+    return f"{pluralize(len(files), 'file')} ({min(files).name}{', …' if len(files) > 1 else ''})"
 
 
 def _some(values: Shaped[np.ndarray, "h w *c"], most: int) -> Shaped[np.ndarray, " k"]:
@@ -168,9 +168,9 @@ def _range_of(files: Sequence[_Deep], what: str) -> tuple[ValueRange, str]:
         if low < high and low <= smallest and largest <= high:
             return (low, high), "as the files state"
     low, high = (float(value) for value in np.percentile(values, _PERCENTILES, method="nearest"))
-    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {counted(len(files), what)}"
+    origin = f"percentiles {_PERCENTILES[0]} and {_PERCENTILES[1]} of {pluralize(len(files), what)}"
     if low == high:  # nearly everything is background
-        low, high, origin = smallest, largest, f"the extremes of {counted(len(files), what)}"
+        low, high, origin = smallest, largest, f"the extremes of {pluralize(len(files), what)}"
     if low == high:
         raise CapsellaError(f"all values of the {what}s are {low:g}; set a range, as --range 0 4095")
     return (low, high), f"{origin}; --range of train, compare and predict sets it"

@@ -10,7 +10,7 @@ from torch import Tensor
 from capsella.data.images import ImageSet
 from capsella.data.options import DataOptions
 from capsella.data.source import Parts
-from capsella.errors import CapsellaError, errors_of, require
+from capsella.errors import CapsellaError, check_argument, errors_of
 
 ELEVATIONS = tuple(range(30, 75, 5))
 """Degrees above the horizon, as smallNORB's nine cameras stand."""
@@ -51,7 +51,7 @@ def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
                 familiar = is_familiar(test, options.viewpoints)
                 test = _chosen(test, familiar if options.test_viewpoints == "familiar" else ~familiar)
     if options.group is not None:
-        require(options.group == "instance", f"be 'instance' for {parts.name}", group=options.group)
+        check_argument(options.group == "instance", f"be 'instance' for {parts.name}", group=options.group)
     kind = "toy" if options.group is None else "group"
     return replace(parts, train=_by_toy(train, kind), test=None if test is None else _by_toy(test, kind))
 

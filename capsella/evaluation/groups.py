@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from capsella.errors import ArgumentError
 from capsella.evaluation.wilson import CONFIDENCE, wilson_interval
 
 Groups = Int[np.ndarray, " images"]
@@ -58,7 +59,7 @@ def over_groups(
     if groups is None:
         return images
     if groups.shape != added.shape:
-        raise ValueError(f"groups: must be one for each of the {len(added)} images, got {groups.shape}")
+        raise ArgumentError("groups", f"be one for each of the {len(added)} images", groups.shape)
     labels = np.zeros(len(added), int) if labels is None else labels
     sums, shares = _by_class(added, groups, labels)
     if len(sums) < 2:

@@ -25,6 +25,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from capsella.errors import ArgumentError
 from capsella.evaluation.groups import Groups, Part, deviations, over_groups
 from capsella.evaluation.wilson import CONFIDENCE
 
@@ -192,7 +193,7 @@ def fold_interval(
     FoldInterval(estimate=0.8, low=0.4072..., high=1.0)
     """
     if len(values) < 2:
-        raise ValueError(f"values: must be of at least 2 folds, got {len(values)}")
+        raise ArgumentError("values", "be of at least 2 folds", len(values))
     if tested < 1 or others < 1:
         raise ValueError(f"tested, others: must be at least 1 image each, got {tested} and {others}")
     mean, variance = statistics.mean(values), statistics.variance(values) * (1 / len(values) + tested / others)
@@ -212,12 +213,12 @@ def _check_pair(first: np.ndarray, second: np.ndarray) -> None:
     _check("first", first)
     _check("second", second)
     if first.shape[1] != second.shape[1]:
-        raise ValueError(f"second: must be of the same {first.shape[1]} images as first, got {second.shape[1]}")
+        raise ArgumentError("second", f"be of the same {first.shape[1]} images as first", second.shape[1])
 
 
 def _check_labels(labels: np.ndarray, hits: np.ndarray) -> None:
     if labels.shape != hits.shape[1:]:
-        raise ValueError(f"labels: must be one for each of the {hits.shape[1]} images, got {labels.shape}")
+        raise ArgumentError("labels", f"be one for each of the {hits.shape[1]} images", labels.shape)
 
 
 def _of_classes(hits: np.ndarray, labels: np.ndarray) -> Float[np.ndarray, " seeds"]:

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
+from capsella.errors import ArgumentError
+
 
 class Spread(NamedTuple):
     """Mean and standard deviation (of the sample, n − 1) of one number over seeds.
@@ -19,7 +21,7 @@ class Spread(NamedTuple):
     def of(cls, values: list[float]) -> Self:
         """At least two values: one alone has no spread."""
         if len(values) < 2:
-            raise ValueError(f"values: must be at least 2 for a standard deviation, got {len(values)}")
+            raise ArgumentError("values", "be at least 2 for a standard deviation", len(values))
         return cls(statistics.mean(values), statistics.stdev(values))
 
     def __str__(self) -> str:

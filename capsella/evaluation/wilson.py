@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import scipy
 
+from capsella.errors import ArgumentError
+
 CONFIDENCE = 0.95
 
 
@@ -67,7 +69,7 @@ def mean_share_interval(shares: Sequence[tuple[float, float]]) -> tuple[float, f
     (0.8037..., 1.0)
     """
     if not shares or min(number for _, number in shares) <= 0:
-        raise ValueError(f"shares: must each be of some images, got {list(shares)}")
+        raise ArgumentError("shares", "each be of some images", list(shares))
     below = above = mean = 0.0
     for hits, number in shares:
         low, high = wilson_interval(hits, number)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from capsella.errors import ArgumentError
 from capsella.explain.plots import axes_in_rows, shorten
 
 RIGHT, WRONG = "#2e7d32", "#c62828"
@@ -54,10 +55,10 @@ def tweaks(
     grid = side_by_side(grid)
     d, columns, _, h, w = grid.shape
     if columns != len(offsets):
-        raise ValueError(f"offsets: must name each of the {columns} columns, got {len(offsets)}")
+        raise ArgumentError("offsets", f"name each of the {columns} columns", len(offsets))
     elements = range(d) if elements is None else elements
     if d != len(elements):
-        raise ValueError(f"elements: must name each of the {d} rows, got {len(elements)}")
+        raise ArgumentError("elements", f"name each of the {d} rows", len(elements))
     show(axes, mosaic(grid))
     # Centres of the tiles; pixel k reaches from k − ½ to k + ½.
     across, down = (w + GAP) * np.arange(columns) + (w - 1) / 2, (h + GAP) * np.arange(d) + (h - 1) / 2
@@ -197,7 +198,7 @@ def prediction_figure(
 def _check_counts(what: str, *each: Sequence[object] | np.ndarray) -> None:
     counts = [len(one) for one in each]
     if 0 in counts or len(set(counts)) > 1:
-        raise ValueError(f"{what}: must be as many of each, at least 1, got {', '.join(map(str, counts))}")
+        raise ArgumentError(f"{what}", "be as many of each, at least 1", ", ".join(map(str, counts)))
 
 
 def _channels_last(image: Float[np.ndarray, "c h w"]) -> Float[np.ndarray, "h w c"]:

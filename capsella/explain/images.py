@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import read_image
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import Broken, find_images
 from capsella.explain.image_grids import show, tweaks
 from capsella.explain.plots import activation_bars, shorten, write_png
@@ -54,7 +54,7 @@ def explain_images(
         CapsellaError: a file that is missing or cannot be read, or no space on the disk.
     """
     if not 1 <= classes <= len(model.classes):
-        raise ValueError(f"classes: must be from 1 to the model's {len(model.classes)}, got {classes}")
+        raise ArgumentError("classes", f"be from 1 to the model's {len(model.classes)}", classes)
     taken: set[str] = set()
     pictures = []
     readable = [*_readable(model, find_images(paths), broken)]  # one that is broken stops before any is drawn

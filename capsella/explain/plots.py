@@ -16,7 +16,7 @@ from matplotlib.font_manager import fontManager
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
-from capsella.errors import warn_once
+from capsella.errors import ArgumentError, warn_once
 from capsella.evaluation import PERTURBATIONS, Calibration, Robustness, Roc, shares
 from capsella.files import write_whole
 
@@ -53,7 +53,7 @@ def confusion_figure(
     """
     n = len(classes)
     if confusion.shape != (n, n):
-        raise ValueError(f"confusion: must be classes × classes = {(n, n)}, got {confusion.shape}")
+        raise ArgumentError("confusion", f"be classes × classes = {(n, n)}", confusion.shape)
     cell = 0.55 if n <= 12 else 0.36 if n <= 30 else 0.22  # inches
     side = max(n * cell, 2.4)
     figure = Figure(figsize=(side + 2.6, side + 1.8), layout="constrained")
@@ -82,7 +82,7 @@ def roc_figure(curves: Mapping[str, Roc]) -> Figure:
         ValueError: no curves.
     """
     if not curves:
-        raise ValueError("curves: must hold at least one class, got none")
+        raise ArgumentError("curves", "hold at least one class", None)
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="by chance (0.500)")
@@ -121,12 +121,12 @@ def training_figure(metrics: Mapping[str, Float[np.ndarray, " rows"]]) -> Figure
         ValueError: no column `epoch`, or none of the curves.
     """
     if "epoch" not in metrics:
-        raise ValueError(f"metrics: must hold the column epoch, got {sorted(metrics)}")
+        raise ArgumentError("metrics", "hold the column epoch", sorted(metrics))
     panels = [("loss", LOSSES), ("error %", ERRORS), ("learning rate", RATES)]
     known = [name for name, column in metrics.items() if np.isfinite(column).any()]
     drawn = [(title, lines) for title, lines in panels if lines.keys() & known]
     if not drawn:
-        raise ValueError(f"metrics: must hold a loss, an error or the learning rate, got {sorted(metrics)}")
+        raise ArgumentError("metrics", "hold a loss, an error or the learning rate", sorted(metrics))
     figure, every = axes_in_rows(len(drawn), len(drawn), (4.2, 3.4))
     for axes, (title, lines) in zip(every, drawn, strict=True):
         for name, (colour, style) in lines.items():
@@ -155,7 +155,7 @@ def entropy_figure(layers: Mapping[str, Sequence[float]]) -> Figure:
         ValueError: no layers.
     """
     if not layers:
-        raise ValueError("layers: must hold at least one routed layer, got none")
+        raise ArgumentError("layers", "hold at least one routed layer", None)
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for name, entropy in layers.items():
@@ -176,7 +176,7 @@ def robustness_figure(result: Robustness) -> Figure:
     """
     names = result.perturbations
     if not names:
-        raise ValueError("result: must hold at least one point, got none")
+        raise ArgumentError("result", "hold at least one point", None)
     figure, panels = axes_in_rows(len(names), 2, (4.4, 3.3), (0, 0.5), sharey=True)
     for name, axes in zip(names, panels, strict=True):
         for number, network in enumerate(result.networks):
@@ -220,7 +220,7 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
         ValueError: no curves, or one that does not have a number for every ε.
     """
     if not curves:
-        raise ValueError("curves: must hold at least one attack, got none")
+        raise ArgumentError("curves", "hold at least one attack", None)
     for (network, attack), accuracy in curves.items():
         if len(accuracy) != len(epsilons):
             raise ValueError(

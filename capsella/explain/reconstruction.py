@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import PairSet
-from capsella.errors import require
+from capsella.errors import ArgumentError, check_argument
 from capsella.evaluation import Evaluation, evaluate
 from capsella.explain.image_grids import overlay_figure
 from capsella.explain.plots import write_png
@@ -44,7 +44,7 @@ def reconstruct(model: ImageClassifier, images: Float[Tensor, "n c h w"], labels
     check_decoder(model, "reconstructions")
     model.check_images(images)
     if labels.shape != images.shape[:1]:
-        raise ValueError(f"labels: must be [n] = ({len(images)},), got {tuple(labels.shape)}")
+        raise ArgumentError("labels", f"be [n] = ({len(images)},)", tuple(labels.shape))
     with inference(model) as device:
         capsules = model.encode(images.to(device))
         predictions = capsules.activations[:, 0, 0].argmax(1)
@@ -70,7 +70,7 @@ def share_nearest_own(
     Raises:
         ValueError: a model without a decoder, images of another shape, not a label an image, no images.
     """
-    require(len(images) > 0, "be at least one", images=len(images))
+    check_argument(len(images) > 0, "be at least one", images=len(images))
     right = 0
     for first in range(0, len(images), batch_size):
         part = slice(first, first + batch_size)

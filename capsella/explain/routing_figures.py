@@ -7,6 +7,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from capsella.errors import ArgumentError
 from capsella.explain.image_grids import show
 from capsella.explain.plots import TRAIN, VALIDATION, shorten
 from capsella.explain.routing_views import RoutedLayer
@@ -27,7 +28,7 @@ def layer_figure(
     """
     parents = layer.evidence.shape[4]
     if not 0 <= parent < parents:
-        raise ValueError(f"parent: must be in 0…{parents - 1}, got {parent}")
+        raise ArgumentError("parent", f"be in 0…{parents - 1}", parent)
     columns = layer.iterations
     figure = Figure(figsize=(2.3 * columns + 4.2, 5.2), layout="constrained")
     figure.suptitle(f"{layer.title}: what went to {shorten(parent_name, 40)}", fontsize=11, parse_math=False)
@@ -91,9 +92,9 @@ def graph_figure(layers: Sequence[RoutedLayer], classes: Sequence[str], target: 
         ValueError: no layers, or names that are not one a class.
     """
     if not layers:
-        raise ValueError("layers: must hold at least one routed layer, got none")
+        raise ArgumentError("layers", "hold at least one routed layer", None)
     if len(classes) != layers[-1].evidence.shape[4]:
-        raise ValueError(f"classes: must name each of {layers[-1].evidence.shape[4]} classes, got {len(classes)}")
+        raise ArgumentError("classes", f"name each of {layers[-1].evidence.shape[4]} classes", len(classes))
     columns = _nodes(layers, target)
     figure = Figure(figsize=(2.6 * len(columns) + 2, 5.4), layout="constrained")
     axes = figure.add_subplot()

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from capsella.errors import ArgumentError
 from capsella.explain.vote_distances import VoteDistances, distance_histograms, vote_distances
 from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages, PadCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -81,7 +82,7 @@ def _grid_on_image(model: CapsuleClassifier, layer: CapsuleConv2d) -> tuple[int,
 def _after(fields: ReceptiveFields, module: nn.Module) -> ReceptiveFields:
     if isinstance(module, nn.Conv2d | nn.MaxPool2d):
         if isinstance(module.padding, str):
-            raise ValueError(f"convolution: must have a kernel, stride and padding in numbers, got {module.padding!r}")
+            raise ArgumentError("convolution", "have a kernel, stride and padding in numbers", module.padding)
         return fields.after(module.kernel_size, module.stride, module.padding)
     if isinstance(module, CropImages):
         return fields.after(1, 1, [-(room // 2) for room in module.room])
@@ -233,10 +234,10 @@ def strongest_path(layers: list[RoutedLayer], target: int) -> list[int]:
         ValueError: no layers, or a target outside the last layer's parents.
     """
     if not layers:
-        raise ValueError("layers: must hold at least one routed layer, got none")
+        raise ArgumentError("layers", "hold at least one routed layer", None)
     parents = layers[-1].evidence.shape[4]
     if not 0 <= target < parents:
-        raise ValueError(f"target: must be a class index in 0…{parents - 1}, got {target}")
+        raise ArgumentError("target", f"be a class index in 0…{parents - 1}", target)
     path = [target]
     for layer in reversed(layers[1:]):
         path.insert(0, int(layer.between_types[-1][:, path[0]].argmax()))
@@ -256,7 +257,7 @@ def routing_diagnostics(
     """
     model.check_images(images)
     if len(images) == 0:
-        raise ValueError("images: must hold at least one image, got none")
+        raise ArgumentError("images", "hold at least one image", None)
 
     def recorded() -> Iterator[list[RoutingTrace]]:
         with inference(model) as device:

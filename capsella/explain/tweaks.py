@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import at_least
+from capsella.errors import ArgumentError, check_minimum
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import check_decoder, inference
@@ -50,7 +50,7 @@ def offsets_across(model: ImageClassifier, steps: int = 11) -> tuple[float, ...]
         ValueError: an even number of steps, or fewer than three.
     """
     if steps < 3 or steps % 2 == 0:
-        raise ValueError(f"steps: must be odd and at least 3, so that zero is among the offsets, got {steps}")
+        raise ArgumentError("steps", "be odd and at least 3, so that zero is among the offsets", steps)
     half, most = steps // 2, dial_range(model)
     return tuple(most * step / half for step in range(-half, half + 1))
 
@@ -65,7 +65,7 @@ def largest_elements(
     Raises:
         ValueError: a model without a decoder, an image of another shape, a target outside the classes, none wanted.
     """
-    at_least(1, most=most)
+    check_minimum(1, most=most)
     _check(model, image, target)
     with inference(model) as device:
         poses, activations = model.encode(image.unsqueeze(0).to(device))
@@ -97,7 +97,7 @@ def dimension_tweaks(
     """
     _check(model, image, target)
     if len(offsets) == 0:
-        raise ValueError("offsets: must hold at least one number, got none")
+        raise ArgumentError("offsets", "hold at least one number", None)
     with inference(model) as device:
         poses, activations = model.encode(image.unsqueeze(0).to(device))  # [1 1 1 classes d], [1 1 1 classes]
         if target is None:
@@ -106,7 +106,7 @@ def dimension_tweaks(
         targets = torch.full((count,), target, device=device)
         elements = range(d) if elements is None else elements
         if not elements or min(elements) < 0 or max(elements) >= d:
-            raise ValueError(f"elements: must be at least one index in 0…{d - 1}, got {list(elements)}")
+            raise ArgumentError("elements", f"be at least one index in 0…{d - 1}", list(elements))
         rows = []
         for element in elements:
             moved = poses.repeat(count, 1, 1, 1, 1)
@@ -119,4 +119,4 @@ def _check(model: ImageClassifier, image: Tensor, target: int | None) -> None:
     check_decoder(model, "dimension tweaks")
     model.check_images(image.unsqueeze(0))
     if target is not None and not 0 <= target < len(model.classes):
-        raise ValueError(f"target: must be a class index in 0…{len(model.classes) - 1}, got {target}")
+        raise ArgumentError("target", f"be a class index in 0…{len(model.classes) - 1}", target)

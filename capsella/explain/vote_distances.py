@@ -8,7 +8,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
-from capsella.errors import CapsellaError, at_least
+from capsella.errors import ArgumentError, CapsellaError, check_minimum
 from capsella.explain.image_grids import show
 from capsella.explain.plots import shorten
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -34,7 +34,7 @@ def vote_distances(trace: RoutingTrace, bins: int = 40) -> VoteDistances:
     Raises:
         ValueError: fewer than one bin, or a trace without distances: only EM routing keeps them.
     """
-    at_least(1, bins=bins)
+    check_minimum(1, bins=bins)
     if not trace.distances:
         raise ValueError(f"trace: must have vote distances, which EM routing keeps; got one of {trace.name!r} routing")
     return distance_histograms(trace.distances, trace.couplings, bins)
@@ -48,7 +48,7 @@ def distance_histograms(
     Raises:
         ValueError: fewer than one bin, no iteration, or not as many of both.
     """
-    at_least(1, bins=bins)
+    check_minimum(1, bins=bins)
     if not distances or len(distances) != len(couplings):
         raise ValueError(
             f"distances, couplings: must be one of each per iteration, got {len(distances)} and {len(couplings)}"
@@ -90,7 +90,7 @@ def vote_distances_figure(histograms: VoteDistances, parents: Sequence[str]) -> 
     """
     iterations, j, _ = histograms.weights.shape
     if len(parents) != j:
-        raise ValueError(f"parents: must be one name for each of {j} parents, got {len(parents)}")
+        raise ArgumentError("parents", f"be one name for each of {j} parents", len(parents))
     figure = Figure(figsize=(1.7 * j + 0.8, 1.25 * iterations + 0.8), layout="constrained")
     _draw_grid(figure, histograms, parents)
     figure.supxlabel("distance of a vote to its parent's mean", fontsize=9)
@@ -119,7 +119,7 @@ def vote_examples_figure(
         )
     iterations, j, _ = histograms[0].weights.shape
     if any(one.weights.shape[:2] != (iterations, len(parents)) for one in histograms):
-        raise ValueError(f"parents: must be one name for each of {j} parents, got {len(parents)}")
+        raise ArgumentError("parents", f"be one name for each of {j} parents", len(parents))
     figure = Figure(figsize=(1.5 * (j + 2) + 0.8, n * (1.0 * iterations + 0.7)), layout="constrained")
     parts = figure.subfigures(n, 1, squeeze=False)[:, 0]
     for part, image, title, one in zip(parts, images, titles, histograms, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from capsella.data import Splits
 from capsella.environment import versions
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.evaluation import Evaluation, confusions
 from capsella.training import Recipe, Run
 from capsella.training.balance import choose_balance
@@ -105,7 +105,7 @@ def run_facts(run: Run, splits: Splits, broken: Sequence[str]) -> dict[str, str]
     if splits.notes:
         facts["reading"] = "; ".join(splits.notes)
     if broken:
-        facts["left out"] = f"{counted(len(broken), 'image')} that cannot be read: {'; '.join(broken)}"
+        facts["left out"] = f"{pluralize(len(broken), 'image')} that cannot be read: {'; '.join(broken)}"
     return facts
 
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from capsella.errors import ArgumentError
 from capsella.explorer.subject import Subject
 from capsella.explorer.uploads import MOST_BYTES, read_sketch, read_upload
 from capsella.share.arrays import Arrays
@@ -32,10 +33,10 @@ def explorer_page(subjects: Sequence[Subject]) -> tuple[str, bytes]:
         ValueError: no subject, or two of one name.
     """
     if not subjects:
-        raise ValueError("subjects: must be at least one run, got none")
+        raise ArgumentError("subjects", "be at least one run", None)
     named = {subject.name: subject.model for subject in subjects}
     if len(named) < len(subjects):
-        raise ValueError(f"subjects: must have names of their own, got {', '.join(one.name for one in subjects)}")
+        raise ArgumentError("subjects", "have names of their own", ", ".join(one.name for one in subjects))
     arrays = Arrays()
     facts, _ = page_content(named, [subject.pool for subject in subjects], MOST_IMAGES, arrays, live=True)
     for run, subject in zip(facts["runs"], subjects, strict=True):
@@ -88,7 +89,7 @@ def answer_changes(subject: Subject, pixels: bytes, predicted: int) -> dict[str,
     model, shape = subject.model, (1, subject.model.channels, *subject.model.image_size)
     count = shape[1] * shape[2] * shape[3]
     if len(pixels) != count:
-        raise ValueError(f"pixels: must be {count} bytes, got {len(pixels)}")
+        raise ArgumentError("pixels", f"be {count} bytes", len(pixels))
     _check_class(subject, predicted)
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).reshape(shape).float() / 255
     arrays = Arrays()
@@ -118,7 +119,7 @@ def answer_drawings(subject: Subject, asked: Any) -> dict[str, Any]:
 def _check_class(subject: Subject, target: Any) -> None:
     last = len(subject.model.classes) - 1
     if not isinstance(target, int) or isinstance(target, bool) or not 0 <= target <= last:
-        raise ValueError(f"class: must be from 0 to {last}, got {target!r}")
+        raise ArgumentError("class", f"be from 0 to {last}", target)
 
 
 def _poses(given: Any, d: int) -> Float[Tensor, "n d"]:

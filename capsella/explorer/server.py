@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError, check_installed
+from capsella.errors import ArgumentError, CapsellaError, check_installed
 from capsella.explorer.subject import Subject
 
 LEAST_PASSWORD = 8
@@ -50,7 +50,7 @@ def listen(host: str, port: int) -> socket.socket:
         CapsellaError: the port is taken, or `host` is no address of this machine.
     """
     if not 0 < port < 65536:
-        raise ValueError(f"port: must be in 1…65535, got {port}")
+        raise ArgumentError("port", "be in 1…65535", port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from capsella.data.split.sets import LabelledImages
-from capsella.errors import at_least
+from capsella.errors import ArgumentError, check_minimum
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.share.beside import Beside, choose_features
 from capsella.share.choice import choose_images
@@ -35,7 +35,7 @@ class Subject:
             ValueError: there is no such image.
         """
         if not 0 <= number < len(self.test):
-            raise ValueError(f"image: must be from 0 to {len(self.test) - 1}, got {number}")
+            raise ArgumentError("image", f"be from 0 to {len(self.test) - 1}", number)
         batch = self.test.take(torch.tensor([number]))
         return look(self.model, batch.images, batch.labels, (number,), len(self.test))
 
@@ -53,7 +53,7 @@ def open_subject(run: Run, name: str, most: int = 500, cnns: Mapping[str, ImageC
         ValueError: `most` below 1.
         CapsellaError: its images are not there, or it is a CNN.
     """
-    at_least(1, images=most)
+    check_minimum(1, images=most)
     model, test = capsules_of(run), own_splits(run, skip_broken=True).test
     pool = make_pool(model, test, most)
     beside = None

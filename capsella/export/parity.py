@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import ImageClassifier
 from capsella.models.fitted import is_of
 from capsella.models.inference import inference
@@ -36,7 +36,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         for name in ("difference", "flips"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: must not be negative, got {getattr(self, name)}")
+                raise ArgumentError(f"{name}", "not be negative", getattr(self, name))
 
 
 TOLERANCES: dict[Precision, Tolerance] = {
@@ -122,7 +122,7 @@ def compare(
         CapsellaError: the exported network answers NaN or infinity, or another shape.
     """
     if len(images) == 0:
-        raise ValueError("images: must hold at least one to compare on, got none")
+        raise ArgumentError("images", "hold at least one to compare on", None)
     model.check_images(images.images)
     labels = images.labels
     (a, b), apart = _answers(model, exported, images, batch_size, drawn)

@@ -13,7 +13,7 @@ import numpy as np
 
 from capsella.data.batches import batches
 from capsella.data.images import ImageSet
-from capsella.errors import check_installed
+from capsella.errors import ArgumentError, check_installed
 from capsella.export.onnx_files import write_description
 from capsella.export.quiet import quiet
 
@@ -39,7 +39,7 @@ def write_int8(source: str | Path, path: str | Path, images: ImageSet, descripti
     """
     check_installed("an ONNX file", "export", "onnx", "onnxruntime")
     if len(images) == 0:
-        raise ValueError("images: must hold at least one to calibrate on, got none")
+        raise ArgumentError("images", "hold at least one to calibrate on", None)
     import onnx
 
     _quantise(source, path, images)

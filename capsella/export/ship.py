@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from capsella.data.batches import evenly
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import Splits, single_images
-from capsella.errors import unknown_name
+from capsella.errors import ArgumentError, unknown_name
 from capsella.export.onnx_files import load_onnx, write_onnx
 from capsella.export.parity import (
     TOLERANCES,
@@ -126,7 +126,7 @@ def _check(format: str, precision: str) -> None:
     if precision not in TOLERANCES:
         raise unknown_name("precision", precision, TOLERANCES)
     if format == "pt2" and precision != "float32":
-        raise ValueError(f"precision: must be 'float32' for the format 'pt2', got {precision!r}")
+        raise ArgumentError("precision", "be 'float32' for the format 'pt2'", precision)
 
 
 def write_onnx_as(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from capsella.data import DataOptions
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.training import OptimizerOptions, Recipe
 from capsella.training.precision import Precision
 
@@ -45,7 +45,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         counted = self.epoch_images is not None or not (self.cosine or self.decays_once)
-        require(counted, "be given with cosine and decays_once", epoch_images=self.epoch_images)
+        check_argument(counted, "be given with cosine and decays_once", epoch_images=self.epoch_images)
 
     def __str__(self) -> str:
         return "".join([self._images(), *self._training()])

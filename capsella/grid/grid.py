@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from rich.console import Console
 
 from capsella.data import DataOptions, load_data
-from capsella.errors import CapsellaError, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.grid.clock import Clock
 from capsella.grid.run import result_of, trained_run
 from capsella.grid.task import Task, each
@@ -111,7 +111,7 @@ class Grid:
         check_seeds(seeds)
         slugs = [row.slug for row in rows]
         if len(set(slugs)) < len(slugs):
-            raise ValueError(f"rows: must have each slug once, got {slugs}")
+            raise ArgumentError("rows", "have each slug once", slugs)
         todo = [(row, seed) for seed in seeds for row in rows]
         check_sources([row.recipe for row, seed in todo if not RunFolder(row.folder(self.folder, seed)).is_tested])
 
@@ -249,9 +249,9 @@ def check_seeds(seeds: Sequence[int]) -> None:
     ValueError: no seed, one twice, or one that no training takes.
     """
     for seed in seeds:
-        require(0 <= seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seeds=seed)
+        check_argument(0 <= seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seeds=seed)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds: must be at least one, and each only once, got {tuple(seeds)}")
+        raise ArgumentError("seeds", "be at least one, and each only once", tuple(seeds))
 
 
 def check_sources(recipes: Sequence[Recipe]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from capsella import ray_cluster
-from capsella.errors import BusyError, CapsellaError, memory_errors, require
+from capsella.errors import BusyError, CapsellaError, check_argument, memory_errors
 from capsella.grid.clock import Clock, duration
 from capsella.training import Machine, Recipe, RunFolder
 from capsella.training.registry import recipe_modules
@@ -106,7 +106,7 @@ def _on_ray(
             while not needs or len(waiting) <= ray_cluster.room(needs):
                 if (task := next(source, None)) is None:
                     break
-                require(task.machine.devices == 1, "be 1 with --on", devices=task.machine.devices)
+                check_argument(task.machine.devices == 1, "be 1 with --on", devices=task.machine.devices)
                 asked, needs = needs, ray_cluster.resources(place, task.machine.accelerator)
                 if asked != needs and (note := ray_cluster.shortage(needs)):
                     console.print(f"note: {note}", markup=False, soft_wrap=True)

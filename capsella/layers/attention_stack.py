@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.layers.convolution import CapsuleConv2d, PoseKind
 from capsella.routing import InvertedAttentionRouting, RoutingTrace
 from capsella.routing.recording import new_trace
@@ -74,7 +74,7 @@ class AttentionStack(nn.Sequential):
     def __init__(self, layers: Sequence[AttentionCapsules], *, concurrent: bool = True) -> None:
         super().__init__(*layers)
         rounds = {cast(InvertedAttentionRouting, layer.routing).iterations for layer in layers}
-        require(len(rounds) == 1, "be those of at least one layer, the same for all", iterations=sorted(rounds))
+        check_argument(len(rounds) == 1, "be those of at least one layer, the same for all", iterations=sorted(rounds))
         (self.rounds,) = rounds
         self.concurrent = concurrent
 

@@ -5,7 +5,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers.norms import Norm, norm_layer
 from capsella.types import Capsules, check_children
 
@@ -18,7 +18,7 @@ class PadCapsules(nn.Module):
 
     def __init__(self, width: int = 1) -> None:
         super().__init__()
-        at_least(1, width=width)
+        check_minimum(1, width=width)
         self.width = width
 
     def forward(self, capsules: Capsules) -> Capsules:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import at_least, require
+from capsella.errors import check_argument, check_minimum
 from capsella.routing.backends import choose_backend
 from capsella.routing.cluster import BACKENDS, cluster_routing
 from capsella.routing.parts import in_parts
@@ -21,7 +21,7 @@ class PixelCapsules(nn.Module):
 
     def __init__(self, types: int) -> None:
         super().__init__()
-        at_least(1, types=types)
+        check_minimum(1, types=types)
         self.types = types
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Capsules:
@@ -73,9 +73,9 @@ class ClusterCapsules(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out, stride=stride)
-        at_least(2, votes=votes)
-        require(kernel % 2 == 1, "be an odd number", kernel=kernel)
+        check_minimum(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out, stride=stride)
+        check_minimum(2, votes=votes)
+        check_argument(kernel % 2 == 1, "be an odd number", kernel=kernel)
         choose_backend(backend, BACKENDS, auto="auto")
         self.types_in, self.pose_in, self.types_out, self.pose_out = types_in, pose_in, types_out, pose_out
         self.votes = votes

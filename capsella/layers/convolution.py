@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import at_least, require
+from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
 from capsella.routing import CapsuleConv, DynamicRouting, Geometry, LogisticRouting, Routing
 from capsella.routing.recording import record_normalised
@@ -67,11 +67,11 @@ class CapsuleConv2d(nn.Module):
         norm: ParentNorm | None = None,
     ) -> None:
         super().__init__()
-        require(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
+        check_argument(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
         _check_norm(norm, routing)
-        at_least(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
-        require(weight_sd > 0, "be above 0", weight_sd=weight_sd)
-        require(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
+        check_minimum(1, types_in=types_in, pose_in=pose_in, types_out=types_out, pose_out=pose_out)
+        check_argument(weight_sd > 0, "be above 0", weight_sd=weight_sd)
+        check_argument(pose in ("vector", "matrix"), "be 'vector' or 'matrix'", pose=pose)
         self.geometry = Geometry(_pair("kernel", kernel), _pair("stride", stride), tied, matrix=pose == "matrix")
         self.routing = routing
         shape = self.geometry.weight_shape(types_in, pose_in, types_out, pose_out)
@@ -97,7 +97,7 @@ class CapsuleConv2d(nn.Module):
         """
         routing = self.routing
         if not isinstance(routing, LogisticRouting):
-            raise ValueError(f"routing: must be one whose activations are of log-odds, got {routing.name!r}")
+            raise ArgumentError("routing", "be one whose activations are of log-odds", routing.name)
         with torch.autocast(children.poses.device.type, enabled=False):
             scored = routing.score_conv(self.conv_of(children), **self._parameters_of_routing())
             if self.norm is None:
@@ -182,7 +182,7 @@ def _check_norm(norm: str | None, routing: Routing) -> None:
     if norm is None:
         return
     if norm != "batch":
-        raise ValueError(f"norm: must be 'batch' or None, got {norm!r}")
+        raise ArgumentError("norm", "be 'batch' or None", norm)
     if not isinstance(routing, LogisticRouting):
         raise ValueError(
             f"norm: must be None for routing {routing.name!r}, which has no log-odds to normalise; got {norm!r}"
@@ -200,6 +200,6 @@ def _initial_weight(shape: tuple[int, ...], sd: float, pose: PoseKind, routing: 
 
 def _pair(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
     pair = value if isinstance(value, Sequence) else (value, value)
-    require(len(pair) == 2, "be one number, or two for rows and columns", **{name: value})
+    check_argument(len(pair) == 2, "be one number, or two for rows and columns", **{name: value})
     rows, columns = pair
     return operator.index(rows), operator.index(columns)

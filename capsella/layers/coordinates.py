@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.layers.convolution import PoseKind
 
 
@@ -44,9 +44,9 @@ def coordinate_addition(
     """
     n = math.isqrt(pose_elements)
     square = pose != "matrix" or n * n == pose_elements
-    require(square, "be a square number for matrix poses", pose_elements=pose_elements)
+    check_argument(square, "be a square number for matrix poses", pose_elements=pose_elements)
     row, column = (n - 1, 2 * n - 1) if pose == "matrix" else (0, 1)
-    require(column < pose_elements, "have two elements for the coordinates", pose_elements=pose_elements)
+    check_argument(column < pose_elements, "have two elements for the coordinates", pose_elements=pose_elements)
     offset = torch.zeros(*centres.shape[:2], pose_elements)
     offset[..., row], offset[..., column] = centres.unbind(2)
     return offset

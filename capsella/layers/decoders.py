@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from capsella.errors import ArgumentError
 from capsella.layers.initial_weights import start_for_relus
 from capsella.layers.upsized import UpsizedConv2d
 from capsella.types import Capsules
@@ -84,7 +85,7 @@ class ConvolutionalDecoder(nn.Module):
         if min(height, width) < FIRST_MAP:
             raise ValueError(f"image: must be at least {FIRST_MAP}×{FIRST_MAP} to decode to, got {height}×{width}")
         if len(hidden) != 3:
-            raise ValueError(f"hidden: must be three numbers of channels, got {tuple(hidden)}")
+            raise ArgumentError("hidden", "be three numbers of channels", tuple(hidden))
         quarter, half = ((max(FIRST_MAP, -(-height // part)), max(FIRST_MAP, -(-width // part))) for part in (4, 2))
         few, more, most = hidden
         zeros = (2, 3, 2, 3)  # the odd one of five at the lower right, as in TensorFlow

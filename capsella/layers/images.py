@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import not_negative, require
+from capsella.errors import ArgumentError, check_argument, not_negative
 from capsella.types import at_least_float32
 
 
@@ -19,7 +19,7 @@ class CropImages(nn.Module):
     def __init__(self, image_size: tuple[int, int], size: int) -> None:
         super().__init__()
         if not 1 <= size <= min(image_size):
-            raise ValueError(f"crop: must be from 1 to the image's {image_size[0]}×{image_size[1]}, got {size}")
+            raise ArgumentError("crop", f"be from 1 to the image's {image_size[0]}×{image_size[1]}", size)
         self.size = size
         self.room = (image_size[0] - size, image_size[1] - size)
 
@@ -90,7 +90,7 @@ class JitterImages(nn.Module):
     def __init__(self, brightness: float, contrast: float) -> None:
         super().__init__()
         not_negative(brightness=brightness)
-        require(0 <= contrast < 1, "be in [0, 1)", contrast=contrast)
+        check_argument(0 <= contrast < 1, "be in [0, 1)", contrast=contrast)
         self.brightness, self.contrast = brightness, contrast
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.layers.initial_weights import start_for_relus
 from capsella.layers.norms import Norm, norm_layer
 from capsella.types import Capsules, at_least_float32
@@ -25,7 +25,7 @@ class NormalisedPrimaryCapsules(nn.Module):
 
     def __init__(self, in_channels: int, types: int, pose: int, kernel: int = 3, norm: Norm = "batch") -> None:
         super().__init__()
-        require(kernel % 2 == 1, "be an odd number", kernel=kernel)
+        check_argument(kernel % 2 == 1, "be an odd number", kernel=kernel)
         self.types, self.pose = types, pose
         width = types * (pose + 1)
         conv = nn.Conv2d(in_channels, width, kernel, padding=kernel // 2, bias=False)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import at_least, unknown_name
+from capsella.errors import check_minimum, unknown_name
 from capsella.types import ScoredCapsules
 
 Norm = Literal["batch", "group", "instance"]
@@ -25,7 +25,7 @@ def norm_layer(kind: str, channels: int, eps: float = 1e-5) -> nn.Module:
     Raises:
         ValueError: not a `Norm`, `channels` below 1, or no multiple of its groups.
     """
-    at_least(1, channels=channels)
+    check_minimum(1, channels=channels)
     if kind == "batch":
         return nn.BatchNorm2d(channels, eps=eps)
     if kind == "group":

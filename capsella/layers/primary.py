@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import at_least, require
+from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.layers.initial_weights import start_truncated
 from capsella.layers.large_kernels import LargeConv2d, convolve_large
 from capsella.layers.norms import NormaliseCapsules, ParentNorm
@@ -44,8 +44,8 @@ class PrimaryCapsules(nn.Module):
         evenly_routed: bool = False,
     ) -> None:
         super().__init__()
-        at_least(1, types=types, pose=pose)
-        require(activation in ("none", "relu"), "be 'none' or 'relu'", activation=activation)
+        check_minimum(1, types=types, pose=pose)
+        check_argument(activation in ("none", "relu"), "be 'none' or 'relu'", activation=activation)
         self.types, self.pose = types, pose
         self.conv: nn.Conv2d = LargeConv2d(in_channels, types * pose, kernel, stride)
         if evenly_routed:
@@ -98,7 +98,7 @@ class DepthwisePrimaryCapsules(nn.Module):
         """
         came = tuple(features.shape[2:])
         if came != self.grid:
-            raise ValueError(f"features: must be maps of {self.grid[0]}×{self.grid[1]}, got {'×'.join(map(str, came))}")
+            raise ArgumentError("features", f"be maps of {self.grid[0]}×{self.grid[1]}", "×".join(map(str, came)))
         maps = at_least_float32(self.conv(features))  # [b (types pose) 1 1]
         u = squash_exponential(maps.unflatten(1, (self.types, self.pose)).permute(0, 3, 4, 1, 2))
         return Capsules(u, length(u))

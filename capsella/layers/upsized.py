@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsella.errors import ArgumentError
 from capsella.layers.large_kernels import convolve_large
 
 PARITIES = tuple(product((0, 1), (0, 1)))
@@ -52,7 +53,7 @@ class UpsizedConv2d(nn.Conv2d):
     ) -> None:
         left, right, top, bottom = zeros
         if {left + right, top + bottom} != {kernel - 1} or min(zeros) < 0:
-            raise ValueError(f"zeros: must add up to {kernel - 1} a row and a column, to keep the size, got {zeros}")
+            raise ArgumentError("zeros", f"add up to {kernel - 1} a row and a column, to keep the size", zeros)
         super().__init__(in_channels, out_channels, kernel)
         self.zeros, self.size = zeros, size
         rows, columns = ([_taps(kernel, before, parity) for parity in (0, 1)] for before in (top, left))

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from capsella.errors import ArgumentError
 from capsella.types import Output, at_least_float32
 
 _NO_LABEL = -(2**31)
@@ -132,7 +133,7 @@ def _mean(losses: Float[Tensor, " b"], weights: Float[Tensor, " b"] | None) -> F
 def _numbers(labels: Tensor) -> Tensor:
     """Class numbers of any integer type as PyTorch's functions take them."""
     if labels.dtype == torch.bool or labels.is_floating_point():
-        raise ValueError(f"labels: must be class numbers, of an integer type, got {labels.dtype}")
+        raise ArgumentError("labels", "be class numbers, of an integer type", labels.dtype)
     return labels.long()
 
 

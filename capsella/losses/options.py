@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from capsella.errors import require, unknown_name
+from capsella.errors import check_argument, unknown_name
 
 Classification = Literal["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"]
 FOR_TWO_CLASSES: tuple[Classification, ...] = ("margin", "sigmoid_cross_entropy")
@@ -47,10 +47,10 @@ class LossOptions:
                 raise unknown_name(f"loss {field}", getattr(self, field), get_args(allowed))
         for field in ("positive_margin", "negative_margin", "absent_weight", "reconstruction_weight"):
             number = getattr(self, field)
-            require(0 <= number < float("inf"), "be at least 0 and finite", **{field: number})
+            check_argument(0 <= number < float("inf"), "be at least 0 and finite", **{field: number})
         first, last, steps = self.spread_first, self.spread_last, self.spread_steps
-        require(0 < first <= last <= 1, "rise within (0, 1]", spread_first=first, spread_last=last)
-        require(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
+        check_argument(0 < first <= last <= 1, "rise within (0, 1]", spread_first=first, spread_last=last)
+        check_argument(steps is None or steps >= 1, "be at least 1 or None", spread_steps=steps)
 
     def spread_at(self, step: int | float, total_steps: int) -> float:
         """The spread loss's margin at a step, counted from 0, of a training of `total_steps`.

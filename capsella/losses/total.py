@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import ArgumentError, check_argument
 from capsella.losses.classification import cross_entropy, margin_loss, multi_hot, sigmoid_cross_entropy, spread_loss
 from capsella.losses.options import FOR_TWO_CLASSES, LossOptions, Reduction
 from capsella.types import Output, at_least_float32
@@ -42,7 +42,7 @@ def reconstruction_loss(
             f"reconstruction: must have the images' shape {tuple(images.shape)}, got {tuple(reconstruction.shape)}"
         )
     squared = (at_least_float32(reconstruction) - images).square().flatten(1)
-    require(reduction in ("sum", "mean"), "be 'sum' or 'mean'", reduction=reduction)
+    check_argument(reduction in ("sum", "mean"), "be 'sum' or 'mean'", reduction=reduction)
     return squared.sum(1).mean() if reduction == "sum" else squared.mean()
 
 
@@ -95,7 +95,7 @@ def _classification(
     shares: Tensor | None = None,
 ) -> Tensor:
     if labels.ndim == 2 and options.name not in FOR_TWO_CLASSES:
-        raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for images of two classes, got {options.name}")
+        raise ArgumentError("loss", f"be {' or '.join(FOR_TWO_CLASSES)} for images of two classes", options.name)
     if labels.ndim == 2 and class_weights is not None:
         raise ValueError("class_weights: must be None for images of two classes, got some")
     if labels.ndim == 2 and shares is not None:
@@ -117,7 +117,7 @@ def _reconstruction(drawn: Tensor, images: Tensor, parts: Tensor | None, reducti
     if parts is None:
         return reconstruction_loss(drawn, images, reduction)
     if drawn.shape != parts.shape:
-        raise ValueError(f"reconstruction: must have the parts' shape {tuple(parts.shape)}, got {tuple(drawn.shape)}")
+        raise ArgumentError("reconstruction", f"have the parts' shape {tuple(parts.shape)}", tuple(drawn.shape))
     losses = [
         reconstruction_loss(one, part, reduction) for one, part in zip(drawn.unbind(1), parts.unbind(1), strict=True)
     ]

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import (
     AttentionCapsules,
     AttentionStack,
@@ -51,7 +51,7 @@ def tsai2020_resnet(
     Raises:
         ValueError: `types` below 1, or an image too small for the kernels.
     """
-    at_least(1, types=types)
+    check_minimum(1, types=types)
     grid = grid_after(image_size, GEOMETRY)
     return CapsuleClassifier(
         backbone=_backbone(channels, norm),

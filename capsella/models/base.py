@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError, at_least, require, unknown_name
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
 from capsella.models.confidence.files import read_confidence, write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.novelty.files import read_novelty, write_novelty
@@ -174,12 +174,12 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
     chosen = {**defaults, **_plain(options)}
     chosen["image_size"] = _image_size(chosen["image_size"])
     chosen["classes"] = _class_names(chosen["classes"])
-    at_least(1, channels=chosen.get("channels"))
+    check_minimum(1, channels=chosen.get("channels"))
     if isinstance(chosen.get("routing"), dict):
         chosen["routing"] = routing_from_dict(_plain(chosen["routing"]))
     if "routing" in chosen:
         routing = chosen["routing"]
-        require(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
+        check_argument(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
     model = function(**chosen)
     model.name = name
     options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
@@ -217,7 +217,9 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
 def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
     sides = (size, size) if isinstance(size, str) or not isinstance(size, Sequence) else tuple(size)
     whole = [number for side in sides if (number := _whole(side)) is not None]
-    require(len(sides) == len(whole) == 2, "be a whole number of pixels, or two: (height, width)", image_size=size)
+    check_argument(
+        len(sides) == len(whole) == 2, "be a whole number of pixels, or two: (height, width)", image_size=size
+    )
     height, width = whole
     if height * width > MOST_PIXELS:
         raise ValueError(f"image_size: must be at most {MOST_PIXELS:,} pixels, got {height}×{width}")
@@ -227,16 +229,16 @@ def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
 def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
     number = _whole(classes)
     named = isinstance(classes, Iterable) and not isinstance(classes, str)
-    require(number is not None or named, "be a number or names", classes=classes)
+    check_argument(number is not None or named, "be a number or names", classes=classes)
     if number is not None and number > MOST_CLASSES:
-        raise ValueError(f"classes: must be at most {MOST_CLASSES:,}, got {number:,}")
+        raise ArgumentError("classes", f"be at most {MOST_CLASSES:,}", number, shown=f"{number:,}")
     names = tuple(str(k) for k in range(number)) if number is not None else tuple(cast(Sequence[str], classes))
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise ValueError(f"classes: must be a number or names, got {wrong[0]!r} among them")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(f"classes: must have each name once, got {twice[0]!r} twice")
     if len(names) < 2:
-        raise ValueError(f"classes: must be at least 2, got {len(names)}")
+        raise ArgumentError("classes", "be at least 2", len(names))
     return names
 
 

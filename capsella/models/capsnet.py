@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import DenseCapsules, DenseDecoder, LargeConv2d, PrimaryCapsules, start_truncated
 from capsella.layers.convolution import WEIGHT_SD
 from capsella.models.base import register_model
@@ -34,7 +34,7 @@ def sabour2017_capsnet(
         reconstruction: with the decoder.
         decoder_width: units before the decoder's pixels, from 2 on, and half as many before those; 1024 in the paper.
     """
-    at_least(2, decoder_width=decoder_width)
+    check_minimum(2, decoder_width=decoder_width)
     widths = (decoder_width // 2, decoder_width)
     grid = grid_after(image_size, [(9, 1), (9, 2)])
     class_caps = DenseCapsules(grid, primary_types, 8, len(classes), 16, routing=routing, weight_sd=class_weight_sd)

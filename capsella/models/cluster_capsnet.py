@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import ClusterCapsules, PixelCapsules, PoseScores, PrepareImages
 from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
@@ -41,7 +41,7 @@ def zhao2021_cluster_capsnet(
     Raises:
         ValueError: `types` or `pose` below 1, `votes` below 2, or an image without pixels.
     """
-    at_least(1, types=types, pose=pose)
+    check_minimum(1, types=types, pose=pose)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     layers, read = _layers(prepare.size, channels, types, votes, pose, len(classes))
     return CapsuleClassifier(

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import DenseCapsules, DenseDecoder, DepthwisePrimaryCapsules, start_for_relus
 from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import register_model
@@ -42,8 +42,8 @@ def mazzia2021_efficient_capsnet(
     Raises:
         ValueError: `halve_from` below 1, `decoder_width` below 2, or an image too small for the convolutions.
     """
-    at_least(1, halve_from=halve_from)
-    at_least(2, decoder_width=decoder_width)
+    check_minimum(1, halve_from=halve_from)
+    check_minimum(2, decoder_width=decoder_width)
     strides = _strides(image_size, halve_from)
     grid = _grid(image_size, strides)
     return CapsuleClassifier(

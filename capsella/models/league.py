@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import ArgumentError, check_minimum
 from capsella.layers import (
     CapsuleConv2d,
     ClusterCapsules,
@@ -243,7 +243,7 @@ def _of_parameters(build: Callable[[int], Model], parameters: int, width: int | 
     Raises:
         ValueError: the narrowest one has 5 % more.
     """
-    at_least(1, parameters=parameters, width=width)
+    check_minimum(1, parameters=parameters, width=width)
     if width is None:
         with torch.random.fork_rng(devices=[]):  # the weights of those that are not taken draw no numbers
             high = 8
@@ -256,7 +256,9 @@ def _of_parameters(build: Callable[[int], Model], parameters: int, width: int | 
             near = {one: count_parameters(build(one)) for one in (max(1, low - 1), low)}
         width = min(near, key=lambda one: abs(near[one] - parameters))
         if near[width] > 1.05 * parameters:
-            raise ValueError(f"parameters: must be at least {near[width]:,} for these images, got {parameters:,}")
+            raise ArgumentError(
+                "parameters", f"be at least {near[width]:,} for these images", parameters, shown=f"{parameters:,}"
+            )
     model = build(width)
     model.settled = {"width": width}
     return model

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from capsella.errors import ArgumentError
 from capsella.layers import CropImages
 from capsella.models.base import ImageClassifier
 from capsella.types import Output
@@ -32,7 +33,7 @@ class MultiCrop(ImageClassifier):
             raise ValueError(f"model: must be created with a crop for multiple crops, got {model.name} without one")
         room = min(crops[0].room) // 2
         if not offsets or max(abs(shift) for offset in offsets for shift in offset) > room:
-            raise ValueError(f"offsets: must be at least one, of at most {room} pixels for this crop, got {offsets}")
+            raise ArgumentError("offsets", f"be at least one, of at most {room} pixels for this crop", offsets)
         self.model, self.offsets = model, tuple(offsets)
         self.name, self.options = model.name, model.options
         self.value_range, self.cut = model.value_range, model.cut

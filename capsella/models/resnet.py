@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers.norms import Norm, norm_layer
 from capsella.models.base import register_model
 from capsella.models.classifiers import ConvolutionalClassifier
@@ -90,7 +90,7 @@ def he2016_resnet10(
     Raises:
         ValueError: `width` below 1, or an image too small for three halvings.
     """
-    at_least(1, width=width)
+    check_minimum(1, width=width)
     grid_after(image_size, [(2, 2)] * 3)  # the last three stages each halve what is left
     network = nn.Sequential(
         *_first_layers(image_size, channels, width, norm),

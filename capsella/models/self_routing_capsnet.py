@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import (
     CapsuleConv2d,
     DenseCapsules,
@@ -61,7 +61,7 @@ def hahn2019_resnet20(
     Raises:
         ValueError: `width`, `types`, `pose` or `layers` below 1, or an image without pixels.
     """
-    at_least(1, width=width, types=types, pose=pose, layers=layers)
+    check_minimum(1, width=width, types=types, pose=pose, layers=layers)
     grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
     strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
     return _with_capsules(
@@ -99,7 +99,7 @@ def hahn2019_convnet(
     Raises:
         ValueError: `width`, `types`, `pose` or `layers` below 1, or an image without pixels.
     """
-    at_least(1, width=width, types=types, pose=pose, layers=layers)
+    check_minimum(1, width=width, types=types, pose=pose, layers=layers)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
     body = nn.Sequential(prepare, *convolutions(channels, width, norm))

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import PrepareImages
 from capsella.layers.norms import Norm
 from capsella.models.base import register_model
@@ -32,7 +32,7 @@ def hahn2019_resnet20_cnn(
     Raises:
         ValueError: `width` below 1, or an image without pixels.
     """
-    at_least(1, width=width)
+    check_minimum(1, width=width)
     grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
     network = nn.Sequential(*resnet20(channels, width, norm), *_mean(4 * width, len(classes)))
     return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
@@ -60,7 +60,7 @@ def hahn2019_convnet_cnn(
     Raises:
         ValueError: `width` below 1, or an image without pixels.
     """
-    at_least(1, width=width)
+    check_minimum(1, width=width)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
     network = nn.Sequential(prepare, *convolutions(channels, width, norm), *_mean(8 * width, len(classes)))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.layers import (
     CapsuleConv2d,
     DenseCapsules,
@@ -54,8 +54,8 @@ def stem_matrix_capsnet(
     Raises:
         ValueError: an image too small for the kernels; a width or types that are odd or below 2.
     """
-    require(width > 0 and width % 2 == 0, "be even and at least 2", width=width)
-    require(types > 0 and types % 2 == 0, "be even and at least 2", types=types)
+    check_argument(width > 0 and width % 2 == 0, "be even and at least 2", width=width)
+    check_argument(types > 0 and types % 2 == 0, "be even and at least 2", types=types)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
     return CapsuleClassifier(
         backbone=nn.Sequential(prepare, *_stem((channels, width // 2, width, width))),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capsella.environment import environment, hardware
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.explain.page import render_page
 from capsella.files import write_json, write_text
 from capsella.grid import duration
@@ -103,7 +103,7 @@ def _headline(verdicts: Sequence[Verdict]) -> str:
         for answer in ("supports", "contradicts", "cannot tell")
     ]
     elsewhere = sum(verdict.source is not None for verdict in verdicts)
-    text = f"{counted(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
+    text = f"{pluralize(len(verdicts), 'claim')} of the papers: {', '.join(counts)}."
     return text + (f" {elsewhere} of them on images that stand in for the paper's." if elsewhere else "")
 
 
@@ -115,7 +115,7 @@ def _percent(share: float) -> str:
 def _state(found: Reproduction) -> str:
     """How far the trainings are, in a sentence."""
     over = sum(job.is_over for job in found.jobs)
-    text = f"{over} of {counted(len(found.jobs), 'run')} are finished."
+    text = f"{over} of {pluralize(len(found.jobs), 'run')} are finished."
     open_runs = [
         planned
         for planned in found.plan.runs

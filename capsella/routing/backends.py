@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from capsella import _native
-from capsella.errors import warn_once
+from capsella.errors import ArgumentError, warn_once
 from capsella.routing.convolution import CapsuleConv
 from capsella.routing.recording import is_recording
 
@@ -47,7 +47,7 @@ def choose_backend(backend: str, available: Collection[str], *, auto: str) -> st
     if backend == "auto":
         return auto
     if backend not in available:
-        raise ValueError(f"backend: must be 'auto' or one of {sorted(available)} for this routing, got {backend!r}")
+        raise ArgumentError("backend", f"be 'auto' or one of {sorted(available)} for this routing", backend)
     return "eager" if backend == "reference" and is_recording() else backend
 
 

@@ -4,7 +4,7 @@ from numbers import Integral
 
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import ArgumentError, check_argument
 
 
 def check_votes(votes: Tensor) -> None:
@@ -12,7 +12,7 @@ def check_votes(votes: Tensor) -> None:
     if votes.ndim != 4:
         raise ValueError(f"votes: must have the four axes [b i j d], got {votes.ndim} axes, shape {tuple(votes.shape)}")
     if not votes.is_floating_point():
-        raise ValueError(f"votes: must be floating point, got {votes.dtype}")
+        raise ArgumentError("votes", "be floating point", votes.dtype)
     if 0 in votes.shape[1:]:
         raise ValueError(
             f"votes: must have at least one child, parent and pose element, got shape {tuple(votes.shape)}"
@@ -22,10 +22,10 @@ def check_votes(votes: Tensor) -> None:
 def check_iterations(iterations: int) -> None:
     """A whole number, and at least 1."""
     whole = isinstance(iterations, Integral) and not isinstance(iterations, bool)
-    require(whole and iterations >= 1, "be a whole number of at least 1", iterations=iterations)
+    check_argument(whole and iterations >= 1, "be a whole number of at least 1", iterations=iterations)
 
 
 def check_shape(argument: str, tensor: Tensor, shape: tuple[int, ...], axes: str) -> None:
     """`tensor` has exactly `shape`; `axes` names it for the reader, as in "[j d]"."""
     if tuple(tensor.shape) != shape:
-        raise ValueError(f"{argument}: must have shape {axes} = {shape}, got {tuple(tensor.shape)}")
+        raise ArgumentError(f"{argument}", f"have shape {axes} = {shape}", tuple(tensor.shape))

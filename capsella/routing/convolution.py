@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import ArgumentError, check_argument
 from capsella.routing.checks import check_shape
 from capsella.types import Capsules, ScoredCapsules
 
@@ -33,7 +33,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for argument, value in (("kernel", self.kernel), ("stride", self.stride)):
-            require(len(value) == 2 and min(value) >= 1, "be two numbers of at least 1", **{argument: value})
+            check_argument(len(value) == 2 and min(value) >= 1, "be two numbers of at least 1", **{argument: value})
 
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of parents for a grid of children of this size, without padding."""
@@ -154,7 +154,7 @@ class CapsuleConv:
             raise ValueError(f"weight: must have the six axes [kh kw c_in c_out p d], got shape {shape}")
         if min(*self.poses.shape[1:], *self.weight.shape) < 1:
             shapes = f"poses {tuple(self.poses.shape)} and weight {tuple(self.weight.shape)}"
-            raise ValueError(f"shapes: must have no axis of 0 but that of the images, got {shapes}")
+            raise ArgumentError("shapes", "have no axis of 0 but that of the images", shapes)
         *grid, c_in, p = self.poses.shape
         self.geometry.grid((grid[1], grid[2]))
         check_shape("activations", self.activations, (*grid, c_in), "[b h w c_in]")

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from capsella.errors import ArgumentError
 from capsella.routing.base import ROUTINGS
 from capsella.routing.recording import RoutingTrace
 
@@ -48,7 +49,9 @@ def coupling_entropy(couplings: Float[Tensor, "b i j"]) -> Float[Tensor, "b i"]:
     if couplings.ndim != 3 or couplings.shape[2] < 2:
         raise ValueError(f"couplings: must be [b i j] with at least 2 parents j, got shape {tuple(couplings.shape)}")
     if (couplings < 0).any():
-        raise ValueError(f"couplings: must not be negative, got {couplings.min().item():.3g}")
+        raise ArgumentError(
+            "couplings", "not be negative", couplings.min().item(), shown=f"{couplings.min().item():.3g}"
+        )
     given = couplings.sum(2, keepdim=True)
     shares = torch.where(given == 0, 0, couplings / given)
     return torch.special.entr(shares).sum(2) / math.log(couplings.shape[2])

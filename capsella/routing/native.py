@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from capsella._native import kernels
+from capsella.errors import ArgumentError
 from capsella.routing.backends import MOST_POSE_ELEMENTS
 from capsella.routing.convolution import ConvSizes
 
@@ -155,7 +156,7 @@ def conv_of_sizes(sizes: Sequence[int]) -> Any:
     fits = conv.r * max(conv.q, conv.e) <= MOST_POSE_ELEMENTS and min(conv.batch + 1, *conv[1:-1]) > 0
     if not (is_inside and fits):
         rule = f"windows inside the grid, and poses of 1 to {MOST_POSE_ELEMENTS} elements"
-        raise ValueError(f"sizes: must be of {rule}, got {conv}")
+        raise ArgumentError("sizes", f"be of {rule}", conv)
     return kernels.Conv(**{**conv._asdict(), "tied": bool(conv.tied)})
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from capsella.errors import counted, require
+from capsella.errors import check_argument, pluralize
 from capsella.losses.options import STAIR
 from capsella.search.candidate import Images
 from capsella.search.options import TRIALS, SearchOptions
@@ -63,9 +63,11 @@ def shortened(recipe: Recipe, options: SearchOptions, images: Images, machine: M
         return _lasting(recipe, epochs)
     steps = int((seconds / short - validation) / time.step)  # of each of nine epochs, which are all validated whole
     needed = math.ceil(short * (FEWEST_STEPS * time.step + validation) / (SHARE * 60))
-    number, seeds = counted(trials, "candidate"), counted(options.seeds, "seed")
-    rule = f"be at least {needed} here for {number} and {counted(options.finalists, 'finalist')} with {seeds}"
-    require(steps >= FEWEST_STEPS, f"{rule}; fewer take less: --trials, --finalists, --seeds", minutes=options.minutes)
+    number, seeds = pluralize(trials, "candidate"), pluralize(options.seeds, "seed")
+    rule = f"be at least {needed} here for {number} and {pluralize(options.finalists, 'finalist')} with {seeds}"
+    check_argument(
+        steps >= FEWEST_STEPS, f"{rule}; fewer take less: --trials, --finalists, --seeds", minutes=options.minutes
+    )
     an_epoch = recipe.epoch_images or len(images.train(recipe))
     few = min(steps * recipe.batch_size, an_epoch)
     return replace(_lasting(recipe, SHORTEST * few / an_epoch), epochs=SHORTEST, epoch_images=few)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from capsella.errors import at_least, require
+from capsella.errors import check_argument, check_minimum
 
 Objective = Literal["error", "ms", "parameters"]
 """error: on the validation images, in per cent. ms: milliseconds an image takes in the best backend here. parameters:
@@ -52,14 +52,14 @@ class SearchOptions:
     """At the end, train the winner with every seed on nearly all images but the test's, and test it once."""
 
     def __post_init__(self) -> None:
-        at_least(1, trials=self.trials, limit_parameters=self.limit_parameters, finalists=self.finalists)
-        at_least(1, seeds=self.seeds)
+        check_minimum(1, trials=self.trials, limit_parameters=self.limit_parameters, finalists=self.finalists)
+        check_minimum(1, seeds=self.seeds)
         for name in ("minutes", "limit_ms"):
             number = getattr(self, name)
-            require(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
+            check_argument(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
         known = bool(self.objectives) and len(set(self.objectives)) == len(self.objectives)
-        require(known, "be at least one, and each only once", objectives=self.objectives)
-        require("error" in self.objectives, "have error among them", objectives=self.objectives)
+        check_argument(known, "be at least one, and each only once", objectives=self.objectives)
+        check_argument("error" in self.objectives, "have error among them", objectives=self.objectives)
 
     @property
     def all_trials(self) -> int | None:

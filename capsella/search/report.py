@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsella.environment import environment, machine, versions
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.explain.page import pictures_of, render_page
 from capsella.explain.sections import Section
 from capsella.files import write_text
@@ -69,10 +69,10 @@ def _front_text(outcome: Outcome) -> str:
 def _test_text(outcome: Outcome, tested: FinalTest | None, earlier: Sequence[int]) -> str:
     if tested is None or outcome.winner is None:
         return f"The winner is not tested.{_tested_before(earlier)}"
-    name, seeds = outcome.winner.name.capitalize(), counted(len(tested.errors), "seed")
+    name, seeds = outcome.winner.name.capitalize(), pluralize(len(tested.errors), "seed")
     return (
-        f"{name}, trained on {counted(tested.trained, 'image')} with {seeds} and tested once: "
-        f"test error {tested.text} on {counted(tested.images, 'image')}.{_tested_before(earlier)}"
+        f"{name}, trained on {pluralize(tested.trained, 'image')} with {seeds} and tested once: "
+        f"test error {tested.text} on {pluralize(tested.images, 'image')}.{_tested_before(earlier)}"
     )
 
 
@@ -116,9 +116,9 @@ def _protocol(search: Search, is_first_test: bool) -> str:
         "the highest rung with enough trials. Every candidate learns from the same images with the same seed. "
         f"{promoted if len(rungs) > 1 else ''}"
         f"The best {search.rules.finalists} and the recipe were then trained to the end with "
-        f"{counted(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the least "
-        "of many is too good by chance: so is each finalist's first seed, which chose it. Where two others are left, "
-        f"they alone count.{no_test if is_first_test else ''}"
+        f"{pluralize(search.rules.seeds, 'seed')}. {shorter}{refused}Errors are of the validation images, and the "
+        "least of many is too good by chance: so is each finalist's first seed, which chose it. Where two others are "
+        f"left, they alone count.{no_test if is_first_test else ''}"
     )
 
 
@@ -140,7 +140,7 @@ def _sections(search: Search, outcome: Outcome, others: list[str]) -> list[Secti
         text = "Too few candidates for it, or all with the same error."
         return [*sections, Section("importance", "Which fields mattered", text)]
     text = (
-        f"fANOVA over {counted(found.trials, 'candidate')} at epoch {search.rules.rungs[0]}: how much of what their "
+        f"fANOVA over {pluralize(found.trials, 'candidate')} at epoch {search.rules.rungs[0]}: how much of what their "
         "errors vary by each field explains. With few candidates this is rough."
     )
     return [*sections, Section("importance", "Which fields mattered", text, importance_figure(found.shares))]
@@ -151,7 +151,7 @@ def _facts(search: Search, outcome: Outcome) -> dict[str, str]:
     seconds = [sum(r.seconds for r in records if r.job.rung == rung) for rung in range(len(search.rules.rungs))]
     counts = [len(done(records, rung)) for rung in range(len(search.rules.rungs))]
     each = "; ".join(
-        f"to epoch {epochs}: {counted(count, 'candidate')}, {duration(time)}"
+        f"to epoch {epochs}: {pluralize(count, 'candidate')}, {duration(time)}"
         for epochs, count, time in zip(search.rules.rungs, counts, seconds, strict=True)
     )
     refused = sum(record.state == "refused" for record in records)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, check_argument
 from capsella.files import alone_in, write_json
 from capsella.grid import duration
 from capsella.search.candidate import Images
@@ -71,7 +71,7 @@ def open_search(
 
 def _check(recipe: Recipe, machine: Machine) -> None:
     one = "be 1, as a worker trains one candidate at a time (the same search again is another worker)"
-    require(machine.devices == 1, one, devices=machine.devices)
+    check_argument(machine.devices == 1, one, devices=machine.devices)
     if recipe.stop_at_error is not None and recipe.stop_on == "test":
         raise CapsellaError("a search never looks at test images: set --stop-on validation")
 

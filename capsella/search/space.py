@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from capsella.errors import CapsellaError, near_names, require
+from capsella.errors import CapsellaError, check_argument, near_names
 from capsella.training import Recipe
 from capsella.training.command_line import leaves
 
@@ -35,8 +35,8 @@ class Range:
 
     def __post_init__(self) -> None:
         finite = math.isfinite(self.low) and math.isfinite(self.high)
-        require(finite and self.low < self.high, "be finite, low before high", range=(self.low, self.high))
-        require(not self.log or self.low > 0, "be above 0 where it is logarithmic", low=self.low)
+        check_argument(finite and self.low < self.high, "be finite, low before high", range=(self.low, self.high))
+        check_argument(not self.log or self.low > 0, "be above 0 where it is logarithmic", low=self.low)
 
     @property
     def whole(self) -> bool:
@@ -59,7 +59,7 @@ class Range:
             ValueError: it is not in the range.
         """
         is_number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
-        require(is_number and self.low <= value <= self.high, f"be in the range {self}", value=value)
+        check_argument(is_number and self.low <= value <= self.high, f"be in the range {self}", value=value)
         return value
 
     def value(self, label: Label) -> Any:
@@ -83,7 +83,7 @@ class Choice:
     def __init__(self, *values: Any) -> None:
         object.__setattr__(self, "values", values)
         different = len({str(value) for value in values}) == len(values) > 1
-        require(different, "be at least two different ones", values=values)
+        check_argument(different, "be at least two different ones", values=values)
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -105,7 +105,7 @@ class Choice:
         Raises:
             ValueError: it is none of the choices.
         """
-        require(value in self.values, f"be one of {self}", value=value)
+        check_argument(value in self.values, f"be one of {self}", value=value)
         return self.labels[self.values.index(value)]
 
     def value(self, label: Label) -> Any:
@@ -204,7 +204,7 @@ def with_value(recipe: Recipe, path: str, value: Any) -> Recipe:
     option, _, field = name.partition(".")
     if field:
         options = recipe.model.options[option]
-        require(field in {one.name for one in fields(options)}, "be an option of the routing", **{path: field})
+        check_argument(field in {one.name for one in fields(options)}, "be an option of the routing", **{path: field})
         value = replace(options, **{field: value})
     return recipe.with_model(**{option: value})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from capsella.errors import CapsellaError, NoMemoryError, counted, memory_errors
+from capsella.errors import CapsellaError, NoMemoryError, memory_errors, pluralize
 from capsella.files import is_disk_full
 from capsella.grid import duration
 from capsella.search.candidate import Trained, candidate_folder, train_to, with_seed
@@ -75,7 +75,7 @@ class Worker:
                 if not busy:
                     self._tidy(is_over=next_job(records, self.search.rules, is_closing=True) is None)
                     return records
-                self.begin(f"waiting for {counted(busy, 'training')} of other processes")
+                self.begin(f"waiting for {pluralize(busy, 'training')} of other processes")
                 time.sleep(POLL)
                 continue
             self._work(self.search.study.ask(job))

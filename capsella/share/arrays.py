@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from capsella.errors import ArgumentError
+
 KINDS = {"f4": np.float32, "f2": np.float16, "u1": np.uint8, "i1": np.int8, "u2": np.uint16}
 """Numbers as a page holds them, little-endian."""
 ALIGNMENT = 4  # bytes: typed arrays in a browser begin at multiples of their element
@@ -29,14 +31,16 @@ class Arrays:
             ValueError: an unknown kind, a name that is taken, or a number that the kind cannot hold.
         """
         if kind not in KINDS:
-            raise ValueError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+            raise ArgumentError("kind", f"be one of {', '.join(KINDS)}", kind)
         if name in self._table:
             raise ValueError(f"name: must be a new one, got {name!r} again")
         given = np.ascontiguousarray(values)
         with np.errstate(over="ignore"):
             kept = given.astype(KINDS[kind])
         if np.isfinite(given).all() and not np.isfinite(kept).all():
-            raise ValueError(f"{name}: must be within what {kind} can hold, got {np.abs(given).max():.3g}")
+            raise ArgumentError(
+                f"{name}", f"be within what {kind} can hold", np.abs(given).max(), shown=f"{np.abs(given).max():.3g}"
+            )
         content = kept.tobytes()
         if kind == "f2":
             content = np.frombuffer(content, np.uint8).reshape(-1, 2).T.tobytes()

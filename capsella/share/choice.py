@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.share.pool import Pool
 
 SURE = 0.5
@@ -16,7 +16,7 @@ def choose_images(pool: Pool, most: int) -> list[int]:
     Raises:
         ValueError: `most` below 1.
     """
-    at_least(1, images=most)
+    check_minimum(1, images=most)
     labels, right, sureness = pool.labels, pool.right, pool.activations.amax(1)
     by_sureness = sureness.argsort(descending=True, stable=True)
     first = []

@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import nn
 
+from capsella.errors import ArgumentError
 from capsella.layers import DenseDecoder
 from capsella.models import CapsuleClassifier
 from capsella.share.arrays import Arrays
@@ -39,7 +40,7 @@ def add_decoder(model: CapsuleClassifier, arrays: Arrays, prefix: str) -> list[s
     """
     decoder = model.decoder
     if not isinstance(decoder, DenseDecoder):
-        raise ValueError(f"model: must have a dense decoder, got {type(decoder).__name__}")
+        raise ArgumentError("model", "have a dense decoder", type(decoder).__name__)
     after: list[str] = []
     for module in decoder.modules():
         if isinstance(module, nn.Linear):

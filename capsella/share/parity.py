@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 from capsella.models import CapsuleClassifier
 from capsella.share.document import PAGE
 from capsella.share.drawing import drawer_of
@@ -47,7 +47,7 @@ class Compared:
         )
         if not self.looks:
             return pictures
-        return f"{pictures}, its capsules of {counted(self.looks, 'image')} by at most {self.numbers:.2g}"
+        return f"{pictures}, its capsules of {pluralize(self.looks, 'image')} by at most {self.numbers:.2g}"
 
 
 def find_node() -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from capsella.errors import CapsellaError, at_least
+from capsella.errors import ArgumentError, CapsellaError, check_minimum
 from capsella.files import write_whole
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.share.arrays import Arrays
@@ -105,11 +105,11 @@ def _write(out: Path, html: str, compare: Callable[[Path], Compared] | None) -> 
 
 def _check_options(runs: Sequence[Run], images: int, megabytes: float) -> None:
     """Of `share_runs`."""
-    at_least(1, images=images)
+    check_minimum(1, images=images)
     if not megabytes > 0:
-        raise ValueError(f"megabytes: must be above 0, got {megabytes}")
+        raise ArgumentError("megabytes", "be above 0", megabytes)
     if not 1 <= len(runs) <= 2:
-        raise ValueError(f"runs: must be one, or two to compare, got {len(runs)}")
+        raise ArgumentError("runs", "be one, or two to compare", len(runs))
 
 
 def _add_cnn(cnns: Mapping[str, ImageClassifier], pool: Pool, facts: Mapping[str, Any], arrays: Arrays) -> None:

@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from capsella.data import ImageSet, balanced_order, batches
 from capsella.data.images import join
 from capsella.data.split.holdout import hold_out_fold
-from capsella.errors import CapsellaError, at_least, require
+from capsella.errors import CapsellaError, check_argument, check_minimum
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
 from capsella.models.confidence.temperature import fit_confidence
@@ -66,11 +66,11 @@ class AdaptOptions:
     """Of the labelled images that are drawn, their order, and their changes."""
 
     def __post_init__(self) -> None:
-        at_least(1, steps=self.steps)
-        at_least(2, batch_size=self.batch_size)
+        check_minimum(1, steps=self.steps)
+        check_minimum(2, batch_size=self.batch_size)
         rate = self.learning_rate
-        require(rate is None or 0 < rate < float("inf"), "be above 0 and finite, or None", learning_rate=rate)
-        require(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
+        check_argument(rate is None or 0 < rate < float("inf"), "be above 0 and finite, or None", learning_rate=rate)
+        check_argument(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
 
 
 def adapt_model(

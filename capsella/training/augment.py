@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from capsella.errors import ArgumentError
 from capsella.training.microscope import Camera, Focus, Light, StainJitter, Zoom
 from capsella.training.recipe import AugmentOptions
 
@@ -43,7 +44,7 @@ class Augment(nn.Module):
         if options.erase:
             if 3 * options.erase > min(image_size):
                 size = f"{image_size[0]}×{image_size[1]}"
-                raise ValueError(f"erase: must be at most a third of the image's {size}, got {options.erase}")
+                raise ArgumentError("erase", f"be at most a third of the image's {size}", options.erase)
             steps.append(EraseSquare(options.erase))
         self.steps = nn.Sequential(*steps)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from capsella.data.batches import balanced_order, epoch_order, even_shares
 from capsella.data.show import UNEVEN
 from capsella.data.split.sets import LabelledImages
-from capsella.errors import counted
+from capsella.errors import pluralize
 from capsella.training.recipe import Recipe
 
 Settled = Literal["none", "sampling", "weights"]
@@ -40,7 +40,7 @@ def choose_balance(counts: Mapping[str, int]) -> BalanceChoice:
     large, small = (function(counts, key=counts.__getitem__) for function in (max, min))
     ratio = counts[large] / counts[small]
     if ratio == 1:
-        return BalanceChoice("none", f"every class has {counted(counts[large], 'training image')}")
+        return BalanceChoice("none", f"every class has {pluralize(counts[large], 'training image')}")
     why = f"{large} has {ratio:.1f} times the training images of {small} ({counts[large]} and {counts[small]})"
     return BalanceChoice("sampling" if ratio >= UNEVEN else "none", why)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from capsella.data import Batch, LabelledImages, batches, evenly
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, check_argument
 from capsella.models import ImageClassifier
 from capsella.models.confidence.files import write_confidence
 from capsella.models.confidence.fitted import Confidence
@@ -38,7 +38,7 @@ def calibrate_model(
     """
     if images.labels.ndim != 1:
         raise ValueError("images: must show one class each to be calibrated, got pairs")
-    require(len(images) > 0, "be at least one", images=len(images))
+    check_argument(len(images) > 0, "be at least one", images=len(images))
     quick = without_decoder(model)
     with inference(quick) as device:
         parts = batches(images, batch_size, device=device)

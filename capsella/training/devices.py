@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.routing import EMRouting
 from capsella.training.checkpoint import is_whole
 from capsella.training.memory import keep_freed_memory
@@ -51,7 +51,7 @@ def check_devices(machine: Machine) -> None:
     """
     started = world_of(machine).devices
     fits = machine.devices in (1, started)
-    require(fits, f"be left out under torchrun, which started {started} processes here", devices=machine.devices)
+    check_argument(fits, f"be left out under torchrun, which started {started} processes here", devices=machine.devices)
 
 
 def check_accelerator(machine: Machine) -> None:
@@ -97,7 +97,7 @@ def launch(recipe: Recipe, machine: Machine) -> "Fabric":
         raise ValueError("precision: must be settled before a launch, by settle_precision, got 'auto'")
     world = world_of(machine)
     if recipe.batch_size % world.size:
-        raise ValueError(f"batch_size: must be a multiple of all devices = {world.size}, got {recipe.batch_size}")
+        raise ArgumentError("batch_size", f"be a multiple of all devices = {world.size}", recipe.batch_size)
     set_threads(machine)
     keep_freed_memory()
     if recipe.deterministic:

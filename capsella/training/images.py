@@ -20,7 +20,7 @@ from capsella.data import (
 )
 from capsella.data.listing import no_folder
 from capsella.data.split.table import UNUSED, Row
-from capsella.errors import CapsellaError, counted, warn_once
+from capsella.errors import CapsellaError, pluralize, warn_once
 from capsella.training.run import Run, RunFolder
 
 
@@ -49,7 +49,7 @@ def say_of_images(splits: Splits, own: bool, console: Console) -> None:
     if own and not console.quiet:  # a search, which may not so much as count the test images, is quiet
         warn_of_few(splits)
     if splits.broken:
-        heading = f"left out {counted(len(splits.broken), 'broken image')}:"
+        heading = f"left out {pluralize(len(splits.broken), 'broken image')}:"
         console.print(heading, *splits.broken, sep="\n  ", markup=False, soft_wrap=True)
 
 
@@ -86,7 +86,7 @@ def images_of(
             raise
         raise CapsellaError(f"{error}. Some cannot be read any more:\n  {left_out}") from error
     if left_out:
-        warn_once(f"broken: {files.path}", f"left out {counted(len(splits.broken), 'broken image')}:\n  {left_out}")
+        warn_once(f"broken: {files.path}", f"left out {pluralize(len(splits.broken), 'broken image')}:\n  {left_out}")
     return splits
 
 
@@ -116,6 +116,6 @@ def _as_kept(new: Sequence[str], files: RunFolder, data: DataOptions) -> Splits:
         table._replace(rows={**table.rows, **{file: Row(0, UNUSED, None) for file in new}}).write(path)
         splits = load_data(replace(data, split_file=path, duplicates="ignore", folds=None, fold=None))
     if new:
-        what = f"left out {counted(len(new), 'file')} that came to {data.path} since this training began, as {new[0]}"
+        what = f"left out {pluralize(len(new), 'file')} that came to {data.path} since this training began, as {new[0]}"
         warn_once(f"new: {files.path}", what)
     return splits

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from capsella.errors import counted, near_names
+from capsella.errors import near_names, pluralize
 
 _MOST_NAMED = 3
 
@@ -12,9 +12,9 @@ def no_run(folder: Path) -> str:
     said = f"{folder} is not a run folder: it has no config.json"
     if inside := _runs_in(folder):
         more = ", …" if len(inside) > _MOST_NAMED else ""
-        return f"{said}; it holds {counted(len(inside), 'run')}: {', '.join(map(str, inside[:_MOST_NAMED]))}{more}"
+        return f"{said}; it holds {pluralize(len(inside), 'run')}: {', '.join(map(str, inside[:_MOST_NAMED]))}{more}"
     if beside := _runs_in(folder.parent):
-        holds = f"{folder.parent} holds {counted(len(beside), 'run')}"
+        holds = f"{folder.parent} holds {pluralize(len(beside), 'run')}"
         return f"{said}; {near_names(folder.name, [run.name for run in beside], holds)}"
     return said
 

@@ -12,7 +12,7 @@ import torch
 import tyro
 from torch import nn
 
-from capsella.errors import at_least, check_types, not_negative, require, unknown_name
+from capsella.errors import check_argument, check_minimum, check_types, not_negative, unknown_name
 from capsella.models import ImageClassifier, create_model, model_function
 from capsella.routing import ROUTINGS, Routing, routing_from_dict
 
@@ -156,19 +156,19 @@ class AugmentOptions:
 
     def __post_init__(self) -> None:
         not_negative(shift=self.shift, erase=self.erase)
-        require(self.border in ("zero", "repeat"), "be 'zero' or 'repeat'", border=self.border)
-        require(0 <= self.rotation <= 180, "be from 0 to 180 degrees", rotation=self.rotation)
-        require(0 <= self.mixup <= 10, "be from 0 to 10", mixup=self.mixup)
-        require(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
-        require(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
-        require(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
-        require(1 <= self.zoom <= 4, "be a factor from 1 to 4", zoom=self.zoom)
+        check_argument(self.border in ("zero", "repeat"), "be 'zero' or 'repeat'", border=self.border)
+        check_argument(0 <= self.rotation <= 180, "be from 0 to 180 degrees", rotation=self.rotation)
+        check_argument(0 <= self.mixup <= 10, "be from 0 to 10", mixup=self.mixup)
+        check_argument(0 <= self.stretch < 1, "be a share in [0, 1)", stretch=self.stretch)
+        check_argument(0 <= self.rotation_sd <= 60, "be from 0 to 60 degrees", rotation_sd=self.rotation_sd)
+        check_argument(0 <= self.squeeze < 1, "be a share in [0, 1)", squeeze=self.squeeze)
+        check_argument(1 <= self.zoom <= 4, "be a factor from 1 to 4", zoom=self.zoom)
         for name in ("stain", "white_balance", "gamma", "noise"):
-            require(0 <= getattr(self, name) <= 1, "be from 0 to 1", **{name: getattr(self, name)})
-        require(0 <= self.own_microscope < 1, "be a share in [0, 1)", own_microscope=self.own_microscope)
-        require(1 <= self.coarse <= 8, "be a factor from 1 to 8", coarse=self.coarse)
-        require(1 <= self.jpeg <= 100, "be a quality from 1 to 100", jpeg=self.jpeg)
-        require(0 <= self.blur <= 10, "be from 0 to 10 pixels", blur=self.blur)
+            check_argument(0 <= getattr(self, name) <= 1, "be from 0 to 1", **{name: getattr(self, name)})
+        check_argument(0 <= self.own_microscope < 1, "be a share in [0, 1)", own_microscope=self.own_microscope)
+        check_argument(1 <= self.coarse <= 8, "be a factor from 1 to 8", coarse=self.coarse)
+        check_argument(1 <= self.jpeg <= 100, "be a quality from 1 to 100", jpeg=self.jpeg)
+        check_argument(0 <= self.blur <= 10, "be from 0 to 10 pixels", blur=self.blur)
 
 
 @dataclass(frozen=True)
@@ -207,20 +207,22 @@ class OptimizerOptions:
     def __post_init__(self) -> None:
         for name in ("learning_rate", "decay", "decay_steps"):
             number = getattr(self, name)
-            require(number is None or number > 0, "be above 0", **{name: number})
+            check_argument(number is None or number > 0, "be above 0", **{name: number})
         schedules = ("exponential", "cosine", "steps")
-        require(self.schedule in schedules, "be 'exponential', 'cosine' or 'steps'", schedule=self.schedule)
-        require(self.method in ("adam", "sgd"), "be 'adam' or 'sgd'", method=self.method)
-        require(0 <= self.momentum < 1, "be in [0, 1)", momentum=self.momentum)
+        check_argument(self.schedule in schedules, "be 'exponential', 'cosine' or 'steps'", schedule=self.schedule)
+        check_argument(self.method in ("adam", "sgd"), "be 'adam' or 'sgd'", method=self.method)
+        check_argument(0 <= self.momentum < 1, "be in [0, 1)", momentum=self.momentum)
         rise = all(a < b for a, b in pairwise((0.0, *self.drops, 1.0)))
-        require(rise, "rise within (0, 1)", drops=self.drops)
-        require(bool(self.drops) or self.schedule != "steps", "be given for the schedule of steps", drops=self.drops)
+        check_argument(rise, "rise within (0, 1)", drops=self.drops)
+        check_argument(
+            bool(self.drops) or self.schedule != "steps", "be given for the schedule of steps", drops=self.drops
+        )
         falls = self.schedule != "steps" or self.decay <= 0.5
-        require(falls, "be at most 0.5 for the schedule of steps, whose drops multiply by it", decay=self.decay)
+        check_argument(falls, "be at most 0.5 for the schedule of steps, whose drops multiply by it", decay=self.decay)
         not_negative(warmup_steps=self.warmup_steps, l2=self.l2, least_rate=self.least_rate)
-        require(self.ema is None or 0 < self.ema < 1, "be between 0 and 1, both excluded, or None", ema=self.ema)
+        check_argument(self.ema is None or 0 < self.ema < 1, "be between 0 and 1, both excluded, or None", ema=self.ema)
         clip = self.gradient_clip
-        require(clip is None or clip > 0, "be above 0 or None", gradient_clip=clip)
+        check_argument(clip is None or clip > 0, "be above 0 or None", gradient_clip=clip)
 
     def rate_at(self, step: int | float, total_steps: int) -> float:
         """The learning rate of a step, counted from 0, of a training of `total_steps`.
@@ -268,9 +270,9 @@ class Machine:
     """Write the checkpoint that a resumed run starts from at least this often; it is written after every epoch too."""
 
     def __post_init__(self) -> None:
-        at_least(1, devices=self.devices, threads=self.threads)
+        check_minimum(1, devices=self.devices, threads=self.threads)
         not_negative(checkpoint_seconds=self.checkpoint_seconds)
-        require(math.isfinite(self.checkpoint_seconds), "be finite", checkpoint_seconds=self.checkpoint_seconds)
+        check_argument(math.isfinite(self.checkpoint_seconds), "be finite", checkpoint_seconds=self.checkpoint_seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

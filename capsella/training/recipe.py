@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from capsella.data import DataOptions
 from capsella.data.depth import ValueRange
-from capsella.errors import CapsellaError, at_least, check_types, near_names, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, check_types, near_names
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
 from capsella.routing import Routing
 from capsella.routing.base import check_saved
@@ -80,25 +80,25 @@ class Recipe:
         for option in self.model.options.values():
             if isinstance(option, Routing):
                 check_saved(option)
-        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
-        at_least(1, patience=self.patience, epoch_images=self.epoch_images)
+        check_minimum(1, epochs=self.epochs, batch_size=self.batch_size)
+        check_minimum(1, patience=self.patience, epoch_images=self.epoch_images)
         known = self.balance in get_args(Balance)
-        require(known, "be 'auto', 'none', 'sampling' or 'weights'", balance=self.balance)
+        check_argument(known, "be 'auto', 'none', 'sampling' or 'weights'", balance=self.balance)
         if self.data.is_paired:
-            require(self.balance in ("auto", "none"), "be 'none' for pairs", balance=self.balance)
-        require(self.keep in ("best", "last"), "be 'best' or 'last'", keep=self.keep)
+            check_argument(self.balance in ("auto", "none"), "be 'none' for pairs", balance=self.balance)
+        check_argument(self.keep in ("best", "last"), "be 'best' or 'last'", keep=self.keep)
         kept = self.keep == "best" or self.patience is None
-        require(kept, "be None where the last epoch is kept", patience=self.patience)
+        check_argument(kept, "be None where the last epoch is kept", patience=self.patience)
         share = self.stop_at_error
-        require(share is None or 0 <= share <= 100, "be from 0 to 100 per cent", stop_at_error=share)
-        require(self.stop_on in ("validation", "test"), "be 'validation' or 'test'", stop_on=self.stop_on)
+        check_argument(share is None or 0 <= share <= 100, "be from 0 to 100 per cent", stop_at_error=share)
+        check_argument(self.stop_on in ("validation", "test"), "be 'validation' or 'test'", stop_on=self.stop_on)
         if self.data.is_paired and self.augment != AugmentOptions():
             off = dataclasses.asdict(AugmentOptions())
             on = {name: value for name, value in dataclasses.asdict(self.augment).items() if value != off[name]}
-            require(not on, "be off for pairs, whose two images are shifted when they are drawn", augment=on)
+            check_argument(not on, "be off for pairs, whose two images are shifted when they are drawn", augment=on)
         if self.data.is_paired and self.loss.name not in FOR_TWO_CLASSES:
-            raise ValueError(f"loss: must be {' or '.join(FOR_TWO_CLASSES)} for pairs, got {self.loss.name}")
-        require(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
+            raise ArgumentError("loss", f"be {' or '.join(FOR_TWO_CLASSES)} for pairs", self.loss.name)
+        check_argument(0 <= self.seed < 2**SEED_BITS, f"be from 0 to {2**SEED_BITS - 1}", seed=self.seed)
 
     def with_model(self, **options: Any) -> "Recipe":
         """The recipe with other values of these options of its network."""
@@ -197,4 +197,4 @@ def _check_finite(group: Any) -> None:
     for name, value in group.items():
         if isinstance(value, Routing):
             _check_finite(value)
-        require(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})
+        check_argument(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})

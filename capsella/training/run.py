@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from capsella.data import Splits
 from capsella.environment import environment
-from capsella.errors import CapsellaError, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument
 from capsella.files import alone_in, read_json, write_json
 from capsella.models import ImageClassifier
 from capsella.training.devices import starts_training
@@ -259,10 +259,10 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     >>> run_names([Path("/seven/run"), Path("/eight/run"), Path("/eight/cnn")])
     ['seven/run', 'eight/run', 'cnn']
     """
-    require(bool(folders), "name the folder of at least one run", runs=list(folders))
+    check_argument(bool(folders), "name the folder of at least one run", runs=list(folders))
     parts = [folder.resolve().parts for folder in folders]
     if len(set(parts)) < len(parts):
-        raise ValueError(f"runs: must each be named once, got {', '.join(map(str, folders))}")
+        raise ArgumentError("runs", "each be named once", ", ".join(map(str, folders)))
     names = []
     for own in parts:
         alone = (k for k in range(1, len(own) + 1) if [other[-k:] for other in parts].count(own[-k:]) == 1)

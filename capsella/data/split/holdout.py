@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
 from capsella.data.images import ImageSet
-from capsella.errors import CapsellaError, counted
+from capsella.errors import CapsellaError, pluralize
 
 TOGETHER = "on one side"
 """What an `ImageSet` calls, among its metadata, the numbers of groups joined by the copies of an image: no patients."""
@@ -59,7 +59,8 @@ def hold_out_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[I
         if 0 < count < folds:
             raise CapsellaError(
                 f"folds: must be at most the number of {what}s of every class, but the class {name!r} has "
-                f"{counted(count, what)}{note} for {folds} folds; take fewer folds, add images, or leave the class out"
+                f"{pluralize(count, what)}{note} for {folds} folds; "
+                "take fewer folds, add images, or leave the class out"
             )
     parts, rest = [], torch.arange(len(images))
     for left in range(folds - 1, 0, -1):  # all of them: what is wrong with one shows before any is trained on
@@ -103,8 +104,8 @@ def _held(images: ImageSet, among: Int64[Tensor, " n"], share: float, seed: int,
         here = counts[:, label] > 0
         if held[here].all() or not held[here].any():
             raise CapsellaError(
-                f"the class {images.classes[label]!r} has {counted(int(here.sum()), what)} to part{note}; holding some "
-                f"out for validation or test needs at least {keep + 1} {what}s of each class that no other class "
+                f"the class {images.classes[label]!r} has {pluralize(int(here.sum()), what)} to part{note}; holding "
+                f"some out for validation or test needs at least {keep + 1} {what}s of each class that no other class "
                 "depends on: add images, leave the class out, or say which image goes where"
             )
     return torch.from_numpy(held[units])

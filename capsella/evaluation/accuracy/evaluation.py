@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from capsella.data import LabelledImages, batches, few_groups
-from capsella.errors import at_least, counted, require
+from capsella.errors import ArgumentError, check_argument, check_minimum, pluralize
 from capsella.evaluation.accuracy.scores import ClassScore, Majority, Roc, class_scores, majority, roc, shares
 from capsella.evaluation.groups import Groups, share_interval, worth
 from capsella.evaluation.wilson import mean_share_interval
@@ -52,17 +52,17 @@ class Evaluation:
         if count == 0:
             raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
         shape, expected = tuple(self.activations.shape), (count, len(self.classes))
-        require(shape == expected, f"be [images classes] = {expected}", activations=shape)
+        check_argument(shape == expected, f"be [images classes] = {expected}", activations=shape)
         shape = tuple(self.labels.shape)
-        require(shape[1:] in ((), (2,)), "be [n] or, for pairs, [n 2]", labels=shape)
+        check_argument(shape[1:] in ((), (2,)), "be [n] or, for pairs, [n 2]", labels=shape)
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
             raise ValueError(
                 f"labels: must be in 0…{len(self.classes) - 1}, got {int(self.labels.min())}…{int(self.labels.max())}"
             )
         if self.files is not None and len(self.files) != count:
-            raise ValueError(f"files: must name each of the {count} images, got {len(self.files)}")
+            raise ArgumentError("files", f"name each of the {count} images", len(self.files))
         if self.group is not None and self.group.shape != (count,):
-            raise ValueError(f"group: must be one for each of the {count} images, got {tuple(self.group.shape)}")
+            raise ArgumentError("group", f"be one for each of the {count} images", tuple(self.group.shape))
         check_finite(self.activations)
 
     @cached_property
@@ -198,7 +198,7 @@ class Evaluation:
         if self.groups is None:
             return ["the test images are of 1 group; intervals take each image for one of its own"]
         return [
-            f"the test images are of {counted(len(np.unique(self.groups)), 'group')}; intervals are over these; "
+            f"the test images are of {pluralize(len(np.unique(self.groups)), 'group')}; intervals are over these; "
             "where a share is 0 or 100 %, or of images of one group, nothing tells how much groups differ, and an "
             "interval may be too narrow"
         ]
@@ -262,9 +262,9 @@ def evaluate(
     Raises:
         ValueError: an empty set, other classes, another size or channel count, activations that are not finite.
     """
-    at_least(1, batch_size=batch_size)
+    check_minimum(1, batch_size=batch_size)
     if images.classes != model.classes:
-        raise ValueError(f"images.classes: must be the model's classes {model.classes}, got {images.classes}")
+        raise ArgumentError("images.classes", f"be the model's classes {model.classes}", images.classes)
     if len(images) == 0:
         raise ValueError("images: must hold at least one labelled image to evaluate, got none: the split is empty")
     model.check_images(images.take(torch.tensor([0])).images)

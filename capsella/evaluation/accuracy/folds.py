@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from capsella.errors import ArgumentError
 from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.intervals import FoldInterval, accuracy_interval, balanced_interval, fold_interval
 from capsella.files import write_csv
@@ -32,7 +33,7 @@ class Folds:
 
     def __post_init__(self) -> None:
         if len(self.evaluations) < 2:
-            raise ValueError(f"evaluations: must be of at least 2 folds, got {len(self.evaluations)}")
+            raise ArgumentError("evaluations", "be of at least 2 folds", len(self.evaluations))
         if len({one.classes for one in self.evaluations}) > 1:
             raise ValueError("evaluations: must be of the same classes in every fold")
         names = Counter(file for one in self.evaluations for file in one.files or ())

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
-from capsella.errors import at_least, not_negative, require
+from capsella.errors import ArgumentError, check_argument, check_minimum, not_negative
 from capsella.evaluation.attacks.adaptive import adaptive_attack
 from capsella.evaluation.attacks.log_odds import has_class_capsules
 from capsella.evaluation.attacks.methods import bim, fgsm, margin_gradient, pgd, vote_attack
@@ -49,8 +49,8 @@ class AttackOptions:
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False))
         inside = bool(self.epsilons) and 0 < self.epsilons[0] <= self.epsilons[-1] <= 1
-        require(rising and inside, "be at least one, rising within (0, 1]", epsilons=self.epsilons)
-        at_least(1, steps=self.steps, restarts=self.restarts, batch_size=self.batch_size)
+        check_argument(rising and inside, "be at least one, rising within (0, 1]", epsilons=self.epsilons)
+        check_minimum(1, steps=self.steps, restarts=self.restarts, batch_size=self.batch_size)
         not_negative(seed=self.seed)
 
 
@@ -152,7 +152,7 @@ def attack_networks(
         raise ValueError(f"models, images: must be at least one, got {len(models)} and {len(images)}")
     for name, model in models.items():
         if model.classes != images.classes:
-            raise ValueError(f"images.classes: must be {name}'s {model.classes}, got {images.classes}")
+            raise ArgumentError("images.classes", f"be {name}'s {model.classes}", images.classes)
         model.check_images(images.images[:1])
     known = {
         name: model.novelty for name, model in models.items() if model.novelty and model.novelty.can_refuse(refuse)

@@ -11,6 +11,7 @@ from typing import cast
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from capsella.errors import ArgumentError
 from capsella.layers import CapsuleConv2d
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.routing import LogisticRouting, capsule_votes
@@ -81,4 +82,4 @@ def class_capsules(model: ImageClassifier) -> tuple[CapsuleClassifier, CapsuleCo
     """
     if isinstance(model, CapsuleClassifier) and has_class_capsules(model):
         return model, cast(CapsuleConv2d, model.last_layer())
-    raise ValueError(f"model: must have routed class capsules for the vote attack, got {type(model).__name__}")
+    raise ArgumentError("model", "have routed class capsules for the vote attack", type(model).__name__)

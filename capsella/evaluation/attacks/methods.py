@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from capsella.errors import at_least, require
+from capsella.errors import check_argument, check_minimum
 from capsella.evaluation.attacks.log_odds import class_capsules, log_odds, margin, vote_log_odds
 from capsella.models import ImageClassifier
 from capsella.models.inference import evaluation_mode
@@ -227,6 +227,6 @@ def check_attack(
             f"labels: must be class numbers [b] = ({len(images)},) from 0 to {classes - 1}, "
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
-    require(0 <= epsilon <= 1, "be in [0, 1], in units of the images", epsilon=epsilon)
-    at_least(1, steps=steps, restarts=restarts)
-    require(step_size is None or step_size > 0, "be above 0 or None", step_size=step_size)
+    check_argument(0 <= epsilon <= 1, "be in [0, 1], in units of the images", epsilon=epsilon)
+    check_minimum(1, steps=steps, restarts=restarts)
+    check_argument(step_size is None or step_size > 0, "be above 0 or None", step_size=step_size)

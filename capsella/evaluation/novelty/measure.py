@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capsella.data import ImageSet, batches
 from capsella.data.laboratory import class_number
-from capsella.errors import counted, require
+from capsella.errors import check_argument, pluralize
 from capsella.evaluation.groups import Groups, share_interval, worth
 from capsella.evaluation.novelty.elsewhere import Elsewhere
 from capsella.evaluation.wilson import auc_interval
@@ -85,7 +85,7 @@ class Knowledge:
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
         notes = [
-            f"{one.name}: {counted(one.unread, 'image')} could not be read: left out everywhere"
+            f"{one.name}: {pluralize(one.unread, 'image')} could not be read: left out everywhere"
             for one in self.sets
             if one.unread
         ]
@@ -149,7 +149,7 @@ def measure_knowledge(
     check_refuse(refuse)
     if (novelty := model.novelty) is None:
         raise ValueError("model: must have novelty, as capsella.training.familiarise_model fits it, got one without")
-    require(len(home) > 0 and bool(others), "be at least one", home_and_others=(len(home), len(others)))
+    check_argument(len(home) > 0 and bool(others), "be at least one", home_and_others=(len(home), len(others)))
     at_home = _see(model, novelty, home.images, batch_size)
     threshold = novelty.threshold(refuse)
     known = at_home.scores[KNOWN] <= threshold

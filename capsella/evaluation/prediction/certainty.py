@@ -4,7 +4,7 @@ image is like those that the network was trained on.
 
 from dataclasses import dataclass
 
-from capsella.errors import CapsellaError, counted, require
+from capsella.errors import CapsellaError, check_argument, pluralize
 from capsella.evaluation.prediction.predict import Prediction
 from capsella.models import Confidence, Novelty, images_needed
 from capsella.models.confidence.fitted import check_coverage
@@ -43,7 +43,7 @@ class Certainty:
             check_coverage(self.coverage)
         if self.refuse is not None:
             check_refuse(self.refuse)
-        require(below is None or 0 < below <= 1, "be above 0 and at most 1, as 0.9", unsure_below=below)
+        check_argument(below is None or 0 < below <= 1, "be above 0 and at most 1, as 0.9", unsure_below=below)
         if self.confidence is None and (self.coverage, below) != (None, None):
             raise CapsellaError(
                 "coverage, unsure_below: need calibrated probabilities, and this model has none; "
@@ -109,7 +109,7 @@ class Certainty:
         notes = []
         if self.confidence.images < ENOUGH:
             notes.append(
-                f"the probabilities rest on {counted(self.confidence.images, 'validation image')}, fewer than "
+                f"the probabilities rest on {pluralize(self.confidence.images, 'validation image')}, fewer than "
                 f"{ENOUGH}: they may be far too sure; a larger --validation in training makes them firmer"
             )
         if self.coverage is None or self.confidence.images >= (needed := images_needed(self.coverage)):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella.data.decoding import Chunk, decode_files
-from capsella.errors import CapsellaError, at_least, require
+from capsella.errors import CapsellaError, check_argument, check_minimum
 from capsella.evaluation.prediction.listing import image_files
 from capsella.losses import strongest_first
 from capsella.models import ImageClassifier, Novelty
@@ -94,7 +94,7 @@ def predict_batches(
     """What becomes of each file, in order, `batch_size` files at a time; arguments and errors as `predict_files`."""
     check_speed(batch_size, workers)
     most = len(model.classes)
-    require(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
+    check_argument(1 <= classes <= most, f"be from 1 to the model's {most}", classes=classes)
     size, channels, levels = model.image_size, model.channels, model.value_range
     chunks = decode_files(files, size, channels, levels, model.cut, chunk=batch_size, workers=workers)
     quick = packed(only_as_needed(model, novelty))
@@ -103,8 +103,8 @@ def predict_batches(
 
 def check_speed(batch_size: int, workers: int | None) -> None:
     """Raise `ValueError` for a batch size below 1, or `workers` below 0."""
-    at_least(1, batch_size=batch_size)
-    at_least(0, workers=workers)
+    check_minimum(1, batch_size=batch_size)
+    check_minimum(0, workers=workers)
 
 
 def outcomes_of(

@@ -8,7 +8,7 @@ from statistics import median
 from capsella.data.listing import spread
 from capsella.data.reading import rgb_images
 from capsella.data.stained import SAMPLED, nuclear_radii
-from capsella.errors import counted, require
+from capsella.errors import check_argument, pluralize
 from capsella.evaluation.prediction.listing import image_files
 from capsella.models import ImageClassifier
 from capsella.types import CellCut
@@ -24,7 +24,7 @@ def set_scale(model: ImageClassifier, paths: Iterable[Path], radius: float | Non
         ValueError: a radius for a model that cuts no cells out.
     """
     if model.cut is None:
-        require(radius is None, "be None for a network that cuts no cells out", cell_radius=radius)
+        check_argument(radius is None, "be None for a network that cuts no cells out", cell_radius=radius)
         return None
     model.cut, note = scaled(model.cut, paths, radius)
     return note
@@ -47,5 +47,5 @@ def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> 
     if len(radii) >= FEWEST:
         return replace(cut, radius=median(radii)), None
     scale = "its own" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
-    found = counted(len(radii), "stained cell")
+    found = pluralize(len(radii), "stained cell")
     return cut, f"too few for a scale of their own, {found}: each nucleus's radius is {scale}; --cell-radius sets it"

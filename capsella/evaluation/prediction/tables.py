@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from capsella.errors import CapsellaError, check_installed
+from capsella.errors import ArgumentError, CapsellaError, check_installed
 from capsella.evaluation.prediction.certainty import Certainty, Value
 from capsella.evaluation.prediction.predict import Broken, Prediction
 from capsella.files import write_whole
@@ -25,7 +25,7 @@ def check_table(out: Path, classes: Sequence[str], certainty: Certainty = Certai
         CapsellaError: Parquet without pyarrow; `out` is a folder.
     """
     if out.suffix not in _WRITERS:
-        raise ValueError(f"out: must end in {', '.join(_WRITERS)}, got {str(out)!r}")
+        raise ArgumentError("out", f"end in {', '.join(_WRITERS)}", str(out))
     if out.is_dir():
         raise CapsellaError(f"{out} is a folder; name a file in it")
     if out.suffix == ".parquet":

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.groups import Groups, share_interval
 from capsella.models import Confidence, ImageClassifier, images_needed
@@ -114,7 +114,9 @@ def measure_rejection(model: ImageClassifier, validation: Evaluation, test: Eval
         raise ValueError(
             "model: must be calibrated, as by capsella.training.calibrate_model, got one without confidence"
         )
-    require(validation.labels.ndim == test.labels.ndim == 1, "show one class an image", validation_and_test="pairs")
+    check_argument(
+        validation.labels.ndim == test.labels.ndim == 1, "show one class an image", validation_and_test="pairs"
+    )
     sure, sure_before = (_probability(test, one) for one in (confidence.probabilities(test.activations), _shares(test)))
     sure_validation = _probability(validation, confidence.probabilities(validation.activations))
     correct, groups = test.correct.numpy(), test.groups
@@ -142,7 +144,7 @@ def threshold_for(sure: Float[np.ndarray, " n"], share: float) -> float:
     >>> threshold_for(np.array([0.9, 0.5, 0.8, 0.7]), 0.5)
     0.8
     """
-    require(0 < share <= 1, "be above 0 and at most 1", share=share)
+    check_argument(0 < share <= 1, "be above 0 and at most 1", share=share)
     if share == 1:
         return 0.0
     least = float(np.sort(sure)[::-1][math.ceil(round(share * len(sure), 9)) - 1])

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import unknown_name
+from capsella.errors import ArgumentError, unknown_name
 
 Images = Float[Tensor, "b c h w"]
 
@@ -106,6 +106,6 @@ def _within(strength: float, shape: tuple[int, ...], generator: torch.Generator)
 def _check(name: str, images: Tensor, strength: float, most: float) -> None:
     if not 0 <= strength <= most or math.isinf(strength):
         rule = "a finite number of at least 0" if math.isinf(most) else f"from 0 to {most}"
-        raise ValueError(f"strength: must be {rule} for {name}, got {strength}")
+        raise ArgumentError("strength", f"be {rule} for {name}", strength)
     if images.ndim != 4:
-        raise ValueError(f"images: must have shape [b c h w], got {tuple(images.shape)}")
+        raise ArgumentError("images", "have shape [b c h w]", tuple(images.shape))

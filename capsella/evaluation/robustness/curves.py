@@ -13,7 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from capsella.data import ImageSet, batches
-from capsella.errors import not_negative, require
+from capsella.errors import ArgumentError, check_argument, not_negative
 from capsella.evaluation.accuracy.evaluation import Evaluation
 from capsella.evaluation.robustness.changes import PERTURBATIONS, perturbation
 from capsella.files import write_csv
@@ -193,10 +193,10 @@ def _point(network: str, name: str, strength: float, evaluation: Evaluation) -> 
 
 def _check(models: Mapping[str, ImageClassifier], images: ImageSet, batch_size: int, seed: int) -> None:
     if not models:
-        raise ValueError("models: must hold at least one trained model, got none")
+        raise ArgumentError("models", "hold at least one trained model", None)
     if len(images) == 0:
-        raise ValueError("images: must hold at least one labelled image, got none")
-    require(1 <= batch_size <= CHUNK, f"be from 1 to {CHUNK}", batch_size=batch_size)
+        raise ArgumentError("images", "hold at least one labelled image", None)
+    check_argument(1 <= batch_size <= CHUNK, f"be from 1 to {CHUNK}", batch_size=batch_size)
     not_negative(seed=seed)
     for network, model in models.items():
         if model.classes != images.classes:
@@ -207,7 +207,7 @@ def _check(models: Mapping[str, ImageClassifier], images: ImageSet, batch_size: 
 def _cases(chosen: Strengths) -> list[tuple[str, float]]:
     """Each perturbation with each strength, rising from 0; checked before anything is computed."""
     if not chosen:
-        raise ValueError(f"strengths: must name at least one perturbation of {', '.join(PERTURBATIONS)}, got none")
+        raise ArgumentError("strengths", f"name at least one perturbation of {', '.join(PERTURBATIONS)}", None)
     cases = [(name, strength) for name, given in chosen.items() for strength in sorted({0.0, *map(float, given)})]
     for name, strength in cases:
         perturbation(name).change(torch.zeros(1, 1, 4, 4), strength, torch.Generator())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from capsella import ray_cluster
-from capsella.errors import CapsellaError, at_least, require
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum
 from capsella.evaluation.prediction.certainty import Certainty
 from capsella.evaluation.prediction.job import about_prediction, usual_certainty
 from capsella.evaluation.prediction.progress import image_progress
@@ -72,12 +72,14 @@ def predict_shards(
     Raises:
         ValueError, CapsellaError: as `predict_table`; workers died.
     """
-    at_least(1, size=size, batch_size=batch_size)
-    require(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
+    check_minimum(1, size=size, batch_size=batch_size)
+    check_argument(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
     model, place = load(), _joined()
     certainty = certainty or usual_certainty(model, classes)
     check_table(Path("part.parquet"), model.classes, certainty)
-    require("broken" not in model.classes, "not have broken among them, which is a column", classes=model.classes)
+    check_argument(
+        "broken" not in model.classes, "not have broken among them, which is a column", classes=model.classes
+    )
     with _alone(out):
         about = _about(model, paths, certainty, size)
         parts = _begun(paths, out, size, about, resume=resume, overwrite=overwrite)
@@ -105,7 +107,7 @@ def _about(model: ImageClassifier, paths: Sequence[str], certainty: Certainty, s
 
 def _joined() -> ray_cluster.Place:
     if (place := ray_cluster.place()) is None:
-        raise ValueError("cluster: must be joined first, with capsella.ray_cluster.joined, got none")
+        raise ArgumentError("cluster", "be joined first, with capsella.ray_cluster.joined", None)
     return place
 
 

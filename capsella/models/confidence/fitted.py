@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, check_argument
 
 Logits = Literal["log", "logit"]
 MOST = 1 - 2**-24  # the largest float32 below 1
@@ -133,7 +133,7 @@ def shifted_logits(
 
 def check_coverage(coverage: float) -> None:
     """Raise `ValueError` for a coverage that is not between 0 and 1."""
-    require(0 < coverage < 1, "be between 0 and 1, as 0.95", coverage=coverage)
+    check_argument(0 < coverage < 1, "be between 0 and 1, as 0.95", coverage=coverage)
 
 
 def images_needed(coverage: float) -> int:

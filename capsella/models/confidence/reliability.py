@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 
 BINS = 15
 
@@ -43,7 +43,7 @@ def calibration(confidence: Float[np.ndarray, " n"], correct: Bool[np.ndarray, "
     Raises:
         ValueError: no predictions, lengths that differ, a confidence outside [0, 1], no bins.
     """
-    at_least(1, bins=bins)
+    check_minimum(1, bins=bins)
     if len(confidence) == 0 or len(confidence) != len(correct):
         raise ValueError(
             f"confidence, correct: must have the same length, at least 1, got {len(confidence)} and {len(correct)}"

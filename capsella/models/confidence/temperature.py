@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.models.confidence.fitted import Confidence, Logits, logits_of, shifted_logits
 from capsella.models.confidence.reliability import calibration
 
@@ -35,9 +35,9 @@ def fit_confidence(
         ValueError: no images, shapes that do not fit, activations that are not finite.
     """
     shape = tuple(activations.shape)
-    require(activations.ndim == 2 and shape[0] > 0 and shape[1] > 1, "be [images classes]", activations=shape)
-    require(tuple(labels.shape) == shape[:1], f"be [{shape[0]}], one class an image", labels=tuple(labels.shape))
-    require(bool(activations.isfinite().all()), "be finite", activations="NaN or infinity")
+    check_argument(activations.ndim == 2 and shape[0] > 0 and shape[1] > 1, "be [images classes]", activations=shape)
+    check_argument(tuple(labels.shape) == shape[:1], f"be [{shape[0]}], one class an image", labels=tuple(labels.shape))
+    check_argument(bool(activations.isfinite().all()), "be finite", activations="NaN or infinity")
     sums = activations.double().sum(1)
     is_softmax = bool(((sums - 1).abs() < _SUM_TOLERANCE).all())
     kinds: tuple[Logits, ...] = ("log",) if is_softmax else ("log", "logit")

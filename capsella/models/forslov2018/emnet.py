@@ -6,7 +6,7 @@ leaves open.
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import (
     CapsuleConv2d,
     ConvolutionalDecoder,
@@ -106,7 +106,7 @@ def _emnet(
     types: int, caps_width: int,
 ) -> CapsuleClassifier:  # fmt: skip
     """`p`: pose elements."""
-    at_least(1, types=types, caps_width=caps_width)
+    check_minimum(1, types=types, caps_width=caps_width)
     kernel = front.kernel
     backbone = init_net(*front)
     backbone.extend(convolution(front.front_width, caps_width, kernel, 2, batch_norm=front.batch_norm))

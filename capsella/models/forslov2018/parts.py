@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import EnlargeImages, LargeConv2d, StandardiseImages, start_for_relus
 from capsella.models.shapes import grid_after
 
@@ -64,7 +64,7 @@ def init_net(
     Raises:
         ValueError: an image below 64×64, or a width or kernel below 1.
     """
-    at_least(1, stem_width=stem_width, front_width=front_width, kernel=kernel)
+    check_minimum(1, stem_width=stem_width, front_width=front_width, kernel=kernel)
     if min(image_size) < LEAST_SIZE:
         height, width = image_size
         raise ValueError(

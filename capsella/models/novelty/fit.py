@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.models.base import ImageClassifier
 from capsella.models.inference import inference
 from capsella.models.novelty.fitted import Familiar, Novelty
@@ -39,9 +39,11 @@ def fit_novelty(model: ImageClassifier, training: Batches, validation: Batches) 
             for name, values in seen.items():
                 strangeness = gaussians[name].distance(values, predicted) if name in gaussians else values
                 rows.setdefault(name, []).append(strangeness.cpu())
-    require(any(len(part) for parts in rows.values() for part in parts), "be of at least one image", validation=0)
+    check_argument(
+        any(len(part) for parts in rows.values() for part in parts), "be of at least one image", validation=0
+    )
     columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
-    require(all(bool(one.isfinite().all()) for one in columns.values()), "be finite", answers="NaN or infinity")
+    check_argument(all(bool(one.isfinite().all()) for one in columns.values()), "be finite", answers="NaN or infinity")
     if float(columns["turned"].quantile(STEADY)) >= MOST_CHANGE:
         del columns["turned"]
     familiar = {name: Familiar(column.sort().values) for name, column in columns.items()}
@@ -72,7 +74,7 @@ def _gaussians(model: ImageClassifier, training: Batches) -> dict[str, ClassGaus
             _, seen = observe(quick, images, labels)
             for name, values in {**seen, "labels": labels}.items():
                 rows.setdefault(name, []).append(values.cpu())
-    require(sum(map(len, rows.get("labels", ()))) > 0, "be of at least one image", training=0)
+    check_argument(sum(map(len, rows.get("labels", ()))) > 0, "be of at least one image", training=0)
     columns = {name: torch.cat(parts).clone() for name, parts in rows.items()}
     labels = columns.pop("labels")
     return {name: fit_gaussian(column, labels, len(model.classes)) for name, column in columns.items()}

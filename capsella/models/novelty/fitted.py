@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.special import bdtr
 from torch import Tensor
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, check_argument
 from capsella.models.novelty.gaussians import ClassGaussian
 
 REASONS = {
@@ -162,4 +162,4 @@ def images_to_refuse(refuse: float) -> int:
 
 def check_refuse(refuse: float) -> None:
     """Raise `ValueError` for a share of images to refuse that is not between 0 and 1."""
-    require(0 < refuse < 1, "be between 0 and 1, as 0.05", refuse=refuse)
+    check_argument(0 < refuse < 1, "be between 0 and 1, as 0.05", refuse=refuse)

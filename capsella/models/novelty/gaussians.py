@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.errors import CapsellaError, require
+from capsella.errors import CapsellaError, check_argument
 
 _LEAST_SCALE = 0.01  # of the mean deviation: a feature that never varied in training is not infinitely telling
 _RIDGE = 1e-6
@@ -47,8 +47,8 @@ def fit_gaussian(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], clas
     """
     from sklearn.covariance import LedoitWolf  # predictions need not wait for its import
 
-    require(len(features) > 0, "be of at least one image", features=tuple(features.shape))
-    require(bool(features.isfinite().all()), "be finite", features="NaN or infinity")
+    check_argument(len(features) > 0, "be of at least one image", features=tuple(features.shape))
+    check_argument(bool(features.isfinite().all()), "be finite", features="NaN or infinity")
     features = features.double()
     found = [features[labels == label] for label in range(classes)]
     means = torch.stack([(own if len(own) else features).mean(0) for own in found])

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import CapsellaError, check_installed
+from capsella.errors import ArgumentError, CapsellaError, check_installed
 
 FAMILIES = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
 """Kinds of backbones that are known to work here, by the names that `transformers` has for them."""
@@ -117,7 +117,7 @@ def settled(
     if stage is None:
         stage = _suited(config, image_size, positions)
     if not 1 <= stage <= count:
-        raise ValueError(f"stage: must be from 1 to {count}, the stages of this stem, got {stage}")
+        raise ArgumentError("stage", f"be from 1 to {count}, the stages of this stem", stage)
     if "depths" not in config:
         return {**config, "num_hidden_layers": stage}
     cut = {key: list(config[key])[:stage] for key in ("depths", "hidden_sizes")}
@@ -166,7 +166,7 @@ def _suited(config: Mapping[str, Any], image_size: tuple[int, int], positions: i
 def _class_of(model_type: str) -> Any:
     """The backbone's class."""
     if model_type not in FAMILIES:
-        raise ValueError(f"stem: must be one of {', '.join(FAMILIES)}, got {model_type!r}")
+        raise ArgumentError("stem", f"be one of {', '.join(FAMILIES)}", model_type)
     _check_transformers()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING

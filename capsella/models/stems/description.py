@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.models.base import MOST_PIXELS
 from capsella.models.stems import backbones, runs
 
@@ -36,12 +36,14 @@ class StemDescription:
     maps: tuple[int, int, int]
 
     def __post_init__(self) -> None:
-        require(self.kind in ("backbone", "network"), "be 'backbone' or 'network'", kind=self.kind)
-        require(min(*self.size, *self.maps) >= 1, "be at least 1", size=self.size, maps=self.maps)
-        require(self.size[0] * self.size[1] <= MOST_PIXELS, f"have at most {MOST_PIXELS:,} pixels", size=self.size)
+        check_argument(self.kind in ("backbone", "network"), "be 'backbone' or 'network'", kind=self.kind)
+        check_argument(min(*self.size, *self.maps) >= 1, "be at least 1", size=self.size, maps=self.maps)
+        check_argument(
+            self.size[0] * self.size[1] <= MOST_PIXELS, f"have at most {MOST_PIXELS:,} pixels", size=self.size
+        )
         for name, values in {"mean": self.mean, "std": self.std}.items():
             if values is not None:
-                require(len(values) == self.channels, f"have {self.channels} numbers", **{name: values})
+                check_argument(len(values) == self.channels, f"have {self.channels} numbers", **{name: values})
 
     def build(self) -> nn.Module:
         """The stem's network with fresh weights.

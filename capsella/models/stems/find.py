@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from capsella.errors import CapsellaError, at_least
+from capsella.errors import ArgumentError, CapsellaError, check_minimum
 from capsella.layers import EnlargeImages
 from capsella.models.base import ImageClassifier, create_model, list_models
 from capsella.models.saving import is_outline
@@ -56,7 +56,7 @@ def find_stem(
         ValueError: `stem`, `stage` or `positions` is not as it must be, or the channels do not fit.
         CapsellaError: the stem is not there, damaged, or of a kind that is not known here.
     """
-    at_least(2, positions=positions)
+    check_minimum(2, positions=positions)
     grid_after(image_size, [])
     found = _find(stem, image_size, channels, stage, positions)
     size, maps = _geometry(found, image_size, positions)
@@ -103,7 +103,7 @@ def _of_run(folder: Path, stage: int | None) -> _Found:
 
 def _no_stage(stage: int | None) -> None:
     if stage is not None:
-        raise ValueError(f"stage: must be None, for this stem has no stages to choose from, got {stage}")
+        raise ArgumentError("stage", "be None, for this stem has no stages to choose from", stage)
 
 
 def _may_be_on_hub(stem: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from capsella.errors import at_least
+from capsella.errors import check_minimum
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, start_for_relus
 from capsella.models.base import ImageClassifier, register_model
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
@@ -48,7 +48,7 @@ def stem_capsules(
         class_weight_sd: of the class capsules' first weights; None: such that they start about half as long as can be.
         reconstruction: with a decoder.
     """
-    at_least(1, types=types)
+    check_minimum(1, types=types)
     layer = _stem(stem, freeze, stage, positions, image_size, channels)
     width, rows, columns = layer.description.maps
     capsules = _class_capsules((rows, columns), types, len(classes), routing, tied, class_weight_sd)

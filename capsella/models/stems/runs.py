@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.layers import CropImages
 from capsella.models.base import ImageClassifier, create_model
 
@@ -24,7 +24,7 @@ def build(config: Mapping[str, Any]) -> nn.Module:
         ValueError: the network has a stem of another one, or cannot be made.
         CapsellaError: it has no stem.
     """
-    require("stem" not in config, "be a network without a stem of another one", stem=config.get("name"))
+    check_argument("stem" not in config, "be a network without a stem of another one", stem=config.get("name"))
     return stem_of(create_model(**config))
 
 
@@ -42,6 +42,8 @@ def stem_of(model: ImageClassifier) -> nn.Module:
     """
     stem = model.feature_layers()
     cuts = any(isinstance(module, CropImages) for module in stem.modules())
-    require(not cuts, "be a network that takes whole images, without a crop", stem=model.name)
-    require(next(stem.parameters(), None) is not None, "be a network with weights before its capsules", stem=model.name)
+    check_argument(not cuts, "be a network that takes whole images, without a crop", stem=model.name)
+    check_argument(
+        next(stem.parameters(), None) is not None, "be a network with weights before its capsules", stem=model.name
+    )
     return stem

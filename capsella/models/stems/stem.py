@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import require
+from capsella.errors import ArgumentError, check_argument
 from capsella.layers import EnlargeImages
 from capsella.models.stems.description import StemDescription
 
@@ -46,11 +46,11 @@ class Stem(nn.Module):
     ) -> None:
         super().__init__()
         if channels != description.channels and {channels, description.channels} != {1, 3}:
-            raise ValueError(f"channels: must be {description.channels} for this stem, or grey or RGB, got {channels}")
+            raise ArgumentError("channels", f"be {description.channels} for this stem, or grey or RGB", channels)
         self.description = description
         self.is_frozen = freeze and description.learned
         self.enlarge = EnlargeImages(image_size, min(description.size))
-        require(
+        check_argument(
             self.enlarge.size == description.size, f"be {self.enlarge.size} for these images", size=description.size
         )
         self.network = network  # behind what comes before it, so that modules are met in their order

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from rich.console import Console
 
 from capsella.data import DataOptions
+from capsella.errors import ArgumentError
 from capsella.evaluation import Spread
 from capsella.grid import Results, Row
 from capsella.papers.forslov2018.runs import ThesisRuns
@@ -74,7 +75,7 @@ class Untrained(ABC):
             ValueError: other seeds than the default.
         """
         if tuple(seeds) != (0,):
-            raise ValueError(f"seeds: must not be given for {self.title}, which trains nothing, got {tuple(seeds)}")
+            raise ArgumentError("seeds", f"not be given for {self.title}, which trains nothing", tuple(seeds))
         return self.made_of({}, folder, command, console)
 
     @abstractmethod
@@ -85,7 +86,7 @@ class Untrained(ABC):
         """Raises:
         ValueError: always; it takes no images.
         """
-        raise ValueError(f"data: must not be given for {self.title}, which {self.needs}, got {source!r}")
+        raise ArgumentError("data", f"not be given for {self.title}, which {self.needs}", source)
 
 
 class TableFromRuns(FromRuns):

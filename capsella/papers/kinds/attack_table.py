@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from capsella.data import load_data, single_images
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import read_json, write_json
 from capsella.grid import Results, Row
@@ -49,7 +49,7 @@ class AttackTable(FolderTable):
     def __post_init__(self) -> None:
         data = {run.recipe.data for run in self.networks.values()}
         if len(data) != 1:
-            raise ValueError(f"networks: must be at least one, all of the same images, got {list(self.networks)}")
+            raise ArgumentError("networks", "be at least one, all of the same images", list(self.networks))
 
     @property
     def rows(self) -> tuple[Row, ...]:

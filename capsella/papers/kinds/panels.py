@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
+from capsella.errors import ArgumentError
 from capsella.explain.plots import axes_in_rows, printable
 
 # Okabe and Ito 2008: told apart by the colour-blind; their yellow is too pale for a line on white.
@@ -36,7 +37,7 @@ class Series:
         for what in ("y", "sd"):
             numbers = getattr(self, what)
             if numbers is not None and len(numbers) != len(self.x):
-                raise ValueError(f"{what}: must be {len(self.x)} numbers, one for each x, got {len(numbers)}")
+                raise ArgumentError(f"{what}", f"be {len(self.x)} numbers, one for each x", len(numbers))
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def panels_figure(panels: Sequence[Panel]) -> Figure:
         ValueError: no panels.
     """
     if not panels:
-        raise ValueError("panels: must hold at least one, got none")
+        raise ArgumentError("panels", "hold at least one", None)
     figure, every = axes_in_rows(len(panels), 3, (4.6, 4.0), (0.4, 0))
     for panel, axes in zip(panels, every, strict=True):
         _draw(axes, panel)

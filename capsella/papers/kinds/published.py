@@ -15,7 +15,7 @@ from rich.table import Table
 
 from capsella.data import DataOptions
 from capsella.environment import hardware
-from capsella.errors import CapsellaError, counted
+from capsella.errors import ArgumentError, CapsellaError, pluralize
 from capsella.evaluation import over_seeds
 from capsella.grid import Grid, Results, Row, of_common_seeds
 
@@ -187,7 +187,7 @@ def table_values(
     heads = [*labels, *columns]
     for row in rows:
         if len(row["cells"]) != len(heads):
-            raise ValueError(f"cells: must be {len(heads)}, one for each of {heads}, got {row['cells']}")
+            raise ArgumentError("cells", f"be {len(heads)}, one for each of {heads}", row["cells"])
     values = {"title": title, "note": note, "measured": measured, "command": command, "heads": heads}
     if folder is not None:
         rows = [_with_diverged(row, ours_columns(values), folder) for row in rows]
@@ -199,7 +199,7 @@ def _with_diverged(row: dict[str, Any], ours: Sequence[int], folder: Path) -> di
     cells = list(row["cells"])
     for at, slug in zip(ours, row.get("slugs", []), strict=False):
         if gone := len(list(folder.glob(f"{slug}-seed*/diverged.json"))):
-            note = f"{cells[at]} ({counted(gone, 'seed')} diverged)"
+            note = f"{cells[at]} ({pluralize(gone, 'seed')} diverged)"
             cells[at] = DIVERGED if cells[at] == NOT_RUN else note
     return {**row, "cells": cells}
 

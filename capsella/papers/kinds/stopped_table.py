@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from capsella.data import DataOptions, load_data
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.files import write_json
 from capsella.grid import Results, Row, evaluated_again
 from capsella.papers.kinds.published import (
@@ -48,7 +48,7 @@ class ErrorOn:
         if self.data is not None and self.source is not None:
             raise ValueError("source: must be left out where `data` is given")
         if self.source not in (None, self.key):
-            raise ValueError(f"key: must be the source {self.source!r} where there is one, got {self.key!r}")
+            raise ArgumentError("key", f"be the source {self.source!r} where there is one", self.key)
 
     def of(self, data: DataOptions) -> DataOptions | None:
         """The options of the set, from those of the recipe; None for its own test images."""
@@ -105,7 +105,7 @@ class StoppedTable(FolderTable):
 
     def __post_init__(self) -> None:
         if not self.rows or len(self.rows) % 2:
-            raise ValueError(f"rows: must come by twos, to be compared, got {[row.slug for row in self.rows]}")
+            raise ArgumentError("rows", "come by twos, to be compared", [row.slug for row in self.rows])
 
     def on(self, source: str) -> "StoppedTable":
         """The same table on the images of another source, without the rows that its images cannot make.

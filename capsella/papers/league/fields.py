@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from capsella.data import DataOptions, LabelledImages, load_data, read_laboratory
-from capsella.errors import unknown_name
+from capsella.errors import ArgumentError, unknown_name
 from capsella.grid import Budget, BudgetName, Row
 from capsella.losses import Classification
 from capsella.papers.ribeiro2020.recipes import WIDE
@@ -121,7 +121,7 @@ def fields_on(sources: str) -> tuple[tuple[Field, str], ...]:
     by_source = {source: one for one in FIELDS for source in one.sources}
     names = [SOURCE_OF.get(name, name) for name in sources.split(",")]
     if len(set(names)) < len(names):
-        raise ValueError(f"data: must name each source once, got {sources!r}")
+        raise ArgumentError("data", "name each source once", sources)
     for name in names:
         if name not in by_source:
             raise unknown_name("data", name, by_source)

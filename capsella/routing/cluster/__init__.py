@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from capsella import _native
+from capsella.errors import ArgumentError
 from capsella.routing.backends import choose_backend, is_traced, tensor_obstacle, warn_of_eager
 from capsella.routing.cluster.eager import cluster_routing_eager
 from capsella.routing.cluster.reference import cluster_routing_reference
@@ -76,7 +77,7 @@ def _check_votes(votes: Tensor) -> None:
     if votes.ndim != 5:
         raise ValueError(f"votes: must have the five axes [b g i j d], got {votes.ndim} axes, shape {shape}")
     if not votes.is_floating_point():
-        raise ValueError(f"votes: must be floating point, got {votes.dtype}")
+        raise ArgumentError("votes", "be floating point", votes.dtype)
     if 0 in shape[1:]:
         raise ValueError(f"votes: must have at least one vote, child, parent and pose element, got shape {shape}")
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.routing.backends import FUSED, Backend, choose_backend, choose_conv_backend
 from capsella.routing.base import LogisticRouting, Routed, Scored, register_routing
 from capsella.routing.checks import check_shape, check_votes
@@ -93,9 +93,11 @@ class EMRouting(EMSettings, LogisticRouting):
     def __post_init__(self) -> None:
         super().__post_init__()
         scale = self.beta_a_scale
-        require(scale is None or scale > 0, "be above 0 or None", beta_a_scale=scale)
-        require(self.competition in ("all", "types"), "be 'all' or 'types'", competition=self.competition)
-        require(self.votes in ("auto", "float32", "bfloat16"), "be 'auto', 'float32' or 'bfloat16'", votes=self.votes)
+        check_argument(scale is None or scale > 0, "be above 0 or None", beta_a_scale=scale)
+        check_argument(self.competition in ("all", "types"), "be 'all' or 'types'", competition=self.competition)
+        check_argument(
+            self.votes in ("auto", "float32", "bfloat16"), "be 'auto', 'float32' or 'bfloat16'", votes=self.votes
+        )
 
     def parameter_shapes(self, types: int, pose: int, children: int, child_pose: int) -> dict[str, tuple[int, ...]]:
         """β_u and β_a (or b, see `beta_a_scale`), one of each per parent type.

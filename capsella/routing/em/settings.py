@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from capsella.errors import not_negative, require
+from capsella.errors import check_argument, not_negative
 from capsella.routing.checks import check_iterations
 from capsella.routing.random import random_couplings
 
@@ -55,12 +55,12 @@ class EMSettings:
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
         decay, scale = self.inverse_temperature_decay, self.cost_scale
-        require(self.inverse_temperature > 0, "be above 0", inverse_temperature=self.inverse_temperature)
-        require(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
-        require(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
-        require(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
-        require(0 < self.early_sharpness <= 1, "be above 0 and at most 1", early_sharpness=self.early_sharpness)
-        require(self.start in ("even", "random"), "be 'even' or 'random'", start=self.start)
+        check_argument(self.inverse_temperature > 0, "be above 0", inverse_temperature=self.inverse_temperature)
+        check_argument(0 <= decay < 1, "be in [0, 1)", inverse_temperature_decay=decay)
+        check_argument(self.variance_floor > 0, "be above 0", variance_floor=self.variance_floor)
+        check_argument(scale is None or scale > 0, "be above 0 or None", cost_scale=scale)
+        check_argument(0 < self.early_sharpness <= 1, "be above 0 and at most 1", early_sharpness=self.early_sharpness)
+        check_argument(self.start in ("even", "random"), "be 'even' or 'random'", start=self.start)
         not_negative(start_seed=self.start_seed)
 
     def sharpness_at(self, iteration: int) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.routing.checks import check_iterations
 
 
@@ -21,4 +21,4 @@ class HeinsenSettings:
 
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
-        require(self.epsilon > 0, "be above 0", epsilon=self.epsilon)
+        check_argument(self.epsilon > 0, "be above 0", epsilon=self.epsilon)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from capsella.errors import require
+from capsella.errors import check_argument
 from capsella.routing.checks import check_iterations
 
 
@@ -31,4 +31,4 @@ class VariationalSettings:
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
         for name in ("concentration", "mean_weight", "precision", "degrees"):
-            require(getattr(self, name) > 0, "be above 0", **{name: getattr(self, name)})
+            check_argument(getattr(self, name) > 0, "be above 0", **{name: getattr(self, name)})
