@@ -17,6 +17,7 @@ install_import_hook(["capsella.routing", "capsella.layers", "capsella.losses"], 
 import torch  # noqa: E402
 
 from tests.pictures import write_empty  # noqa: E402
+from tests.trained import draw_folder, make_once, train_run  # noqa: E402
 
 # Triton decides when kernels are imported: without a GPU they run as NumPy code.
 if not torch.cuda.is_available():
@@ -42,6 +43,22 @@ def _machine_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setattr("capsella.training.validation.DIAGNOSED", 4)
         patch.setenv("XDG_CACHE_HOME", str(cache))  # of the processes that tests start
         yield
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 33 grey images in three classes. Do not change it: copy it."""
+    return make_once(tmp_path_factory, "my images", draw_folder)
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) -> Callable[[str], Path]:
+    """`trained_run("capsnet")` is the folder of a run on `image_folder`; also "cnn" and "em". Copy it to change it."""
+
+    def get(name: str) -> Path:
+        return make_once(tmp_path_factory, f"run-{name}", lambda folder: train_run(name, image_folder, folder))
+
+    return get
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from capsella.cli import main
-from tests.cli.conftest import SHORT
+from tests.trained import SHORT
 
 QUICK = ["--epsilons", "0.1", "0.5", "--steps", "2", "--restarts", "1"]
 

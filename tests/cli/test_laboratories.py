@@ -14,7 +14,7 @@ from PIL import Image
 
 from capsella.cli.laboratory import shown_from_home
 from capsella.data import ImageSet, pixel_digests, read_image
-from tests.cli.conftest import PER_CLASS, draw
+from tests.trained import PER_CLASS, draw
 
 
 @pytest.fixture(scope="module")

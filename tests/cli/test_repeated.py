@@ -9,7 +9,8 @@ from PIL import Image
 
 from capsella.cli import main, repeated
 from capsella.training import RunFolder, load_run
-from tests.cli.conftest import NARROW, SHORT
+from tests.cli.conftest import NARROW
+from tests.trained import SHORT
 
 QUICK = [*NARROW, *SHORT]
 

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from capsella.training import train
 from capsella.training.run import RunFolder
-from tests.cli.conftest import CAPSNET, SHORT
+from tests.cli.conftest import CAPSNET
+from tests.trained import SHORT
 
 TIMES = ("images_per_second", "seconds")
 

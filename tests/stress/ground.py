@@ -19,7 +19,7 @@ import numpy as np
 
 from capsella.cli import main
 from capsella.cli.main import VERBS
-from tests.cli.conftest import CLASSES, PER_CLASS, draw
+from tests.trained import CLASSES, PER_CLASS, draw
 
 SMALL = ["--size", "20", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu", "--precision", "32-true"]
 """Flags of a training of a second."""
