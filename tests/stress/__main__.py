@@ -16,7 +16,7 @@ import torch
 from tests.stress.tally import Tally, added
 
 # Part → its share of the time.
-PARTS = {"numbers": 3, "files": 3, "kills": 5, "disks": 1, "server": 2, "install": 1, "supply": 1}
+PARTS = {"numbers": 3, "files": 3, "kills": 5}
 
 
 def main() -> int:
