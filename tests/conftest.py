@@ -64,7 +64,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) ->
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are written, but not drawn."""
-    monkeypatch.setattr("capsella.explain.page.write_png", write_empty)
+    monkeypatch.setattr("capsella.report.pages.write_png", write_empty)
 
 
 @pytest.fixture

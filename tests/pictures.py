@@ -8,7 +8,7 @@ PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQV
 
 
 def write_empty(figure: object, path: Path) -> bytes:
-    """In place of `capsella.explain.plots.write_png`."""
+    """In place of `capsella.report.figures.write_png`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(PIXEL)
     return PIXEL

@@ -16,7 +16,7 @@ ROOT = PACKAGE.parent
 PARTS = [
     *("version", "errors", "files", "types", "seeds", "progress", "environment", "_native", "ray_cluster"),
     *("routing", "layers", "losses"),
-    *("models", "data", "training", "evaluation", "uncertainty", "explain", "report", "export", "bench"),
+    *("models", "data", "training", "evaluation", "uncertainty", "report", "export", "bench"),
     *("grid", "search", "papers", "compare", "reproduce", "experiments", "share", "explorer", "web", "cli"),
 ]
 

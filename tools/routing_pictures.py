@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from capsella.data import load_data, single_images
-from capsella.explain.image_grids import show
-from capsella.explain.plots import write_png
-from capsella.explain.routing_views import routed_layers
 from capsella.grid import Budget, Grid
 from capsella.layers import ClusterCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
 from capsella.papers.league.fields import Entrant, entrants, fields_on
+from capsella.report.figures import write_png
+from capsella.report.image_grids import show
+from capsella.report.routing_views import routed_layers
 from capsella.routing import cluster_routing, record
 from capsella.training import AugmentOptions, load_run
 

@@ -14,10 +14,10 @@ from capsella.cli.screen import show
 from capsella.data.split.holdout import first_per_class
 from capsella.errors import ArgumentError
 from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
-from capsella.explain.plots import attack_figure, write_png
 from capsella.files import write_json
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
+from capsella.report.figures import attack_figure, write_png
 
 
 @dataclass(frozen=True)

@@ -251,8 +251,8 @@ def _check_fitted(options: Evaluate, trained: Run) -> None:
 
 def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejection:
     """Thresholds from the run's own validation images, whatever is tested; draws the picture."""
-    from capsella.explain import risk_coverage_figure  # Matplotlib takes a second to import
-    from capsella.explain.plots import write_png
+    from capsella.report import risk_coverage_figure  # Matplotlib takes a second to import
+    from capsella.report.figures import write_png
 
     validation = evaluate(trained.model, own_splits(trained, skip_broken=True).validation, options.batch_size)
     rejection = measure_rejection(trained.model, validation, evaluation)
@@ -270,8 +270,8 @@ def _strange(trained: Run, images: LabelledImages, names: Sequence[str]) -> list
 
 def _knowledge(trained: Run, images: LabelledImages, strange: list[Elsewhere], options: Evaluate) -> Knowledge:
     """The test images against those from elsewhere; draws the picture."""
-    from capsella.explain import novelty_figure  # Matplotlib takes a second to import
-    from capsella.explain.plots import write_png
+    from capsella.report import novelty_figure  # Matplotlib takes a second to import
+    from capsella.report.figures import write_png
 
     own = single_images(images, "images from elsewhere")
     knowledge = measure_knowledge(trained.model, own, strange, options.refuse, options.batch_size)

@@ -12,7 +12,7 @@ from capsella.data import PairSet
 from capsella.data.depth import check_range
 from capsella.errors import CapsellaError
 from capsella.evaluation import Broken, passed_over, set_scale
-from capsella.explain import explain_images, explain_pairs
+from capsella.report import explain_images, explain_pairs
 from capsella.training import own_splits
 
 

@@ -10,9 +10,9 @@ from rich.markup import escape
 from capsella.data import Splits
 from capsella.errors import pluralize
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
-from capsella.explain import about_training, run_facts, write_report
 from capsella.files import write_json
 from capsella.grid import Clock, Task, check_finished, finish_run, finished_first, trained_run
+from capsella.report import about_training, run_facts, write_report
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
 
 

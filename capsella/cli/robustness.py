@@ -9,8 +9,8 @@ import tyro
 from capsella.cli.runs import load_runs, shared_test_images
 from capsella.cli.screen import show
 from capsella.evaluation import PERTURBATIONS, measure_robustness
-from capsella.explain.plots import robustness_figure, write_png
 from capsella.files import write_json
+from capsella.report.figures import robustness_figure, write_png
 
 
 @dataclass(frozen=True)

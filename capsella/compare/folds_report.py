@@ -13,8 +13,8 @@ from capsella.compare.report import protocol, tested_before
 from capsella.compare.words import validation_head
 from capsella.errors import pluralize
 from capsella.evaluation import points
-from capsella.explain.page import embedded, render_page
 from capsella.files import write_json, write_text
+from capsella.report.pages import embedded, render_page
 
 
 def write_folds(options: ComparisonOptions, first: Plan, folds: Sequence[Fold]) -> tuple[FoldsVerdict, Path]:

@@ -15,11 +15,10 @@ from capsella.data.split.table import share_of
 from capsella.environment import machine, versions
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import Robustness, accuracy_interval
-from capsella.explain.page import pictures_of, render_page
-from capsella.explain.plots import confusion_figure, robustness_figure
-from capsella.explain.report import reconstruction_section, tweak_section
-from capsella.explain.sections import Section
 from capsella.files import write_text
+from capsella.report.figures import confusion_figure, robustness_figure
+from capsella.report.pages import Section, pictures_of, render_page
+from capsella.report.run_page import reconstruction_section, tweak_section
 from capsella.training import RunFolder
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize
-from capsella.explain.page import render_page
 from capsella.files import write_json, write_text
 from capsella.grid import duration
 from capsella.papers.published import CLAIMS, paper_of
+from capsella.report.pages import render_page
 from capsella.reproduce.jobs import Job
 from capsella.reproduce.night import Night
 from capsella.reproduce.plan import Plan

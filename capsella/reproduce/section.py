@@ -8,10 +8,10 @@ from typing import Any
 from capsella.compare.figures import learning_figure
 from capsella.errors import CapsellaError
 from capsella.evaluation import accuracy_interval
-from capsella.explain.page import embedded
 from capsella.files import read_json
 from capsella.grid import Hits, Results
 from capsella.papers.kinds.published import cells_and_marks, ours_columns
+from capsella.report.pages import embedded
 from capsella.reproduce.entries import Entry, tested
 from capsella.reproduce.verdicts import state_of
 from capsella.training import RunFolder

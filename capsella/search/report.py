@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from capsella.environment import environment, machine, versions
 from capsella.errors import pluralize
-from capsella.explain.page import pictures_of, render_page
-from capsella.explain.sections import Section
 from capsella.files import write_text
 from capsella.grid import duration
+from capsella.report.pages import Section, pictures_of, render_page
 from capsella.search.figures import front_figure, importance_figure, rungs_figure
 from capsella.search.final import FinalTest, read_test, tested_before
 from capsella.search.importance import importances

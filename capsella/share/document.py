@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from capsella.explain.plots import printable
+from capsella.report.figures import printable
 
 PAGE = Path(__file__).parent / "page"
 """The sources of the page: plain ES modules, a style sheet and a template. Nothing is built."""

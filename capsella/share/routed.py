@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from capsella.explain.routing_views import RoutedLayer, children_seen, routed_layers, strongest_path
 from capsella.layers import CapsuleConv2d
 from capsella.losses import strongest_first
 from capsella.models import CapsuleClassifier
 from capsella.models.inference import inference
+from capsella.report.routing_views import RoutedLayer, children_seen, routed_layers, strongest_path
 from capsella.routing import record
 from capsella.routing.convolution import capsule_votes
 

@@ -32,9 +32,9 @@ class Answer(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)  # one of the session would last into other folders
 def _empty_pictures_in_reports() -> Iterator[None]:
-    """To draw them takes longer than a short training. `trained` has real ones, and tests/explain looks at them."""
+    """To draw them takes longer than a short training. `trained` has real ones, and tests/report looks at them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.explain.page.write_png", write_empty)
+        patch.setattr("capsella.report.pages.write_png", write_empty)
         yield
 
 

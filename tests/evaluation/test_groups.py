@@ -14,7 +14,7 @@ from capsella.evaluation import (
     difference_interval,
 )
 from capsella.evaluation.groups import deviations, over_groups, share_interval, worth
-from capsella.explain.words import about_result
+from capsella.report.prose import about_result
 
 EACH = 20  # images of a group
 

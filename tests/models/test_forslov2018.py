@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from capsella.explain import dimension_tweaks, reconstruct
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import CapsuleClassifier, ImageClassifier, create_model, list_models
 from capsella.models.forslov2018.parts import init_net
+from capsella.report import dimension_tweaks, reconstruct
 from capsella.routing import DynamicRouting, EMRouting
 
 # Table 2: a fixed number of weights, and weights a class.

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from capsella.explain.routing_views import receptive_fields, routed_layers
 from capsella.layers import CapsuleConv2d, MeanCapsules
 from capsella.losses import LossOptions, total_loss
 from capsella.models import count_parameters, create_model
+from capsella.report.routing_views import receptive_fields, routed_layers
 from capsella.routing import DynamicRouting, EMRouting, SelfRouting
 from capsella.types import Capsules
 

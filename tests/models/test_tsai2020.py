@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.explain.routing_views import receptive_fields, routed_layers
 from capsella.layers import AttentionStack
 from capsella.models import count_parameters, create_model
+from capsella.report.routing_views import receptive_fields, routed_layers
 from capsella.routing import DynamicRouting, InvertedAttentionRouting, diagnose, record
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from capsella.explain.routing_views import routed_layers
 from capsella.models import count_parameters, create_model
+from capsella.report.routing_views import routed_layers
 from capsella.routing import record
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.explain.plots import png_bytes
 from capsella.models import create_model
 from capsella.papers.league.fields import OTHERS
+from capsella.report.figures import png_bytes
 from capsella.routing import ROUTINGS
 from tools.routing_pictures import class_couplings, draw, rows
 

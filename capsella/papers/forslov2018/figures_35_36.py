@@ -9,16 +9,16 @@ from rich.console import Console
 
 from capsella.data import load_data, single_images
 from capsella.environment import hardware
-from capsella.explain import dimension_tweaks, largest_elements
-from capsella.explain.image_grids import perturbation_figure
-from capsella.explain.plots import write_png
-from capsella.explain.reconstruction import share_nearest_own
-from capsella.explain.tweaks import row_changes
 from capsella.files import write_json
 from capsella.grid import BudgetName, Results, Row
 from capsella.papers.forslov2018.base import FigureFromRuns
 from capsella.papers.forslov2018.paper import NETWORKS
 from capsella.papers.forslov2018.runs import ThesisRuns
+from capsella.report import dimension_tweaks, largest_elements
+from capsella.report.figures import write_png
+from capsella.report.image_grids import perturbation_figure
+from capsella.report.reconstruction import share_nearest_own
+from capsella.report.tweaks import row_changes
 from capsella.training import load_run
 
 COMPARED = 500

@@ -6,12 +6,12 @@ import torch
 
 from capsella.data import LabelledImages, single_images
 from capsella.evaluation import evaluate
-from capsella.explain import VoteDistances, class_vote_distances, pick_examples
-from capsella.explain.vote_distances import vote_examples_figure
 from capsella.grid import BudgetName
 from capsella.models import ImageClassifier
 from capsella.papers.hinton2018.tables import best_row
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
+from capsella.report import VoteDistances, class_vote_distances, pick_examples
+from capsella.report.vote_distances import vote_examples_figure
 
 RIGHT, WRONG = 2, 1  # images, as in the paper
 

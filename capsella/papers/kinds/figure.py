@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from capsella.explain.plots import write_png
 from capsella.files import write_json
 from capsella.papers.kinds.panels import Panel, panels_figure
+from capsella.report.figures import write_png
 
 
 def write_panels(

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from capsella.errors import ArgumentError
-from capsella.explain.plots import axes_in_rows, printable
+from capsella.report.figures import axes_in_rows, printable
 
 # Okabe and Ito 2008: told apart by the colour-blind; their yellow is too pale for a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from capsella.data import LabelledImages, load_data
-from capsella.explain.plots import write_png
 from capsella.files import write_json
 from capsella.grid import Results, Row
 from capsella.models import ImageClassifier
 from capsella.papers.kinds.published import FromTrainings
+from capsella.report.figures import write_png
 from capsella.training import load_run
 
 Drawn = tuple[Figure, dict[str, Any]]

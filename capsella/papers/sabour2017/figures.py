@@ -6,14 +6,14 @@ import torch
 
 from capsella.data import LabelledImages, PairSet, single_images
 from capsella.evaluation import evaluate
-from capsella.explain import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
-from capsella.explain.image_grids import reconstruction_figure, tweak_figure
-from capsella.explain.reconstruction import pair_name, share_nearest_own
-from capsella.explain.tweaks import row_changes
 from capsella.grid import BudgetName, Row
 from capsella.models import ImageClassifier
 from capsella.papers.kinds.run_figure import Drawn, RunFigure
 from capsella.papers.sabour2017.tables import capsnet_recipe, capsnet_slug
+from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
+from capsella.report.image_grids import reconstruction_figure, tweak_figure
+from capsella.report.reconstruction import pair_name, share_nearest_own
+from capsella.report.tweaks import row_changes
 
 LOOKED_AT = 1000  # test images among which examples are looked for
 TWEAKED = 6  # classes in Figure 4, as in the paper

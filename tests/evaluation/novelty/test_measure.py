@@ -13,7 +13,7 @@ from rich.console import Console
 from capsella.errors import CapsellaError
 from capsella.evaluation import auc_interval, elsewhere, knowledge_table, measure_knowledge
 from capsella.evaluation.novelty.elsewhere import Elsewhere, halved
-from capsella.explain import novelty_figure
+from capsella.report import novelty_figure
 from capsella.training import familiarise_model
 
 

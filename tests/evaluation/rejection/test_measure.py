@@ -11,8 +11,8 @@ from rich.console import Console
 
 from capsella.evaluation import Evaluation, measure_rejection, rejection_table
 from capsella.evaluation.rejection.measure import risk_curve, threshold_for
-from capsella.explain import risk_coverage_figure
 from capsella.models import create_model, fit_confidence
+from capsella.report import risk_coverage_figure
 
 CLASSES = ("a", "b", "c")
 

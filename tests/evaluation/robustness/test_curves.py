@@ -9,8 +9,8 @@ from torch import nn
 
 from capsella.data import ImageSet
 from capsella.evaluation import Robustness, evaluate, measure_robustness, perturbed
-from capsella.explain.plots import robustness_figure, write_png
 from capsella.models import ImageClassifier, create_model
+from capsella.report.figures import robustness_figure, write_png
 from capsella.types import Output
 
 CLASSES = ("left", "right")

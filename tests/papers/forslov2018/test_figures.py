@@ -9,7 +9,6 @@ from rich.console import Console
 from capsella.cli import main
 from capsella.data import catalogue
 from capsella.data.source import Parts, Source
-from capsella.explain.tweaks import row_changes
 from capsella.grid import run as training
 from capsella.papers import get_recipe
 from capsella.papers.forslov2018 import figures_31_32 as trends
@@ -17,6 +16,7 @@ from capsella.papers.forslov2018 import figures_33_34_37 as curves
 from capsella.papers.forslov2018 import figures_35_36 as perturbed_capsules
 from capsella.papers.forslov2018 import paper, runs
 from capsella.papers.published import FIGURES
+from capsella.report.tweaks import row_changes
 from capsella.training import RunFolder
 
 QUIET = Console(quiet=True)

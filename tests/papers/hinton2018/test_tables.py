@@ -14,7 +14,6 @@ from capsella.cli.flags import prepare
 from capsella.cli.train import Train
 from capsella.data import DataOptions, load_data
 from capsella.evaluation import evaluate
-from capsella.explain.vote_distances import class_vote_distances
 from capsella.grid import run as runs
 from capsella.losses import LossOptions
 from capsella.models import create_model
@@ -23,6 +22,7 @@ from capsella.papers import get_recipe
 from capsella.papers.hinton2018 import figures as hinton2018_figures
 from capsella.papers.hinton2018.tables import SMALL, SMALL_OTHERS, best_row, others, table_1
 from capsella.papers.published import FIGURES, TABLES
+from capsella.report.vote_distances import class_vote_distances
 from capsella.routing import EMRouting
 from capsella.training import ModelOptions, Recipe, load_run
 from capsella.training.command_line import command

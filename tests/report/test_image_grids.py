@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from capsella.explain.image_grids import (
+from capsella.report.image_grids import (
     RIGHT,
     WRONG,
     mosaic,

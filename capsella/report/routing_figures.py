@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from capsella.errors import ArgumentError
-from capsella.explain.image_grids import show
-from capsella.explain.plots import TRAIN, VALIDATION, shorten
-from capsella.explain.routing_views import RoutedLayer
+from capsella.report.figures import TRAIN, VALIDATION, shorten
+from capsella.report.image_grids import show
+from capsella.report.routing_views import RoutedLayer
 
 MOST_TYPES = 10  # child types in a chart, and nodes in a column of the graph
 GRAPH_NOTE = "A routing graph, not a proven parse tree: lines show where activity was sent, not what a part means."

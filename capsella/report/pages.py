@@ -1,11 +1,15 @@
-"""Parts of a report, and those on confusions and the ROC."""
+"""Pages that are one HTML file each, with their pictures in them: they open from a disk and ask no other machine."""
 
+import base64
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from capsella.evaluation import Evaluation
-from capsella.explain.plots import confusion_figure, roc_figure
+from capsella.report.figures import confusion_figure, printable, roc_figure, write_png
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,34 @@ def roc_section(evaluation: Evaluation) -> Section:
         "below: 1 is perfect, 0.5 is chance."
     )
     return Section(name, title, text, roc_figure(curves))
+
+
+def render_page(package: str, template: str, **values: object) -> str:
+    """The HTML of a template that extends base.html.jinja, whose style all pages share.
+
+    Args:
+        package: that holds the template, as "capsella.compare".
+        template: its name.
+        values: what it shows; all that it names must be there, `title` among it.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("capsella.report", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    return printable(environment.get_template(template).render(values))
+
+
+def pictures_of(sections: Iterable[Section], folder: Path) -> dict[str, str]:
+    """Write the figures of sections as `folder`/figures/NAME.png, and return the same in base64 by name, for a page."""
+    return {
+        one.name: embedded(one.figure, folder / "figures" / f"{one.name}.png")
+        for one in sections
+        if one.figure is not None
+    }
+
+
+def embedded(figure: Figure, path: Path) -> str:
+    """Write a figure as PNG to `path`, and return the same in base64, for a page."""
+    return base64.b64encode(write_png(figure, path)).decode()

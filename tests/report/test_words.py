@@ -8,9 +8,9 @@ import torch
 
 from capsella.data import DataOptions, load_data
 from capsella.evaluation import Evaluation
-from capsella.explain import about_training
-from capsella.explain.words import Training, about_result, limits
 from capsella.papers.sabour2017.recipes import sabour2017_affnist
+from capsella.report import about_training
+from capsella.report.prose import Training, about_result, limits
 
 DIGITS = DataOptions(name="digits", size=28)
 BEST = {"epoch": 3.0, "validation_error": 12.5}

@@ -12,16 +12,16 @@ from torch import Tensor
 from capsella.data import read_image
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.evaluation import Broken, find_images
-from capsella.explain.image_grids import show, tweaks
-from capsella.explain.plots import activation_bars, shorten, write_png
-from capsella.explain.routing_figures import graph_figure, layer_figure
-from capsella.explain.routing_views import routed_layers, strongest_path
-from capsella.explain.tweaks import dimension_tweaks, largest_elements, offsets_across
-from capsella.explain.vote_distances import VoteDistances, vote_distances_figure
 from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
 from capsella.progress import tracked
+from capsella.report.figures import activation_bars, shorten, write_png
+from capsella.report.image_grids import show, tweaks
+from capsella.report.routing_figures import graph_figure, layer_figure
+from capsella.report.routing_views import routed_layers, strongest_path
+from capsella.report.tweaks import dimension_tweaks, largest_elements, offsets_across
+from capsella.report.vote_distances import VoteDistances, vote_distances_figure
 
 MOST_BARS = 12
 NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"

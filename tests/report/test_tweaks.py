@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from capsella.explain import OFFSETS, dimension_tweaks, largest_elements
+from capsella.report import OFFSETS, dimension_tweaks, largest_elements
 from capsella.types import Capsules
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-import capsella.explain.reconstruction
+import capsella.report.reconstruction
 from capsella.data import ImageSet, PairSet
 from capsella.evaluation import Evaluation, evaluate
-from capsella.explain import explain_pairs, pairs_figure, write_report
-from capsella.explain.image_grids import FIRST, SECOND, overlay_figure
+from capsella.report import explain_pairs, pairs_figure, write_report
+from capsella.report.image_grids import FIRST, SECOND, overlay_figure
 
 from .conftest import NAMES, SIZE
 
@@ -90,7 +90,7 @@ def test_a_picture_of_right_ones_and_mistakes(capsnet, cnn, pairs, tmp_path, mon
         drawn.append((evaluation.correct[picked], picked))
         return pairs_figure(model, images, evaluation, picked)
 
-    monkeypatch.setattr(capsella.explain.reconstruction, "pairs_figure", draw)
+    monkeypatch.setattr(capsella.report.reconstruction, "pairs_figure", draw)
     path = explain_pairs(capsnet, pairs, tmp_path / "out")
     assert path.name == "pairs.png"
     assert path.read_bytes().startswith(b"\x89PNG")

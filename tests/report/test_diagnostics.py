@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from capsella.explain import routing_diagnostics
 from capsella.models import create_model
+from capsella.report import routing_diagnostics
 from capsella.routing import UniformRouting, coupling_entropy, dead_share, diagnose
 from capsella.routing.recording import RoutingTrace
 

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.explain.vote_distances import (
+from capsella.models import create_model
+from capsella.report.vote_distances import (
     VoteDistances,
     class_vote_distances,
     has_vote_distances,
@@ -11,7 +12,6 @@ from capsella.explain.vote_distances import (
     vote_distances_figure,
     vote_examples_figure,
 )
-from capsella.models import create_model
 from capsella.routing import RoutingTrace, UniformRouting, dynamic_routing, record
 
 

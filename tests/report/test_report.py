@@ -10,8 +10,8 @@ import torch
 from capsella.data import ImageSet
 from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
-from capsella.explain import Training, write_report
 from capsella.models import create_model
+from capsella.report import Training, write_report
 
 METRICS = "epoch,learning_rate,train_loss,train_error,validation_error\n1,0.001,0.5,20,22\n2,0.0009,0.2,5,6\n"
 FIGURES = {"confusion", "answers", "roc", "training", "samples", "mistakes", "reliability"}

@@ -17,7 +17,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import ArgumentError, warn_once
-from capsella.evaluation import PERTURBATIONS, Calibration, Robustness, Roc, shares
+from capsella.evaluation import PERTURBATIONS, Calibration, Knowledge, Rejection, Robustness, Roc, shares
 from capsella.files import write_whole
 
 RESOLUTION = 110  # dots an inch
@@ -238,6 +238,39 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
     axes.set(xlabel="ε: largest change of a pixel, of images in [0, 1]", ylabel="accuracy %", ylim=(-2, 102))
     axes.grid(alpha=0.25)
     _as_written(axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1)))
+    return figure
+
+
+def novelty_figure(result: Knowledge) -> Figure:
+    """ROC curves, a panel a set from elsewhere, a line a score; what `known` is made by is thick."""
+    figure, panels = axes_in_rows(len(result.sets), 3, (3.4, 3.2), (0, 0.5), sharey=True)
+    for one, axes in zip(result.sets, panels, strict=True):
+        for number, (name, curve) in enumerate(one.curves.items()):
+            style, width = STYLES[number // 10 % len(STYLES)], 1.2 if number else 2.5
+            axes.plot(*curve, style, color=f"C{number % 10}", linewidth=width, label=name)
+        axes.axvline(result.refuse, color=GREY, linestyle=":", linewidth=1)
+        axes.set(xlabel="false alarms: test images", xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
+        axes.set_title(shorten(one.name), fontsize=10, parse_math=False)
+        axes.grid(alpha=0.25)
+    for axes in panels[::3]:
+        axes.set_ylabel("images from elsewhere found")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
+    return figure
+
+
+def risk_coverage_figure(result: Rejection) -> Figure:
+    """Error against the share of images kept, of test and validation images; dots at the validation's thresholds."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for split, colour, style in (("test", TRAIN, "-"), ("validation", VALIDATION, "--")):
+        kept, risk = result.curves[split]
+        axes.plot(100 * kept, 100 * risk, style, color=colour, label=split, drawstyle="steps-pre")
+    dots = [(100 * one.kept / result.images, 100 * one.errors / one.kept) for one in result.kept if one.kept]
+    axes.plot(*zip(*dots, strict=True), "o", color=TRAIN, label="test, at thresholds from validation")
+    axes.set(xlabel="images kept, the surest first (%)", ylabel="error of those kept (%)", xlim=(0, 101))
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper left")
     return figure
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from capsella.errors import ArgumentError
-from capsella.explain.plots import axes_in_rows, shorten
+from capsella.report.figures import axes_in_rows, shorten
 
 RIGHT, WRONG = "#2e7d32", "#c62828"
 COLUMNS, CELL = 6, 1.5  # images side by side, and inches for each: a page's width in all

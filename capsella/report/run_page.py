@@ -9,17 +9,16 @@ from torch import Tensor
 
 from capsella.data import LabelledImages, PairSet, evenly
 from capsella.evaluation import Evaluation, percent, with_interval
-from capsella.explain.image_grids import prediction_figure, reconstruction_figure, tweak_figure
-from capsella.explain.page import pictures_of, render_page
-from capsella.explain.plots import entropy_figure, reliability_figure, training_figure
-from capsella.explain.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
-from capsella.explain.routing_views import routing_diagnostics
-from capsella.explain.sections import Section, confusion_sections, roc_section
-from capsella.explain.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
-from capsella.explain.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
-from capsella.explain.words import Training, about_confusions, about_result, limits
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
+from capsella.report.figures import entropy_figure, reliability_figure, training_figure
+from capsella.report.image_grids import prediction_figure, reconstruction_figure, tweak_figure
+from capsella.report.pages import Section, confusion_sections, pictures_of, render_page, roc_section
+from capsella.report.prose import Training, about_confusions, about_result, limits
+from capsella.report.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
+from capsella.report.routing_views import routing_diagnostics
+from capsella.report.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
+from capsella.report.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.routing import DEAD_BELOW
 from capsella.training.logs import read_metrics
 
@@ -67,7 +66,7 @@ def write_report(
     shown["pictures"] = pictures_of(sections, folder)
     shown |= {**_words(evaluation, training), "percent": percent, "with_interval": with_interval}
     path = folder / "report.html"
-    write_text(path, render_page("capsella.explain", "report.html.jinja", **shown))
+    write_text(path, render_page("capsella.report", "run.html.jinja", **shown))
     return path
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from capsella.evaluation import Evaluation
-from capsella.explain import pick_examples, reconstruct, reconstruction
-from capsella.explain.reconstruction import Reconstructions, share_nearest_own
+from capsella.report import pick_examples, reconstruct, reconstruction
+from capsella.report.reconstruction import Reconstructions, share_nearest_own
 
 
 def test_decodes_the_true_and_the_predicted_class(capsnet, image_set):

@@ -11,10 +11,10 @@ from torch import Tensor
 from capsella.data import PairSet
 from capsella.errors import ArgumentError, check_argument
 from capsella.evaluation import Evaluation, evaluate
-from capsella.explain.image_grids import overlay_figure
-from capsella.explain.plots import write_png
 from capsella.models import ImageClassifier
 from capsella.models.inference import check_decoder, inference
+from capsella.report.figures import write_png
+from capsella.report.image_grids import overlay_figure
 
 LOOKED_AT = 1000  # pairs among which `explain_pairs` looks for right ones and mistakes
 

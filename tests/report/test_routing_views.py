@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from capsella.explain.routing_figures import graph_figure, layer_figure
-from capsella.explain.routing_views import receptive_fields, routed_layers, strongest_path
 from capsella.models import create_model
+from capsella.report.routing_figures import graph_figure, layer_figure
+from capsella.report.routing_views import receptive_fields, routed_layers, strongest_path
 from capsella.routing import diagnose, record
 
 

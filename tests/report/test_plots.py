@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from capsella.evaluation import Roc, calibration
-from capsella.explain.plots import (
+from capsella.report.figures import (
     attack_figure,
     confusion_figure,
     entropy_figure,

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from capsella.errors import ArgumentError, CapsellaError, check_minimum
-from capsella.explain.image_grids import show
-from capsella.explain.plots import shorten
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
+from capsella.report.figures import shorten
+from capsella.report.image_grids import show
 from capsella.routing import RoutingTrace, record
 
 

@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 
 from capsella.errors import CapsellaError
-from capsella.explain import OFFSETS, dimension_tweaks, explain_images
-from capsella.explain.image_grids import mosaic
-from capsella.explain.images import image_figure, image_figures
-from capsella.explain.tweaks import dial_range, offsets_across
-from capsella.explain.vote_distances import class_vote_distances, vote_distances_figure
 from capsella.models import create_model
+from capsella.report import OFFSETS, dimension_tweaks, explain_images
+from capsella.report.image_grids import mosaic
+from capsella.report.image_pictures import image_figure, image_figures
+from capsella.report.tweaks import dial_range, offsets_across
+from capsella.report.vote_distances import class_vote_distances, vote_distances_figure
 from tests.pictures import write_empty
 
 
@@ -36,7 +36,7 @@ def test_every_image_gets_pictures_of_its_own(capsnet, folder, tmp_path):
 
 
 def test_every_routed_layer_gets_a_picture(matrix_capsnet, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsella.explain.images.write_png", write_empty)
+    monkeypatch.setattr("capsella.report.image_pictures.write_png", write_empty)
     pictures = explain_images(matrix_capsnet, [folder / "one"], tmp_path / "out")
     views = ("explained", "layer1", "layer2", "layer3", "graph", "votes")
     assert [path.name for path in pictures] == [f"cell_{view}.png" for view in views]
@@ -118,7 +118,7 @@ def test_a_class_whose_name_is_not_utf_8_is_drawn(tmp_path):
 
 def test_files_of_one_name_are_told_apart_by_their_folders(cnn, folder, tmp_path, monkeypatch):
     titles = []
-    monkeypatch.setattr("capsella.explain.images.image_figures", lambda *given: titles.append(given[2]) or ())
+    monkeypatch.setattr("capsella.report.image_pictures.image_figures", lambda *given: titles.append(given[2]) or ())
     explain_images(cnn, [folder], tmp_path)
     explain_images(cnn, [folder / "one/cell.png"], tmp_path)
     assert {"one/cell.png", "two/cell.png"} <= set(titles[:-1])
