@@ -1,46 +1,12 @@
 """What every layer and every model speak: `Capsules` between layers, `Output` at the end of a model."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from capsella.errors import ArgumentError
-
-Cells = Literal["whole", "cut", "matched"]
-"""What becomes of a microscope's image before a model sees it: it is kept whole, cut to its stained cell, or cut and
-with its stain matched; see `capsella.data.stained`."""
-
-
-@dataclass(frozen=True)
-class CellCut:
-    """How the stained cell of an image is cut out; see `capsella.data.stained`.
-
-    matched: with its stain. radius: that of the laboratory's usual nucleus, in pixels of its files, in (0, ∞); None
-        takes each nucleus's own, so that all have one size.
-
-    Raises:
-        ValueError: a radius outside its range.
-    """
-
-    matched: bool
-    radius: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.radius is not None and not 0 < self.radius < float("inf"):
-            raise ArgumentError("radius", "be above 0 and finite, or None", self.radius)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {"matched": self.matched, "radius": self.radius}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """What `to_dict` gave; raises `ValueError`, `KeyError` or `TypeError` for anything else."""
-        radius = values["radius"]
-        return cls(bool(values["matched"]), None if radius is None else float(radius))
 
 
 def check_children(children: "Capsules", types: int, pose: int) -> None:

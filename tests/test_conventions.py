@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -14,7 +16,19 @@ PACKAGE = Path(capsella.__file__).parent
 ROOT = PACKAGE.parent
 # Each part may import itself and those before it.
 PARTS = [
-    *("version", "errors", "files", "types", "seeds", "progress", "environment", "_native", "ray_cluster"),
+    *(
+        "version",
+        "errors",
+        "lazy",
+        "files",
+        "image_options",
+        "types",
+        "seeds",
+        "progress",
+        "environment",
+        "_native",
+        "ray_cluster",
+    ),
     *("routing", "layers", "losses"),
     *("models", "data", "training", "evaluation", "uncertainty", "report", "export", "bench"),
     *("grid", "search", "papers", "compare", "reproduce", "experiments", "share", "explorer", "web", "cli"),
@@ -136,3 +150,18 @@ def test_the_guards_against_known_mistakes_exist() -> None:
     assert len(guards) >= 10
     missing = [f"{file}::{name}" for file, name in guards if f"def {name}(" not in (ROOT / "tests" / file).read_text()]
     assert not missing
+
+
+# Options that the command line reads. What they do with PyTorch, networks or images is imported inside functions.
+WITHOUT_TORCH = [
+    *("capsella.ray_cluster", "capsella.data.options", "capsella.losses.options"),
+    *("capsella.training.options", "capsella.training.recipe"),
+]
+
+
+def test_options_are_read_without_pytorch() -> None:
+    """`capsella COMMAND --help` must answer at once, and PyTorch takes seconds to import."""
+    program = "import sys, importlib\nfor name in sys.argv[1:]:\n  importlib.import_module(name)\n"
+    program += "  print(name) if 'torch' in sys.modules else None"
+    done = subprocess.run([sys.executable, "-c", program, *WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    assert not done.stdout.splitlines()[:1]  # the first that imports it

@@ -166,7 +166,7 @@ def public_names() -> list[tuple[str, str]]:
     found = []
     for path in sorted(PACKAGE.glob("*/__init__.py")):
         package = ".".join(path.relative_to(ROOT).parent.parts)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("capsella."):
                 names = [alias.asname or alias.name for alias in node.names]
                 found += [(package, name) for name in names if not name.startswith("_")]

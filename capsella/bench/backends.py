@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsella import _native
 from capsella.bench.latency import Latency, Throughput, best_throughput, latencies
-from capsella.data.batches import evenly
+from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
 from capsella.errors import ArgumentError, CapsellaError, unknown_name
 from capsella.export.graph import Exportable, with_backend

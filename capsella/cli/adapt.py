@@ -12,10 +12,10 @@ from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, ImageSet, LabelledImages, Splits, draw_labelled, single_images
-from capsella.data.depth import check_range
 from capsella.data.options import LABORATORIES
 from capsella.errors import CapsellaError, check_minimum, pluralize
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
+from capsella.image_options import check_range
 from capsella.models import ImageClassifier
 from capsella.training import (
     AdaptOptions,

@@ -12,7 +12,6 @@ from capsella.cli.laboratory import laboratory_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
 from capsella.data import DataOptions, LabelledImages, load_data, single_images
-from capsella.data.depth import check_range
 from capsella.data.laboratory import on_laboratory
 from capsella.data.options import PAIRED, STEREO, VIEWED
 from capsella.errors import CapsellaError, pluralize
@@ -30,6 +29,7 @@ from capsella.evaluation import (
     rejection_table,
 )
 from capsella.files import write_json
+from capsella.image_options import check_range
 from capsella.models import ImageClassifier, MultiCrop
 from capsella.models.novelty.fitted import REFUSE, check_refuse
 from capsella.training import Run, RunFolder, images_of, own_splits

@@ -9,9 +9,9 @@ import tyro
 
 from capsella.cli.runs import open_run
 from capsella.data import PairSet
-from capsella.data.depth import check_range
 from capsella.errors import CapsellaError
 from capsella.evaluation import Broken, passed_over, set_scale
+from capsella.image_options import check_range
 from capsella.report import explain_images, explain_pairs
 from capsella.training import own_splits
 

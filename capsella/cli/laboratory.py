@@ -17,10 +17,10 @@ from capsella.data import (
     single_images,
     without,
 )
-from capsella.data.depth import ValueRange
 from capsella.data.images import join
 from capsella.data.split.holdout import first_per_class
 from capsella.errors import CapsellaError, pluralize
+from capsella.image_options import ValueRange
 from capsella.training import Run, own_splits
 
 _EXAMPLES = 3

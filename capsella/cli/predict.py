@@ -12,7 +12,6 @@ import tyro
 from capsella.cli.laboratory import ADAPTED
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console
-from capsella.data.depth import check_range
 from capsella.errors import ArgumentError, check_argument, pluralize
 from capsella.evaluation import (
     PART_SIZE,
@@ -26,11 +25,11 @@ from capsella.evaluation import (
     print_table,
     set_scale,
 )
+from capsella.image_options import CellCut, check_range
 from capsella.models import ImageClassifier
 from capsella.models.novelty.fitted import REFUSE
 from capsella.ray_cluster import Place, joined
 from capsella.training import load_run
-from capsella.types import CellCut
 
 
 @dataclass(frozen=True)

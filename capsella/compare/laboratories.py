@@ -32,10 +32,10 @@ from capsella.errors import ArgumentError, CapsellaError, check_argument, check_
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
 from capsella.grid import Grid, Row, check_none_diverged
+from capsella.image_options import Cells
 from capsella.papers.own_images import CHOSEN_ON
 from capsella.training import Machine, Recipe, RunFolder, load_run
 from capsella.training.registry import get_recipe
-from capsella.types import Cells
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from capsella.data import DataOptions
 from capsella.data.options import Duplicates
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.grid import check_seeds
+from capsella.image_options import Cells
 from capsella.papers.own_images import as_other_microscopes
 from capsella.training import AugmentOptions
-from capsella.training.precision import Precision
-from capsella.types import Cells
+from capsella.training.options import Precision
 
 SEEDS = (0, 1, 2)
 """Of a comparison on one split."""

@@ -19,8 +19,8 @@ from capsella.files import write_json
 from capsella.grid import curves_tell, rate_at
 from capsella.training import Recipe
 from capsella.training.balance import choose_balance
-from capsella.training.options import Balance
-from capsella.training.precision import Exact, choose_precision, kind_of
+from capsella.training.options import Balance, Exact
+from capsella.training.precision import choose_precision, kind_of
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from capsella.data.depth import ValueRange
 from capsella.data.reading import read_image
 from capsella.errors import CapsellaError, check_minimum
-from capsella.types import CellCut
+from capsella.image_options import CellCut, ValueRange
 
 _AHEAD = 3  # chunks a worker may be ahead of whoever takes them: enough to smooth out slow files
 _DIED = "the process that decoded it died: the decoder crashed, or the system ended it for want of memory"

@@ -4,7 +4,6 @@ A camera of 12 bits writes values up to 4095 into files of 16 bits, a camera of 
 and none of floating-point numbers says by itself what is white.
 """
 
-import math
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -14,10 +13,8 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image, ImageFile, ImageOps
 
-from capsella.errors import CapsellaError, check_argument
-
-ValueRange = tuple[float, float]
-"""(low, high): the values that become 0 and 255; what lies outside becomes 0 or 255 as well."""
+from capsella.errors import CapsellaError
+from capsella.image_options import ValueRange
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")
 _BITS_PER_SAMPLE, _COLOURS, _PLANES, _SAMPLE_FORMAT = 258, 262, 284, 339
@@ -28,14 +25,6 @@ _OTHER_ORDER = {
     "RGB;16N": "RGB;16B" if sys.byteorder == "little" else "RGB;16L",  # as the machine has it
 }
 _STATED = ((340, 341), (280, 281))  # SMinSampleValue and SMaxSampleValue, of any type; MinSampleValue, MaxSampleValue
-
-
-def check_range(value_range: ValueRange | None) -> None:
-    """Raise `ValueError` where a range is not (low, high) of finite numbers, low below high."""
-    if value_range is not None:
-        low, high = value_range
-        holds = math.isfinite(low) and math.isfinite(high) and low < high
-        check_argument(holds, "be two finite numbers, the lower one first, as in --range 0 4095", range=value_range)
 
 
 def depth_of(image: ImageFile.ImageFile) -> str | None:

@@ -18,7 +18,6 @@ from PIL import Image
 from torch import Tensor
 
 from capsella.data.catalogue import source_names
-from capsella.data.depth import ValueRange
 from capsella.data.fingerprints import fingerprint, same_look
 from capsella.data.images import ImageSet, join
 from capsella.data.options import LABORATORIES, PAIRED, DataOptions
@@ -27,6 +26,7 @@ from capsella.data.split.copies import keep_together
 from capsella.data.split.holdout import TOGETHER
 from capsella.data.split.make import ReadSource
 from capsella.errors import CapsellaError, near_names, pluralize
+from capsella.image_options import ValueRange
 
 _OF_ONE_SOURCE = (
     *("of", "path", "group", "camera", "viewpoints", "test_viewpoints", "folds", "fold", "split_file", "duplicates"),

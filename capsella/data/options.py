@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from capsella.data.depth import ValueRange, check_range
-from capsella.data.stained import check_cells
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, not_negative
-from capsella.types import CellCut, Cells
+from capsella.image_options import CellCut, Cells, ValueRange, check_cells, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
 VIEWED = (*STEREO, "toys")

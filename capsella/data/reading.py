@@ -15,11 +15,11 @@ from jaxtyping import UInt8
 from PIL import Image, ImageFile, ImageOps
 from torch import Tensor
 
-from capsella.data.depth import FORMATS, ValueRange, check_range, depth_of, read_values, to_8_bits
+from capsella.data.depth import FORMATS, depth_of, read_values, to_8_bits
 from capsella.data.stained import cut_cell
 from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
+from capsella.image_options import CellCut, ValueRange, check_range
 from capsella.progress import tracked
-from capsella.types import CellCut
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 MOST_PIXELS = 80_000_000

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from PIL import Image, ImageDraw, ImageFont
 
-from capsella.data.batches import evenly
+from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import LabelledImages, Splits
 from capsella.errors import check_minimum, pluralize, warn_once

@@ -8,15 +8,15 @@ network's errors.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
 from PIL import Image
 from scipy import ndimage
 
-from capsella.errors import ArgumentError, CapsellaError
-from capsella.types import CellCut, Cells
+from capsella.errors import CapsellaError
+from capsella.image_options import CellCut
 
 RADII = 2.0
 """Half a side of what is cut out, in radii of the nucleus; with it goes the whole cell, whose radius is 1.3 of them."""
@@ -46,12 +46,6 @@ class Nucleus(NamedTuple):
     column: float
     radius: float
     mask: Bool[np.ndarray, "h w"]
-
-
-def check_cells(cells: str) -> None:
-    """Raise `ValueError` for anything but a `Cells`."""
-    if cells not in get_args(Cells):
-        raise ArgumentError("cells", f"be {' or '.join(get_args(Cells))}", cells)
 
 
 def cut_cell(image: Image.Image, size: tuple[int, int], cut: CellCut) -> Image.Image:

@@ -11,12 +11,13 @@ from jaxtyping import Shaped
 from PIL import ImageOps
 from torch import Tensor
 
-from capsella.data.depth import ValueRange, depth_of, read_values, stated_range
+from capsella.data.depth import depth_of, read_values, stated_range
 from capsella.data.folder import list_files
 from capsella.data.listing import PassedOver
 from capsella.data.options import DataOptions
 from capsella.data.reading import Look, check_memory, opened
 from capsella.errors import CapsellaError, pluralize
+from capsella.image_options import ValueRange
 
 _PERCENTILES = (0.1, 99.9)  # single hot and dead pixels must not set the range
 _SAMPLED, _SAMPLED_IN_ALL = 10_000, 10_000_000  # values a file, and of all files together

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from capsella.data.batches import batches
+from capsella.data.batching import batches
 from capsella.data.images import ImageSet
 from capsella.errors import ArgumentError, check_installed
 from capsella.export.onnx_files import write_description

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from capsella.data.batches import evenly
+from capsella.data.batching import evenly
 from capsella.data.images import ImageSet
 from capsella.data.split.sets import Splits, single_images
 from capsella.errors import ArgumentError, unknown_name

@@ -6,7 +6,7 @@ from typing import Literal
 from capsella.data import DataOptions
 from capsella.errors import check_argument
 from capsella.training import OptimizerOptions, Recipe
-from capsella.training.precision import Precision
+from capsella.training.options import Precision
 
 BudgetName = Literal["small", "night", "full"]
 """small: so short that rows compare with each other alone. night: nearer to where a network ends, hours a row on two

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
+from capsella.image_options import CellCut
 from capsella.models.confidence.files import read_confidence, write_confidence
 from capsella.models.confidence.fitted import Confidence
 from capsella.models.novelty.files import read_novelty, write_novelty
@@ -21,7 +22,7 @@ from capsella.models.novelty.fitted import Novelty
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
 from capsella.routing.base import check_saved
-from capsella.types import Capsules, CellCut, Output
+from capsella.types import Capsules, Output
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from capsella.errors import CapsellaError
 from capsella.files import write_json, write_whole
-from capsella.types import CellCut
+from capsella.image_options import CellCut
 
 _MOST_BYTES = 50_000_000  # of model.json: a million classes' names
 Model = TypeVar("Model", bound=nn.Module)

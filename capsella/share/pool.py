@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from capsella.data.batches import evenly
+from capsella.data.batching import evenly
 from capsella.data.split.sets import LabelledImages
 from capsella.losses import strongest_first
 from capsella.models import CapsuleClassifier

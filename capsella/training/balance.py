@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from capsella.data.batches import balanced_order, epoch_order, even_shares
+from capsella.data.batching import balanced_order, epoch_order, even_shares
 from capsella.data.show import UNEVEN
 from capsella.data.split.sets import LabelledImages
 from capsella.errors import pluralize

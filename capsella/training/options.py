@@ -6,16 +6,24 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import tyro
-from torch import nn
 
 from capsella.errors import check_argument, check_minimum, check_types, not_negative, unknown_name
-from capsella.models import ImageClassifier, create_model, model_function
-from capsella.routing import ROUTINGS, Routing, routing_from_dict
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from capsella.models import ImageClassifier
+
+# PyTorch, networks and routings are imported where they are used: the command line reads these options without them.
+
+
+Exact = Literal["32-true", "bf16-mixed"]
+"""float32; or convolutions and dense layers in bfloat16, all else in float32."""
+Precision = Literal["auto", "32-true", "bf16-mixed"]
 Balance = Literal["auto", "none", "sampling", "weights"]
 FROM_DATA = ("image_size", "channels", "classes")
 """Options of a network that its images decide."""
@@ -44,6 +52,8 @@ class ModelOptions:
 
     def defaults(self) -> dict[str, Any]:
         """What the network takes where an option is not set."""
+        from capsella.models import model_function
+
         parameters = inspect.signature(model_function(self.name)).parameters
         return {key: parameter.default for key, parameter in parameters.items() if key not in FROM_DATA}
 
@@ -64,6 +74,8 @@ class ModelOptions:
         Raises:
             ValueError: no routing is registered under `name`, or the network has no capsules.
         """
+        from capsella.routing import ROUTINGS
+
         if "routing" not in self.complete().options:
             raise ValueError(f"routing: {self.name} has no capsules to route")
         if name not in ROUTINGS:
@@ -76,18 +88,24 @@ class ModelOptions:
         Raises:
             ValueError: it has none of this name (suggests the nearest), or the value is of another type.
         """
+        from capsella.models import model_function
+
         known = self.defaults()
         for name in self.options:
             if name not in known:
                 raise unknown_name(f"option of model {self.name!r}", name, known)
         check_types(model_function(self.name), self.options, "model")
 
-    def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> ImageClassifier:
+    def create(self, image_size: int | tuple[int, int], channels: int, classes: Any) -> "ImageClassifier":
         """The network with fresh weights: see `create_model`."""
+        from capsella.models import create_model
+
         return create_model(self.name, image_size=image_size, channels=channels, classes=classes, **self.options)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: {"name", **options}."""
+        from capsella.routing import Routing
+
         values = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in self.options.items()}
         return {"name": self.name, **values}
 
@@ -98,6 +116,8 @@ class ModelOptions:
         Raises:
             KeyError: no name. ValueError: a routing that is not registered, or one with other options.
         """
+        from capsella.routing import routing_from_dict
+
         options = {key: value for key, value in values.items() if key != "name"}
         if isinstance(options.get("routing"), dict):
             options["routing"] = routing_from_dict(options["routing"])
@@ -242,8 +262,10 @@ class OptimizerOptions:
         done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
         return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
-    def create(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def create(self, weights: "Iterable[nn.Parameter]") -> "torch.optim.Optimizer":
         """The optimizer of these weights; each step sets its learning rate by `rate_at`."""
+        import torch
+
         if self.method == "sgd":
             return torch.optim.SGD(
                 weights, self.learning_rate, momentum=self.momentum, weight_decay=self.l2, fused=True

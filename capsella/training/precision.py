@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pooch
 import torch
@@ -18,10 +17,8 @@ from torch import nn
 from capsella.environment import processor
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import write_json
+from capsella.training.options import Exact
 
-Exact = Literal["32-true", "bf16-mixed"]
-"""float32; or convolutions and dense layers in bfloat16, all else in float32."""
-Precision = Literal["auto", "32-true", "bf16-mixed"]
 CLEARLY_FASTER = 1.2
 """So many times as fast as float32 must bfloat16 be: what less would gain is not worth another rounding."""
 ROUNDS = 5

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from capsella.data import DataOptions
-from capsella.data.depth import ValueRange
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, check_types, near_names
+from capsella.image_options import ValueRange
 from capsella.losses import FOR_TWO_CLASSES, Classification, LossOptions
-from capsella.routing import Routing
-from capsella.routing.base import check_saved
-from capsella.training.options import AugmentOptions, Balance, ModelOptions, OptimizerOptions
-from capsella.training.precision import Precision
+from capsella.training.options import AugmentOptions, Balance, ModelOptions, OptimizerOptions, Precision
 
 SEED_BITS = 22  # of the seeds of trainings, which results are known by; `mixed_seed` would take larger ones
 Made = TypeVar("Made")
@@ -78,8 +75,10 @@ class Recipe:
         for group in (self, self.model.options, self.data, self.augment, self.loss, self.optimizer):
             _check_finite(group)
         for option in self.model.options.values():
-            if isinstance(option, Routing):
-                check_saved(option)
+            if dataclasses.is_dataclass(option):  # a routing, whose module imports PyTorch
+                from capsella.routing.base import check_saved
+
+                check_saved(option)  # type: ignore[arg-type]
         check_minimum(1, epochs=self.epochs, batch_size=self.batch_size)
         check_minimum(1, patience=self.patience, epoch_images=self.epoch_images)
         known = self.balance in get_args(Balance)
@@ -195,6 +194,6 @@ def _check_finite(group: Any) -> None:
     if dataclasses.is_dataclass(group):
         group = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
     for name, value in group.items():
-        if isinstance(value, Routing):
+        if dataclasses.is_dataclass(value):
             _check_finite(value)
         check_argument(not isinstance(value, float) or math.isfinite(value), "be a finite number", **{name: value})

@@ -8,8 +8,8 @@ from PIL import Image
 
 from capsella import create_model
 from capsella.errors import CapsellaError
+from capsella.image_options import CellCut
 from capsella.models import ImageClassifier
-from capsella.types import CellCut
 
 QUICK = (
     "--epochs",

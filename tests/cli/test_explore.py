@@ -6,7 +6,7 @@ import pytest
 
 from capsella.cli import explore
 from capsella.cli.runs import load_runs
-from capsella.types import CellCut
+from capsella.image_options import CellCut
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from PIL import Image
 from capsella.data import DataOptions, load_data, read_image
 from capsella.data.stained import NUCLEUS, RADII, cut_cell, find_nucleus, usual_radius
 from capsella.errors import CapsellaError
-from capsella.types import CellCut
+from capsella.image_options import CellCut
 
 PURPLE, PINK, WHITE = (82, 41, 168), (225, 190, 200), (250, 245, 240)
 

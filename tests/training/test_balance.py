@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from capsella.data import ImageSet, balanced_order, even_shares
-from capsella.data.batches import MOST_REPEATS
+from capsella.data.batching import MOST_REPEATS
 from capsella.errors import CapsellaError
 from capsella.grid.run import finish_run
 from capsella.losses import Classification, LossOptions, total_loss

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 
 from capsella.data.catalogue import read_source
-from capsella.data.depth import ValueRange
 from capsella.data.folder import read_folder
 from capsella.data.images import ImageSet, join
 from capsella.data.options import DataOptions
@@ -22,6 +21,7 @@ from capsella.data.split.sets import SPLIT_NAMES, Splits
 from capsella.data.split.table import UNUSED, Row, SplitTable, read_split_file
 from capsella.data.survey import Survey, glance
 from capsella.errors import CapsellaError, errors_of
+from capsella.image_options import ValueRange
 
 _NUMBER = "number in the source"  # with spaces, as no array of a file is called
 

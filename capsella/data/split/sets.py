@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from capsella.data.depth import ValueRange
 from capsella.data.images import ImageSet
 from capsella.data.pairs import PairSet
 from capsella.errors import CapsellaError
+from capsella.image_options import ValueRange
 
 LabelledImages = ImageSet | PairSet
 """What a split holds: images of one class each, or pairs of images of two."""

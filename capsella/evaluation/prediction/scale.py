@@ -10,8 +10,8 @@ from capsella.data.reading import rgb_images
 from capsella.data.stained import SAMPLED, nuclear_radii
 from capsella.errors import check_argument, pluralize
 from capsella.evaluation.prediction.listing import image_files
+from capsella.image_options import CellCut
 from capsella.models import ImageClassifier
-from capsella.types import CellCut
 
 FEWEST = 20
 """Cells whose median radius is a laboratory's scale; of fewer, the mix of classes says too much."""
