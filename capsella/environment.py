@@ -61,6 +61,15 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def free_memory() -> int | None:
+    """Return how many bytes of memory are available without swapping; None where only Linux would tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+
+
 def _commit() -> str:
     """The checked-out commit of this source tree, "+" behind it where files differ from it; "unknown" elsewhere."""
     root = Path(__file__).parents[1]

@@ -9,7 +9,6 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageFile, ImageOps
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from capsella.data.depth import FORMATS, depth_of, read_values, to_8_bits
 from capsella.data.stained import cut_cell
+from capsella.environment import free_memory
 from capsella.errors import CapsellaError, check_argument, pluralize, warn_once
 from capsella.image_options import CellCut, ValueRange, check_range
 from capsella.progress import tracked
@@ -272,8 +272,8 @@ def check_memory(number: int, size: tuple[int, int], channels: int) -> None:
     """Raise `CapsellaError` where so many images of (height, width) do not fit into the memory that is free."""
     height, width = size
     needed = 2 * number * height * width * channels  # the images as they are read, and once more as they are parted
-    free = psutil.virtual_memory().available
-    if needed > free:
+    free = free_memory()
+    if free is not None and needed > free:
         raise CapsellaError(
             f"{pluralize(number, 'image')} of {height}×{width}×{channels} need {needed / 2**30:,.1f} GiB of memory to "
             f"load, and {free / 2**30:,.1f} GiB are free; make them smaller, as with --size 64"

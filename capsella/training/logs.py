@@ -2,7 +2,8 @@
 
 import csv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,11 +46,16 @@ def read_metrics(path: Path) -> dict[str, Float[np.ndarray, " rows"]]:
         raise CapsellaError(f"{path}: every cell must be a number or empty: {error}") from None
 
 
-def open_events(folder: Path, step: int) -> "SummaryWriter":
-    """TensorBoard's events after `step`; those of later steps, which a kill left behind, no longer count."""
+def open_events(folder: Path, step: int) -> AbstractContextManager["SummaryWriter | None"]:
+    """Open a writer of TensorBoard events after `step`, or None where the extra `tensorboard` is not installed.
+
+    Events of later steps, which a killed process left behind, no longer count.
+    """
+    if find_spec("tensorboard") is None:
+        return nullcontext()
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder), purge_step=step + 1)
+    return closing(SummaryWriter(str(folder), purge_step=step + 1))
 
 
 def write_events(writer: "SummaryWriter", row: EpochRow) -> None:

@@ -5,7 +5,7 @@ Every step's randomness follows from (seed, step), so a resumed run computes wha
 
 import math
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -143,13 +143,14 @@ class Trainer:
             if self._is_first:
                 self._begin()
             shown = self.recipe.epochs * self.steps
-            events = closing(open_events(self.files.events, self.progress.step)) if self._is_first else nullcontext()
+            events = open_events(self.files.events, self.progress.step) if self._is_first else nullcontext()
             with events as writer, progress_bar(self.console, self.name, shown, self.progress.step) as bar:
                 while not self._is_trained and (until is None or self.progress.epoch < until):
                     self._train_epoch(bar)
                     row = self._finish_epoch()
                     if writer is not None:
                         write_events(writer, row)
+                    if self._is_first:
                         self.console.print(epoch_line(row, self.recipe.epochs, kept_by(self.recipe)), soft_wrap=True)
             if self._is_first and self._is_trained:
                 self._finish()

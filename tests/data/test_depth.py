@@ -209,7 +209,7 @@ def test_too_much_for_the_memory_is_told_before_a_pixel_is_read(camera: Path, mo
         raise AssertionError("pixels were read")
 
     monkeypatch.setattr("capsella.data.folder.decode", forbidden)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 100_000_000}))
+    monkeypatch.setattr("capsella.data.reading.free_memory", lambda: 100_000_000)
     with pytest.raises(CapsellaError, match=r"28 images of 4096×4096×1 need 0.9 GiB .* 0.1 GiB are free; .* --size 64"):
         folder(camera, size=4096)
     with pytest.raises(CapsellaError, match=r"1,797 images of 4096×4096×1 need"):

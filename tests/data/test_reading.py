@@ -195,8 +195,7 @@ def test_images_that_do_not_fit_in_memory_are_refused_at_the_first(monkeypatch: 
         time.sleep(0.002)
         return torch.zeros(3, 1000, 1000, dtype=torch.uint8)
 
-    free = type("Memory", (), {"available": 50_000_000})
-    monkeypatch.setattr(reading.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(reading, "free_memory", lambda: 50_000_000)
     with pytest.raises(
         CapsellaError, match=r"300 images of 1000×1000×3 need 1.7 GiB .* 0.0 GiB are free; make them .* --size 64"
     ):
