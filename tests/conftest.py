@@ -61,6 +61,25 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) ->
     return get
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` rewrites the golden files, which hold the texts of reports."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what tests produce")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("verdict.txt", text)` compares a text with tests/PART/golden/verdict.txt."""
+
+    def check(name: str, text: str) -> None:
+        path = request.path.parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
+
+
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are written, but not drawn."""

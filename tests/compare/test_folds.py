@@ -16,7 +16,7 @@ from capsella.cli import main
 from capsella.compare import ComparisonOptions, folds
 from capsella.compare.folds import Fold, _check_same_images, compare_folds, first_plan
 from capsella.compare.folds_verdict import judge_folds
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.training import RunFolder
 from tests.pictures import write_empty
 
@@ -93,13 +93,10 @@ class TestDone:
         assert [one["options"]["seeds"] for one in each] == [[0]] * 3
         assert [one["options"]["fold"] for one in each] == [0, 1, 2]
 
-    def test_the_page(self, done):
+    def test_the_page_links_its_folds(self, done):
         text = (done / "report.html").read_text(encoding="utf-8")
         assert re.findall(r'href="([^"]+)"', text) == [f"fold{k}/report.html" for k in range(3)]
         assert all((done / f"fold{k}" / "report.html").exists() for k in range(3))
-        assert "Each of\nthe 18 images was tested once" in text
-        assert "max-width: 62rem" in text  # the style came along
-        assert "max-width: 62rem" in (done / "fold0" / "report.html").read_text(encoding="utf-8")
 
     def test_called_again_it_trains_what_is_missing(self, done, images, capsys):
         before = read(done / "compare.json")
@@ -118,51 +115,32 @@ class TestDone:
             for names in (("a.png", "b.png"), ("a.png",), ("a.png", "b.png", "c.png"))
         ]
         _check_same_images(plans[0], plans[0])
-        for first, text in ((plans[1], "b.png came since"), (plans[2], "c.png went since")):
-            with pytest.raises(CapsellaError, match=f"must have the images of the first fold, but {text}"):
+        for first, file in ((plans[1], "b.png"), (plans[2], "c.png")):
+            with pytest.raises(CapsellaError, match=file):
                 _check_same_images(plans[0], first)
 
-    def test_folders_of_other_comparisons(self, done, images, capsys):
-        for words, text in (
-            ((*FLAGS[:-2], "--out", done), "holds a comparison of several folds; choose another --out"),
-            (
-                (*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"),
-                "holds a comparison with folds = 3, not the default",
-            ),
-            ((*FLAGS, "--out", done / "fold1"), "holds a comparison of one split; choose another --out"),
-            ((*FLAGS[:-1], 2, "--out", done), "holds a comparison with folds = 3, not 2"),
+    def test_folders_of_other_comparisons(self, done, images):
+        for words in (
+            (*FLAGS[:-2], "--out", done),
+            (*FLAGS[:-2], "--seeds", 0, "--out", done / "fold1"),
+            (*FLAGS, "--out", done / "fold1"),
+            (*FLAGS[:-1], 2, "--out", done),
         ):
             with pytest.raises(SystemExit):
                 call(images, *words)
-            assert text in " ".join(capsys.readouterr().err.split())
 
-
-def test_a_dry_run_counts_all_folds(images, tmp_path, capsys):
-    call(images, *FLAGS, "--seeds", 0, 1, "--out", tmp_path / "f", "--dry-run")
-    out = " ".join(capsys.readouterr().out.split())
-    assert "3 folds, tested in turn" in out
-    assert "All 3 folds: 12 runs, estimated training" in out
-    assert "data-size curve" not in out
-    assert not (tmp_path / "f").exists()
-    (tmp_path / "f").mkdir()
-    (tmp_path / "f" / "plan.json").write_text("{}")  # whatever --out holds
-    call(images, *FLAGS, "--seeds", 0, 1, "--out", tmp_path / "f", "--dry-run")
+    def test_a_dry_run_looks_at_no_folder(self, done, images):
+        call(images, *FLAGS[:-1], 2, "--seeds", 0, 1, "--out", done, "--dry-run")
 
 
 def test_options(images, tmp_path):
-    with pytest.raises(ValueError, match=r"sizes: must be 1 with folds, .* got \(0\.5, 1\)"):
-        ComparisonOptions(images, folds=3, sizes=(0.5, 1))
-    with pytest.raises(ValueError, match="fold: must be from 0 to 2 of 3 folds, got 3"):
-        ComparisonOptions(images, folds=3, fold=3)
-    assert str(ComparisonOptions(images, folds=3).output) == "runs/compare-colours-folds3"
-    assert str(ComparisonOptions(images, folds=3, fold=1).output) == "runs/compare-colours-folds3/fold1"
+    for argument, options in (("sizes", {"sizes": (0.5, 1)}), ("fold", {"fold": 3}), ("seeds", {"seeds": ()})):
+        with pytest.raises(ArgumentError) as error:
+            ComparisonOptions(images, folds=3, **options)
+        assert error.value.argument == argument
     assert ComparisonOptions(images).asked_seeds == (0, 1, 2)
     assert ComparisonOptions(images, folds=3).asked_seeds == (0,)
-    assert ComparisonOptions(images, folds=3, seeds=(0, 1, 2)).to_dict()["seeds"] == [0, 1, 2]
-    assert ComparisonOptions(images, folds=3).to_dict()["seeds"] == [0]  # as the files of older comparisons have it
-    with pytest.raises(ValueError, match=r"seeds: must be at least one, and each only once, got \(\)"):
-        ComparisonOptions(images, seeds=())
-    with pytest.raises(CapsellaError, match="the class 'green' has 9 images for 10 folds"):
+    with pytest.raises(CapsellaError, match="green"):
         first_plan(ComparisonOptions(images, models=NETWORKS, folds=10, out=tmp_path))
 
 
@@ -207,18 +185,15 @@ class TestVerdict:
         assert verdict.difference.estimate == pytest.approx((6 + 5 + 7) / 3 / 20)
         half = 4.302653 * 0.05 * (1 / 3 + 1 / 2) ** 0.5  # differences of 0.30, 0.25 and 0.35
         assert verdict.difference.low == pytest.approx(0.3 - half)
-        assert verdict.headline.startswith(f"The capsule network wins: {CAPSULES} is right 30.0 points more often")
         assert CAPSULES in verdict.useful
 
     def test_no_difference(self, plan):
         verdict = judge_folds(plan, [self.fold(19, 18), self.fold(17, 19), self.fold(19, 18)])
         assert verdict.winner is None
-        assert verdict.headline == "No difference that 3 folds of 120 images could show."
 
     def test_neither_is_better_than_the_largest_class(self, plan):
         verdict = judge_folds(plan, [self.fold(19, 11), self.fold(6, 9), self.fold(12, 10)])
         assert verdict.useful == ()
-        assert verdict.headline.startswith("Neither is to be shipped yet: 3 folds do not show that")
 
     def test_the_best_of_a_kind_is_chosen_by_validation_and_who_diverged_is_left_out(self, plan, images):
         names = (*NETWORKS, "he2016_resnet10")
@@ -234,15 +209,22 @@ class TestVerdict:
         del three[2].hits["he2016_resnet10"]
         verdict = judge_folds(larger, three)
         assert verdict.best[1].name == CNN
-        assert verdict.sentences["left out"] == "Diverged on a fold: he2016_resnet10."
         del three[0].hits[CNN]
-        with pytest.raises(CapsellaError, match="every network of the CNN diverged on a fold"):
+        with pytest.raises(CapsellaError, match="CNN"):
             judge_folds(larger, three)
 
-    def test_who_still_learned_is_named(self, plan):
-        verdict = judge_folds(plan, [self.fold(19, 13), self.fold(18, 13, unfinished=(CNN,)), self.fold(19, 12)])
-        assert verdict.headline.endswith(f" But {CNN} still learned when the training ended.")
-        assert verdict.sentences["training"].startswith(f"Not trained to the end on every fold: {CNN};")
+    def test_the_words(self, plan, golden):
+        texts = {
+            "winner": judge_folds(plan, [self.fold(19, 13), self.fold(18, 13), self.fold(19, 12)]),
+            "noise": judge_folds(plan, [self.fold(19, 18), self.fold(17, 19), self.fold(19, 18)]),
+            "chance": judge_folds(plan, [self.fold(19, 11), self.fold(6, 9), self.fold(12, 10)]),
+            "unfinished": judge_folds(plan, [self.fold(19, 13), self.fold(18, 13, (CNN,)), self.fold(19, 12)]),
+        }
+        assert texts["unfinished"].unfinished == (CNN,)
+        lines = []
+        for name, found in texts.items():
+            lines += [f"# {name}", found.headline, *(f"{part}: {text}" for part, text in found.sentences.items()), ""]
+        golden("folds.txt", "\n".join(lines))
 
 
 def test_the_runs_of_a_fold_are_ordinary(done):

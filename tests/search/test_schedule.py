@@ -115,7 +115,7 @@ def test_with_two_objectives_the_front_comes_first():
     assert [one.job.candidate for one in ranked(records, RULES)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_front_is_right(seed):
     random.seed(seed)
     points = [(random.randint(0, 6), random.randint(0, 6), random.randint(0, 6)) for _ in range(30)]
@@ -124,7 +124,7 @@ def test_the_front_is_right(seed):
         assert (n in on) == (not any(is_better(other, point) for other in points))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("rungs", [(1, 3, 9), (3, 9), (9,)])
 def test_any_number_of_workers_that_die_at_any_time_come_to_the_end(seed, workers, rungs):

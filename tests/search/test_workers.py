@@ -18,6 +18,7 @@ from capsella.search.schedule import done
 from tests.search import made
 
 ROOT = Path(made.__file__).parents[2]
+pytestmark = pytest.mark.slow
 
 
 FEW = {"options": {"trials": 3, "finalists": 1, "seeds": 1}}
