@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from capsella.layers import AttentionCapsules, AttentionStack, CapsuleConv2d
+from capsella.errors import ArgumentError
+from capsella.layers import AttentionCapsules, AttentionStack
 from capsella.routing import InvertedAttentionRouting, attend, capsule_votes, inverted_attention_routing, record
 from capsella.types import Capsules
 
@@ -51,14 +52,6 @@ def test_one_after_the_other() -> None:
     torch.testing.assert_close(layers(u).poses, expected.poses)
 
 
-def test_an_ordinary_layer_makes_all_rounds() -> None:
-    (layer, _), u = stack(3, concurrent=False), children()
-    ordinary = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=InvertedAttentionRouting(iterations=3))
-    ordinary.load_state_dict(layer.state_dict())
-    alone = AttentionStack([layer], concurrent=False)
-    torch.testing.assert_close(ordinary(u).poses, alone(u).poses)
-
-
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_a_trace_a_layer(concurrent: bool) -> None:
     layers = stack(3, concurrent)
@@ -77,17 +70,8 @@ def test_export() -> None:
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_errors() -> None:
-    with pytest.raises(ValueError, match=r"iterations: must be those of at least one layer, .* got \[\]"):
-        AttentionStack([])
-    layers = [*stack(2), *stack(3)]
-    with pytest.raises(ValueError, match=r"iterations: must be those of .* the same for all, got \[2, 3\]"):
-        AttentionStack(layers)
-
-
-def test_some_of_the_layers_are_a_stack() -> None:
-    layers = [AttentionCapsules(3, 4, 3, 4, kernel=1, routing=InvertedAttentionRouting(2)) for _ in range(3)]
-    stack = AttentionStack(layers, concurrent=False)
-    part = stack[1:]
-    assert isinstance(part, AttentionStack)
-    assert (list(part), part.concurrent, stack[0]) == (layers[1:], False, layers[0])
+def test_layers_of_one_number_of_rounds() -> None:
+    for layers in ([], [*stack(2), *stack(3)]):
+        with pytest.raises(ArgumentError) as error:
+            AttentionStack(layers)
+        assert error.value.argument == "iterations"

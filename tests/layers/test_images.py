@@ -1,9 +1,9 @@
-"""Cropping and standardising inside the network."""
+"""Cropping, enlarging, standardising and changing images inside the network; first weights of ordinary layers."""
 
 import pytest
 import torch
 
-from capsella.layers import CropImages, JitterImages, PrepareImages, StandardiseImages
+from capsella.layers import CropImages, EnlargeImages, JitterImages, PrepareImages, StandardiseImages, start_for_relus
 
 
 def test_standardised_images_have_no_mean_and_unit_variance() -> None:
@@ -37,15 +37,11 @@ def test_random_crops_in_training_are_whole_pieces_of_their_own_image() -> None:
     assert torch.equal(out, piece + torch.stack([top, left], 1)[:, :, None, None])
 
 
-@pytest.mark.parametrize("size", [0, 6])
-def test_crop_that_does_not_fit(size: int) -> None:
-    with pytest.raises(ValueError, match=f"crop: must be from 1 to the image's 6×5, got {size}"):
-        CropImages((6, 5), size)
-
-
 def test_jitter_draws_a_brightness_and_a_contrast_for_each_image() -> None:
     images = torch.rand(1, 2, 3, 4).repeat(2000, 1, 1, 1)
-    out = JitterImages(brightness=0.5, contrast=0.25).train()(images)
+    jitter = JitterImages(brightness=0.5, contrast=0.25)
+    assert torch.equal(jitter.eval()(images), images)
+    out = jitter.train()(images)
     delta = out.mean((1, 2, 3)) - images.mean((1, 2, 3))
     factor = out.std((1, 2, 3)) / images.std((1, 2, 3))
     mean = images.mean((1, 2, 3), keepdim=True)
@@ -56,11 +52,6 @@ def test_jitter_draws_a_brightness_and_a_contrast_for_each_image() -> None:
         assert (drawn - centre).min() < -0.95 * reach
         assert (drawn - centre).mean().abs() < 0.1 * reach
     assert torch.corrcoef(torch.stack([delta, factor]))[0, 1].abs() < 0.1
-
-
-def test_jitter_leaves_evaluation_images_alone() -> None:
-    images = torch.rand(3, 1, 4, 4)
-    assert torch.equal(JitterImages(0.5, 0.5).eval()(images), images)
 
 
 def test_images_are_changed_after_they_were_standardised() -> None:
@@ -74,22 +65,44 @@ def test_images_are_changed_after_they_were_standardised() -> None:
     assert PrepareImages((8, 8), None, standardise=True, brightness=0.0, contrast=0.0).size == (8, 8)
 
 
-@pytest.mark.parametrize(
-    ("brightness", "contrast", "message"),
-    [
-        (-0.1, 0.0, "brightness: must not be negative, got -0.1"),
-        (0.0, 1.0, r"contrast: must be in \[0, 1\), got 1.0"),
-        (0.1, -0.5, r"contrast: must be in \[0, 1\), got -0.5"),
-    ],
-)
-def test_jitter_out_of_range(brightness: float, contrast: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        JitterImages(brightness, contrast)
-
-
 def test_half_precision_is_standardised_as_single_is() -> None:
     for images in (torch.full((1, 1, 28, 28), 0.5), 0.5 + 0.002 * torch.randint(2, (2, 3, 28, 28))):
         half = StandardiseImages()(images.half())
         assert half.dtype == torch.float16
         torch.testing.assert_close(half.float(), StandardiseImages()(images.half().float()), atol=2e-3, rtol=1e-3)
     assert JitterImages(0.2, 0.2)(images.half()).dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("before", "least", "after"),
+    [((4, 6), 8, (8, 12)), ((8, 9), 8, (8, 9)), ((20, 30), 8, (20, 30)), ((5, 7), 8, (8, 11))],
+)
+def test_small_images_are_enlarged_in_proportion(before: tuple[int, int], least: int, after: tuple[int, int]) -> None:
+    layer = EnlargeImages(before, least)
+    images = torch.rand(2, 3, *before)
+    larger = layer(images)
+    assert layer.size == after
+    assert larger.shape == (2, 3, *after)
+    torch.testing.assert_close(larger.mean(), images.mean(), rtol=0.1, atol=0)
+    assert (larger is images) == (before == after)
+
+
+def test_relu_networks_keep_the_size_of_their_signal() -> None:
+    network = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.ReLU()) for _ in range(6)])
+    start_for_relus(network)
+    x = torch.randn(50, 400)
+    assert 0.5 < network(x).square().mean() / x.square().mean() < 2
+    assert all((layer[0].bias == 0).all() for layer in network)
+
+
+def test_refusals_name_the_argument() -> None:
+    for argument, call in (
+        ("crop", lambda: CropImages((6, 5), 0)),
+        ("crop", lambda: CropImages((6, 5), 6)),
+        ("brightness", lambda: JitterImages(-0.1, 0.0)),
+        ("contrast", lambda: JitterImages(0.0, 1.0)),
+        ("contrast", lambda: JitterImages(0.1, -0.5)),
+        ("image_size", lambda: EnlargeImages((0, 3), 8)),
+    ):
+        with pytest.raises(ValueError, match=f"^{argument}: must"):
+            call()

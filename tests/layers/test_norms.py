@@ -1,11 +1,154 @@
-"""Layers that normalise: by the batch, by groups, by each image."""
+"""Normalisation of feature maps, of poses and of parents by type; padding."""
+
+import copy
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from capsella import create_model
-from capsella.layers.norms import NormaliseTypes, norm_layer
+from capsella.errors import ArgumentError
+from capsella.layers import (
+    CapsuleConv2d,
+    ClusterCapsules,
+    DenseCapsules,
+    NormalisedPrimaryCapsules,
+    NormalisePoses,
+    PadCapsules,
+)
+from capsella.layers.norms import NormaliseCapsules, NormaliseTypes, norm_layer
+from capsella.routing import ROUTINGS, EMRouting, LogisticRouting, VariationalRouting, record
+from capsella.training.average import average_of
+from capsella.types import Capsules, ScoredCapsules
+
+LOGISTIC = sorted(name for name, routing in ROUTINGS.items() if issubclass(routing, LogisticRouting))
+every_routing = pytest.mark.parametrize("name", LOGISTIC)
+
+
+def children(batch: int = 5) -> Capsules:
+    return Capsules(torch.randn(batch, 3, 4, 2, 4), torch.rand(batch, 3, 4, 2))
+
+
+def layer(name: str = "variational") -> CapsuleConv2d:
+    return CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=ROUTINGS[name](), norm="batch")
+
+
+def standardised(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return (x - x.mean(axes, keepdim=True)) / (x.var(axes, correction=0, keepdim=True) + 1e-5).sqrt()
+
+
+@every_routing
+def test_a_training_batch_is_standardised_by_type(name: str) -> None:
+    bare = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=ROUTINGS[name]())
+    normalised = layer(name)
+    normalised.load_state_dict(bare.state_dict(), strict=False)
+    u = children()
+    before, after = bare.score(u), normalised(u)
+    torch.testing.assert_close(after.poses, standardised(before.poses, (0, 1, 2, 4)), rtol=1e-4, atol=1e-5)
+    odds = standardised(before.log_odds, (0, 1, 2))
+    torch.testing.assert_close(after.activations, odds.sigmoid(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_em_has_log_odds_where_activations_are_saturated(competition: str, backend: str) -> None:
+    """β_a = 1000: every activation is 1 in float32, and log-odds tell the parents apart."""
+    routing = EMRouting(inverse_temperature=1.0, competition=competition, backend=backend)  # type: ignore[arg-type]
+    em = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=routing)
+    torch.nn.init.constant_(em.routing_parameters["beta_a"], 1000.0)
+    scored = em.score(children(2))
+    assert scored.log_odds.sigmoid().eq(1).all()
+    assert scored.log_odds.std() > 0.1
+
+
+def test_evaluation_takes_the_running_statistics() -> None:
+    norm = NormaliseCapsules(3)
+    for _ in range(200):
+        norm(ScoredCapsules(2 + 3 * torch.randn(20, 2, 1, 3, 4), 5 - 0.5 * torch.randn(20, 2, 1, 3)))
+    norm.eval()
+    poses, log_odds = torch.randn(1, 2, 1, 3, 4), torch.randn(1, 2, 1, 3)
+    out = norm(ScoredCapsules(poses, log_odds))
+    torch.testing.assert_close(out.poses, (poses - 2) / 3, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(out.log_odds, (log_odds - 5) / 0.5, rtol=0.1, atol=0.5)
+    assert not list(norm.parameters())
+    assert len(list(NormaliseCapsules(3, affine=True).parameters())) == 4
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_of_half_precision_what_differs_little_is_not_rounded_away(kind: torch.dtype) -> None:
+    norm = NormaliseTypes(2, affine=False)
+    norm.running_mean.fill_(-0.25)
+    norm.running_var.fill_(7e-5)
+    x = -0.25 + 0.008 * torch.randn(4, 2, 50)
+    halved = copy.deepcopy(norm).to(kind).eval()(x)
+    assert halved.dtype == torch.float32
+    torch.testing.assert_close(halved, norm.eval()(x), rtol=0.02, atol=0.02)
+    assert norm.double()(x).dtype == torch.float64
+
+
+def test_statistics_do_not_remember_where_they_started() -> None:
+    """Of log-odds that vary by 0.001: after a single batch, as after many."""
+    norm, x = NormaliseCapsules(3), 0.001 * torch.randn(50, 2, 1, 3)
+    norm(ScoredCapsules(torch.randn(50, 2, 1, 3, 4), x))
+    out = norm.eval()(ScoredCapsules(torch.randn(50, 2, 1, 3, 4), x))
+    assert float(out.log_odds.std()) == pytest.approx(1 / (1 + 1e-5 / 1e-6) ** 0.5, rel=0.1)  # ε is ten variances
+
+
+def test_running_statistics_are_a_mean_and_then_decay() -> None:
+    """As PyTorch's with momentum None over ten batches, and with 0.1 from then on."""
+    ours, even, decaying = NormaliseTypes(2), torch.nn.BatchNorm1d(2, momentum=None), torch.nn.BatchNorm1d(2)
+    batches = torch.randn(15, 8, 2, 4)
+    for x in batches[:10]:
+        torch.testing.assert_close(ours(x), even(x) * ours.weight[:, None] + ours.bias[:, None])
+    torch.testing.assert_close(ours.running_var, even.running_var)
+    decaying.load_state_dict(ours.state_dict())
+    for x in batches[10:]:
+        ours(x)
+        decaying(x)
+    torch.testing.assert_close(ours.running_var, decaying.running_var)
+    torch.testing.assert_close(ours.running_mean, decaying.running_mean)
+
+
+def test_one_image_of_one_class_capsule_can_be_trained_on() -> None:
+    """It has no variance: the running statistics serve."""
+    dense = DenseCapsules((3, 4), 2, 4, 3, 4, tied=True, pose="matrix", routing=VariationalRouting(), norm="batch")
+    expected = copy.deepcopy(dense).eval()
+    u = children(1)
+    out = dense.train()(u)
+    torch.testing.assert_close(out.activations, expected(u).activations)
+    assert out.poses.isfinite().all()
+
+
+@every_routing
+@pytest.mark.parametrize(("activation", "scale"), [(0.0, 0.0), (1.0, 1e-6), (0.0, 1e6), (1.0, 1e6)])
+def test_finite_gradients(name: str, activation: float, scale: float) -> None:
+    normalised = layer(name)
+    poses = (scale * torch.randn(2, 3, 4, 2, 4)).requires_grad_()
+    out = normalised(Capsules(poses, torch.full((2, 3, 4, 2), activation)))
+    (out.poses.square().sum() + out.activations.sum()).backward()
+    gradients = [parameter.grad for parameter in normalised.parameters() if parameter.grad is not None]
+    for tensor in (*out, poses.grad, *gradients):
+        assert tensor is not None
+        assert torch.isfinite(tensor).all()
+
+
+def test_statistics_are_saved_and_averaged(tmp_path: Path) -> None:
+    trained = layer()
+    average = average_of(trained, 0.5)
+    for _ in range(3):
+        trained(children())
+        average.update_parameters(trained)
+    names = [name for name in trained.state_dict() if "running" in name]
+    assert len(names) == 4
+    torch.save(trained.state_dict(), tmp_path / "weights")
+    again = layer()
+    again.load_state_dict(torch.load(tmp_path / "weights"))
+    u = children()
+    assert torch.equal(again.eval()(u).activations, trained.eval()(u).activations)
+    assert average.module.norm.poses.running_mean.abs().max() > 0
+    with record() as traces:
+        out = trained(u)
+    assert torch.equal(traces[0].activations[-1], out.activations.flatten(0, 2))  # normalised, as handed on
 
 
 def test_each_kind_is_the_field_s():
@@ -17,28 +160,50 @@ def test_each_kind_is_the_field_s():
     assert torch.allclose(norm_layer("instance", 8, eps=1e-3)(maps), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mazzia2021_efficient_capsnet", "he2016_resnet10"])
-@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
-def test_networks_take_each(name, norm):
-    model = create_model(name, image_size=32, channels=3, classes=3, norm=norm)
-    images = torch.rand(4, 3, 32, 32)
-    alone = model(images[:1]).activations if norm != "batch" else None
-    together = model(images).activations
-    assert together.shape == (4, 3)
-    if alone is not None:  # an image is normalised without the others
-        assert torch.allclose(alone, together[:1], atol=1e-4)
-
-
-def test_wrong_kinds():
-    with pytest.raises(ValueError, match="norm"):
-        norm_layer("layer", 8)
-    with pytest.raises(ValueError, match="channels: must be at least 1, got 0"):
-        norm_layer("batch", 0)
-
-
 def test_a_batch_without_images_leaves_what_runs() -> None:
     norm = NormaliseTypes(3)
     norm(torch.randn(4, 3, 5))
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     assert norm(torch.randn(0, 3, 5)).shape == (0, 3, 5)
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+def test_poses_are_normalised_element_by_element() -> None:
+    capsules = Capsules(3 + 2 * torch.randn(4, 5, 6, 2, 3), torch.rand(4, 5, 6, 2))
+    poses, activations = NormalisePoses(2, 3)(capsules)
+    assert activations is capsules.activations
+    expected = capsules.poses - capsules.poses.mean((0, 1, 2))
+    expected = expected / (capsules.poses.var((0, 1, 2), correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(poses, expected)
+
+
+def test_padding_is_nobody() -> None:
+    capsules = Capsules(torch.randn(2, 3, 4, 2, 5), torch.rand(2, 3, 4, 2))
+    poses, activations = PadCapsules(2)(capsules)
+    assert poses.shape == (2, 7, 8, 2, 5)
+    assert torch.equal(poses[:, 2:-2, 2:-2], capsules.poses)
+    assert torch.equal(activations[:, 2:-2, 2:-2], capsules.activations)
+    assert int((activations != 0).sum()) == capsules.activations.numel()
+    assert int((poses != 0).sum()) == capsules.poses.numel()
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_refusals_name_the_argument() -> None:
+    for name in sorted(set(ROUTINGS) - set(LOGISTIC)):
+        with pytest.raises(ValueError, match=r"^norm: must"):
+            layer(name)
+        bare = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=ROUTINGS[name]())
+        with pytest.raises(ArgumentError) as error:
+            bare.score(children())
+        assert (error.value.argument, error.value.got) == ("routing", name)
+    for argument, make in (
+        ("norm", lambda: CapsuleConv2d(2, 4, 3, 4, 2, routing=EMRouting(), norm="group")),  # type: ignore[arg-type]
+        ("norm", lambda: norm_layer("layer", 8)),
+        ("channels", lambda: norm_layer("batch", 0)),
+        ("kernel", lambda: NormalisedPrimaryCapsules(3, 2, 4, kernel=2)),
+        ("children", lambda: NormalisePoses(3, 4)(Capsules(torch.randn(2, 3, 3, 4, 3), torch.rand(2, 3, 3, 4)))),
+        ("children", lambda: ClusterCapsules(3, 4, 2, 4, 2, (3, 3))(children())),
+    ):
+        with pytest.raises(ArgumentError) as error:
+            make()
+        assert error.value.argument == argument

@@ -1,7 +1,9 @@
+"""Primary capsules: which channel is what, first weights, and types of numbers."""
+
 import pytest
 import torch
 
-from capsella.layers import DepthwisePrimaryCapsules, PrimaryCapsules
+from capsella.layers import DepthwisePrimaryCapsules, MatrixPrimaryCapsules, PrimaryCapsules
 from capsella.routing import dynamic_routing, length, squash
 
 
@@ -31,16 +33,6 @@ def test_activations_are_lengths() -> None:
     assert activations.max() <= 1
 
 
-def test_a_pixel_changes_only_the_capsules_that_see_it() -> None:
-    layer = PrimaryCapsules(1, types=2, pose=3, kernel=3, stride=2)
-    image = torch.randn(1, 1, 9, 9)
-    changed = image.clone()
-    changed[0, 0, 0, 0] += 1
-    difference = (layer(changed).poses - layer(image).poses).abs().sum((0, 3, 4))
-    assert difference[0, 0] > 0
-    assert difference.count_nonzero() == 1
-
-
 def test_relu_before_the_squash_is_an_option() -> None:
     features = torch.randn(2, 4, 5, 5)
     plain, relu = PrimaryCapsules(4, 2, 3, 3), PrimaryCapsules(4, 2, 3, 3, activation="relu")
@@ -54,12 +46,6 @@ def test_capsules_are_float32_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         poses, activations = PrimaryCapsules(4, 2, 3, 3)(torch.randn(2, 4, 5, 5))
     assert poses.dtype == activations.dtype == torch.float32
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_unknown_activation() -> None:
-    with pytest.raises(ValueError, match="activation: must be 'none' or 'relu', got 'tanh'"):
-        PrimaryCapsules(4, 2, 3, activation="tanh")
 
 
 def test_evenly_routed_capsules_share_each_vote_among_the_types() -> None:
@@ -82,12 +68,29 @@ def test_first_weights_of_evenly_routed_capsules() -> None:
 @pytest.mark.parametrize("evenly_routed", [False, True])
 def test_weights_of_the_other_kind_are_refused(evenly_routed: bool) -> None:
     layer, other = (PrimaryCapsules(4, 2, 3, evenly_routed=even) for even in (evenly_routed, not evenly_routed))
-    with pytest.raises(RuntimeError, match="coupling"):
+    with pytest.raises(RuntimeError, match=r"coupling"):
         layer.load_state_dict(other.state_dict())
 
 
-def test_depthwise_capsules_refuse_a_larger_grid() -> None:
+@pytest.mark.usefixtures("as_users_call")
+def test_refusals_name_the_argument() -> None:
     layer = DepthwisePrimaryCapsules(2, 4, (3, 6))
     assert layer(torch.rand(1, 8, 3, 6)).poses.shape == (1, 1, 1, 2, 4)
-    with pytest.raises(ValueError, match="features: must be maps of 3×6, got 5×9"):
+    with pytest.raises(ValueError, match=r"^features: must"):
         layer(torch.rand(1, 8, 5, 9))
+    for argument, options in (("types", {"types": 0}), ("activation", {"types": 2, "activation": "tanh"})):
+        with pytest.raises(ValueError, match=f"^{argument}: must"):
+            PrimaryCapsules(4, pose=4, **options)  # type: ignore[arg-type]
+
+
+def test_channels_become_poses_and_activations_of_the_same_pixel() -> None:
+    """A 1×1 convolution whose output channel k is 100·k + the pixel's number."""
+    layer = MatrixPrimaryCapsules(1, types=2, pose=4)
+    with torch.no_grad():
+        layer.conv.weight.fill_(1.0)
+        layer.conv.bias.copy_(100.0 * torch.arange(10))
+    pixels = torch.arange(6.0).reshape(1, 1, 2, 3)
+    poses, activations = layer(pixels)
+    expected = 100.0 * torch.arange(8).reshape(2, 4) + pixels[0, 0, :, :, None, None]
+    assert torch.equal(poses[0], expected)  # negative or large: no activation function
+    torch.testing.assert_close(activations[0], (torch.tensor([800.0, 900.0]) + pixels[0, 0, :, :, None]).sigmoid())

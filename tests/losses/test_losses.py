@@ -1,10 +1,11 @@
+"""Every loss against numbers worked out by hand, its types and its refusals."""
+
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from capsella.losses import (
     LossOptions,
@@ -60,16 +61,6 @@ def test_margin_constants() -> None:
     assert margin_loss(activations, labels, 0.6, 0.2, 0.25).item() == pytest.approx(0.1**2 + 0.25 * 0.3**2)
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    "labels", [torch.tensor([0, 1, 2]), torch.zeros(2, 4), torch.tensor([0.0, 1.0]), torch.zeros(2, 1)]
-)
-def test_labels_that_would_broadcast(labels: Tensor) -> None:
-    message = r"labels: must be class numbers \[b\] = \(2,\) or 0/1 \[b classes\] = \(2, 3\), got torch\.\w+ of shape"
-    with pytest.raises(ValueError, match=message):
-        margin_loss(torch.rand(2, 3), labels)
-
-
 def test_reconstruction_is_summed_over_pixels_or_averaged() -> None:
     images, reconstruction = torch.zeros(2, 1, 2, 3), torch.tensor([0.1, 0.3])[:, None, None, None].expand(2, 1, 2, 3)
     # 6 pixels: 6·0.01 and 6·0.09
@@ -87,15 +78,6 @@ def test_weights_of_sum_and_mean() -> None:
     torch.testing.assert_close(summed.reconstruction, averaged.reconstruction)
     squares = (output.reconstruction - images).square()
     torch.testing.assert_close(summed.reconstruction, 0.0005 * squares.sum() / 3)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_reconstruction_of_other_images() -> None:
-    message = r"reconstruction: must have the images' shape \(2, 1, 4, 4\), got \(1, 1, 4, 4\)"
-    with pytest.raises(ValueError, match=message):
-        reconstruction_loss(torch.rand(1, 1, 4, 4), torch.rand(2, 1, 4, 4))
-    with pytest.raises(ValueError, match="reduction: must be 'sum' or 'mean', got 'max'"):
-        reconstruction_loss(torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4), "max")
 
 
 def test_cross_entropy_takes_logits_where_there_are_any() -> None:
@@ -132,30 +114,6 @@ def test_gradients() -> None:
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("loss", [margin_loss, spread_loss, cross_entropy, sigmoid_cross_entropy])
-def test_weights_that_would_broadcast(loss: Callable[..., Tensor]) -> None:
-    activations = torch.rand(2, 3)
-    answer = activations if loss in (margin_loss, spread_loss) else Output(activations, logits=activations)
-    for shape in ((2, 1), (1,)):
-        with pytest.raises(ValueError, match=r"image_weights: must be one number an image \[b\] = \(2,\), got shape"):
-            loss(answer, torch.tensor([0, 2]), image_weights=torch.ones(shape))
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"spread_schedule": "stair"}, "loss spread_schedule: must be a registered name, got 'stair'; .*stairs"),
-        ({"positive_margin": math.nan}, "positive_margin: must be at least 0 and finite, got nan"),
-        ({"reconstruction_weight": -1.0}, "reconstruction_weight: must be at least 0 and finite, got -1.0"),
-    ],
-)
-def test_options_that_could_not_be_meant(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        LossOptions(**options)
-
-
-@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
 def test_class_numbers_of_any_integer_type(dtype: torch.dtype) -> None:
     activations, labels = torch.rand(4, 3), torch.tensor([0, 2, 1, 1])
@@ -164,14 +122,104 @@ def test_class_numbers_of_any_integer_type(dtype: torch.dtype) -> None:
     assert torch.equal(spread_loss(activations, other), spread_loss(activations, labels))
     assert torch.equal(cross_entropy(output, other), cross_entropy(output, labels))
     images, weights = torch.zeros(4, 1, 2, 2), torch.tensor([1.0, 2.0, 4.0])
-    ours, theirs = (total_loss(output, images, one, LossOptions(), class_weights=weights) for one in (other, labels))
+    ours, theirs = (
+        total_loss(output, images, numbers, LossOptions(), class_weights=weights) for numbers in (other, labels)
+    )
     assert torch.equal(ours.total, theirs.total)
     pairs = torch.tensor([[0, 1], [1, 2], [0, 2], [2, 1]])
     assert torch.equal(multi_hot(pairs.to(dtype), 3), multi_hot(pairs, 3))
     for loss in (margin_loss, spread_loss):
-        with pytest.raises(ValueError, match=r"labels: must be class numbers, of an integer type, got torch\.bool"):
+        with pytest.raises(ValueError, match=r"^labels: must"):
             loss(activations, labels > 0)
-    with pytest.raises(ValueError, match=r"labels: must be class numbers, of an integer type, got torch\.float32"):
+    with pytest.raises(ValueError, match=r"^labels: must"):
         cross_entropy(output, labels.float())
-    with pytest.raises(IndexError, match="Target -100 is out of bounds"):  # which PyTorch's own passes over
+    with pytest.raises(IndexError, match="-100"):  # which PyTorch's own passes over
         cross_entropy(output, torch.tensor([0, -100, 1, 1]))
+
+
+def test_spread_loss_by_hand() -> None:
+    """max(0, 0.5 − (0.9 − 0.1)) = 0, 0.5 − (0.9 − 0.6) = 0.2; then 0.5 − (0.2 − 0.3) = 0.6, 0.5 − 0 = 0.5."""
+    activations = torch.tensor([[0.9, 0.1, 0.6], [0.3, 0.2, 0.2]])
+    expected = (0.2**2 + 0.6**2 + 0.5**2) / 2
+    torch.testing.assert_close(spread_loss(activations, torch.tensor([0, 1]), 0.5), torch.tensor(expected))
+
+
+def test_the_true_class_is_left_out() -> None:
+    """Were it in the sum, it would add m² to every image."""
+    assert spread_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), 0.9) == 0.0
+
+
+def test_gradient_raises_the_true_class_and_lowers_the_others() -> None:
+    activations = torch.tensor([[0.5, 0.45, 0.1]], requires_grad=True)
+    spread_loss(activations, torch.tensor([0]), 0.2).backward()
+    # max(0, 0.2 − 0.05) = 0.15 for class 1; class 2 is beyond the margin
+    torch.testing.assert_close(activations.grad, torch.tensor([[-0.3, 0.3, 0.0]]))
+
+
+def test_linear_schedule_starts_and_ends_where_it_must() -> None:
+    whole, part = LossOptions(), LossOptions(spread_steps=101)
+    margins = [whole.spread_at(step, 8) for step in range(8)]
+    assert margins[0] == 0.2
+    assert margins[-1] == pytest.approx(0.9)
+    assert margins == sorted(margins)
+    assert part.spread_at(50, 1000) == pytest.approx(0.55)
+    assert part.spread_at(100, 1000) == pytest.approx(0.9)
+    assert part.spread_at(999, 1000) == pytest.approx(0.9)
+    assert whole.spread_at(0, 1) == pytest.approx(0.9)
+
+
+def test_stairs_of_the_thesis() -> None:
+    """0.2, and 0.1 more every 3,000 steps until 0.9."""
+    options = LossOptions(spread_schedule="stairs")
+    margins = [round(options.spread_at(step, 100_000), 6) for step in range(0, 30_000, 1_500)]
+    assert margins[:6] == [0.2, 0.2, 0.3, 0.3, 0.4, 0.4]
+    assert margins[14:] == [0.9] * 6
+    assert LossOptions(spread_schedule="stairs", spread_steps=10).spread_at(25, 100) == pytest.approx(0.4)
+
+
+def test_total_loss_takes_the_margin_of_the_step_or_else_the_last() -> None:
+    output, labels = Output(torch.tensor([[0.6, 0.5]])), torch.tensor([0])
+    images, options = torch.zeros(1, 1, 2, 2), LossOptions(name="spread")
+    torch.testing.assert_close(
+        total_loss(output, images, labels, options, spread=0.3).total, torch.tensor((0.3 - 0.1) ** 2)
+    )
+    torch.testing.assert_close(total_loss(output, images, labels, options).total, torch.tensor((0.9 - 0.1) ** 2))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_refusals_name_the_argument() -> None:
+    """Above all shapes that broadcasting would hide."""
+    activations, images = torch.rand(2, 3), torch.rand(2, 1, 4, 4)
+    output, numbers = Output(activations, logits=activations), torch.tensor([0, 2])
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        *(
+            ("labels", lambda x=x: margin_loss(activations, x))  # type: ignore[misc]
+            for x in (torch.tensor([0, 1, 2]), torch.zeros(2, 4), torch.tensor([0.0, 1.0]), torch.zeros(2, 1))
+        ),
+        *(
+            ("labels", lambda x=x: spread_loss(activations, x))  # type: ignore[misc]
+            for x in (torch.tensor([0]), torch.zeros(2, 3), torch.tensor([0.0, 1.0]))
+        ),
+        *(
+            ("image_weights", lambda loss=loss, of=of, x=x: loss(of, numbers, image_weights=torch.ones(x)))  # type: ignore[misc]
+            for x in ((2, 1), (1,))
+            for loss, of in (
+                (margin_loss, activations),
+                (spread_loss, activations),
+                (cross_entropy, output),
+                (sigmoid_cross_entropy, output),
+            )
+        ),
+        ("output", lambda: sigmoid_cross_entropy(Output(activations), numbers)),
+        ("reconstruction", lambda: reconstruction_loss(images[:1], images)),
+        ("reduction", lambda: reconstruction_loss(images, images, "max")),  # type: ignore[arg-type]
+        ("loss spread_schedule", lambda: LossOptions(spread_schedule="stair")),  # type: ignore[arg-type]
+        ("positive_margin", lambda: LossOptions(positive_margin=math.nan)),
+        ("reconstruction_weight", lambda: LossOptions(reconstruction_weight=-1.0)),
+        ("spread_first, spread_last", lambda: LossOptions(spread_first=0.0)),
+        ("spread_first, spread_last", lambda: LossOptions(spread_last=0.1)),
+        ("spread_steps", lambda: LossOptions(spread_steps=0)),
+    ]
+    for argument, call in calls:
+        with pytest.raises(ValueError, match=f"^{argument}: must"):
+            call()

@@ -1,4 +1,4 @@
-"""What the tests of kernels change for a while, and put back."""
+"""Settings that kernel tests change and restore."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,8 +8,9 @@ import torch
 from capsella import _native
 
 
-@pytest.fixture(params=_native.kernels.instruction_sets() if _native.kernels else [])
+@pytest.fixture
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The instruction set that the test's parameters name: see `helpers.kernel_cases`."""
     best = _native.kernels.instruction_set()
     _native.kernels.use(request.param)
     yield request.param

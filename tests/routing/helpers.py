@@ -1,12 +1,39 @@
-"""What the routing tests share: layers to try and their random inputs, gradients, and how results compare."""
+"""Shared by the routing tests: layers and their random inputs, kernel cases, gradients, and comparisons."""
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
+from capsella import _native
 from capsella.routing import CapsuleConv, Geometry, Routing
+
+needs_kernels = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
+INSTRUCTION_SETS = _native.kernels.instruction_sets() if _native.kernels else ["none"]  # the best one first
+
+
+def kernel_cases(options: Sequence[str], layers: Sequence[str]) -> Any:
+    """Parametrise a test by `instruction_set`, `options` and `name`, a layer's.
+
+    Each option meets two layers or more and each layer two options or more on the best instruction set. On the others,
+    each layer meets the first option. The rest of the full product is slow.
+    """
+    rounds = 2 * max(len(options), len(layers))
+    pairs = {(options[k % len(options)], layers[k % len(layers)]) for k in range(rounds)}
+    quick = {(INSTRUCTION_SETS[0], *pair) for pair in pairs} | set(product(INSTRUCTION_SETS, options[:1], layers))
+    cases = [
+        pytest.param(*case, marks=() if case in quick else pytest.mark.slow)
+        for case in product(INSTRUCTION_SETS, options, layers)
+    ]
+    return pytest.mark.parametrize(("instruction_set", "options", "name"), cases, indirect=["instruction_set"])
+
+
+def on_each_set() -> Any:
+    """Parametrise a test by every instruction set."""
+    return pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS, indirect=True)
 
 
 class Layer(NamedTuple):

@@ -1,4 +1,4 @@
-"""Routings whose couplings are fixed make no votes in a layer: the same parents and gradients as by the votes."""
+"""Uniform and random couplings: what they are, and that layers with them make no votes."""
 
 from typing import Any
 
@@ -7,7 +7,17 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from capsella.models import create_model
-from capsella.routing import CapsuleConv, Geometry, RandomRouting, Routing, UniformRouting, record
+from capsella.routing import (
+    CapsuleConv,
+    Geometry,
+    RandomRouting,
+    Routing,
+    UniformRouting,
+    dynamic_routing,
+    random_routing,
+    squash,
+    uniform_routing,
+)
 from capsella.routing.convolution import capsule_votes
 
 GEOMETRIES = {
@@ -60,20 +70,30 @@ def test_no_votes_are_kept(routing: Routing) -> None:
     assert sum(storages.values()) < votes / 2
 
 
-@every_routing
-def test_what_is_recorded(routing: Routing) -> None:
-    geometry = Geometry((2, 2))
-    conv = CapsuleConv(torch.randn(2, 3, 3, 2, 4), torch.rand(2, 3, 3, 2), torch.randn(2, 2, 2, 3, 4, 5), geometry)
-    with record() as traces:
-        parents = routing.capsule_conv(conv)
-    (trace,) = traces
-    routed = routing.route(*capsule_votes(conv))
-    torch.testing.assert_close(trace.couplings[-1], routed.couplings)
-    assert trace.poses[-1].shape == (8, 3, 5)
-    assert parents.poses.shape == (2, 2, 2, 3, 5)
-
-
 @pytest.mark.parametrize("routing", [UniformRouting(), RandomRouting()])
 def test_no_images_with_coordinates_added(routing):
     model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=routing).eval()
     assert model(torch.rand(0, 1, 17, 17)).activations.shape == (0, 5)
+
+
+def test_uniform_is_one_iteration_of_dynamic_routing() -> None:
+    votes = torch.randn(2, 7, 3, 5, dtype=torch.float64)
+    for ours, expected in zip(uniform_routing(votes), dynamic_routing(votes, iterations=1), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_random_couplings_depend_on_the_seed_alone() -> None:
+    """They serve every image, leave the global generator alone, and are the same for any default type."""
+    votes, state = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.get_rng_state()
+    routed = random_routing(votes, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(random_routing(votes, seed=3).couplings, routed.couplings)
+    assert not torch.allclose(random_routing(votes, seed=4).couplings, routed.couplings)
+    assert torch.equal(routed.couplings[0], routed.couplings[1])
+    torch.testing.assert_close(routed.couplings.sum(2), torch.ones(2, 5).double())
+    torch.testing.assert_close(routed.poses, squash(torch.einsum("bij,bijd->bjd", routed.couplings, votes)))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(random_routing(votes, seed=3).couplings, routed.couplings)
+    finally:
+        torch.set_default_dtype(torch.float32)

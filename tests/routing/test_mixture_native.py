@@ -1,7 +1,4 @@
-"""Kernels that fit a mixture, against eager float64: as near as eager float32, for every instruction set.
-
-Mixtures are of EM, variational and Heinsen's routing. What one of them alone does is tested in its own folder.
-"""
+"""The C++ kernels of EM, variational and Heinsen routing against eager float64: as near as eager float32."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,15 +7,27 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from capsella import _native
-from capsella.routing import EMRouting, HeinsenRouting, Routing, VariationalRouting
-from tests.routing.helpers import LAYERS, error, learned, same_bits, with_gradients
+from capsella.layers import CapsuleConv2d
+from capsella.routing import CapsuleConv, EMRouting, Geometry, HeinsenRouting, Routing, VariationalRouting, record
+from capsella.types import Capsules
+from tests.routing.helpers import (
+    CONV,
+    LAYERS,
+    Layer,
+    asking,
+    error,
+    kernel_cases,
+    learned,
+    needs_kernels,
+    route,
+    same_bits,
+    with_gradients,
+)
 
-pytestmark = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason=str(_native.UNAVAILABLE))
-
-
-RIVALS = ("all", "types")
+pytestmark = needs_kernels
 EM: dict[str, dict[str, Any]] = {
     "defaults": {},
     "one iteration": {"iterations": 1},
@@ -28,68 +37,71 @@ EM: dict[str, dict[str, Any]] = {
     "soft first": {"early_sharpness": 0.2, "iterations": 4, "inverse_temperature": 0.1},
     "high floor": {"variance_floor": 0.5, "iterations": 4, "inverse_temperature": 0.1},
 }
-VARIATIONAL: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "authors' code": {"proportions": False},
-    "one iteration": {"iterations": 1},
-    "other priors": {"concentration": 0.5, "mean_weight": 3.0, "precision": 4.0, "degrees": 0.7, "iterations": 2},
-    "code, other priors": {"proportions": False, "concentration": 2.0, "mean_weight": 0.3, "iterations": 4},
+RIVALS = ("all", "types")
+ROUTINGS: dict[str, Routing] = {
+    **{f"EM, {name}, {rivals}": EMRouting(**EM[name], competition=rivals) for name in EM for rivals in RIVALS},
+    "variational, paper": VariationalRouting(),
+    "variational, authors' code": VariationalRouting(proportions=False),
+    "variational, one iteration": VariationalRouting(1),
+    "variational, priors": VariationalRouting(2, concentration=0.5, mean_weight=3.0, precision=4.0, degrees=0.7),
+    "Heinsen, paper": HeinsenRouting(),
+    "Heinsen, one iteration": HeinsenRouting(1),
+    "Heinsen, shared": HeinsenRouting(2, shared=True),
+    "Heinsen, no bias": HeinsenRouting(bias=False),
+    "Heinsen, large ε": HeinsenRouting(4, epsilon=0.5),
 }
-HEINSEN: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "one iteration": {"iterations": 1},
-    "shared": {"shared": True, "iterations": 2},
-    "no bias": {"bias": False},
-    "large ε": {"epsilon": 0.5, "iterations": 4},
-}
-ROUTINGS: dict[str, tuple[type[Routing], dict[str, Any]]] = {
-    **{f"EM, {name}, {rivals}": (EMRouting, {**EM[name], "competition": rivals}) for name in EM for rivals in RIVALS},
-    **{f"variational, {name}": (VariationalRouting, {"bias": True, **VARIATIONAL[name]}) for name in VARIATIONAL},
-    **{f"Heinsen, {name}": (HeinsenRouting, HEINSEN[name]) for name in HEINSEN},
-}
-# Standardised costs ask for three types.
-CASES = [
-    (kind, name) for kind in ROUTINGS for name in LAYERS if "standardised" not in kind or LAYERS[name].parents[0] > 2
-]
-usual = pytest.mark.parametrize(
+each_kind = pytest.mark.parametrize(
     "kind", ["EM, defaults, all", "EM, defaults, types", "variational, paper", "Heinsen, paper"]
 )
-
-
-def inputs(kind: str, name: str) -> dict[str, Tensor]:
-    return learned(routing(kind), LAYERS[name])
-
-
-def routing(kind: str, **options: Any) -> Routing:
-    of, chosen = ROUTINGS[kind]
-    return of(**chosen, **options)
 
 
 def run(
     kind: str, name: str, backend: str = "native", dtype: torch.dtype = torch.float32, tensors: Any = None
 ) -> list[Tensor]:
     """Poses, activations, and gradients; see `with_gradients`."""
-    given = inputs(kind, name) if tensors is None else tensors
-    return with_gradients(routing(kind, backend=backend), LAYERS[name], given, dtype)
+    routing = with_backend(ROUTINGS[kind], backend)
+    return with_gradients(routing, LAYERS[name], learned(routing, LAYERS[name]) if tensors is None else tensors, dtype)
+
+
+def with_backend(routing: Routing, backend: str) -> Routing:
+    return type(routing)(**{**vars(routing), "backend": backend})
 
 
 @cache
 def by_eager(kind: str, name: str) -> tuple[list[Tensor], ...]:
-    """In float64 and in float32. Eager knows no instruction sets: it computes once for all of them."""
+    """Results in float64 and in float32, computed once for all instruction sets."""
     return tuple(run(kind, name, "eager", dtype) for dtype in (torch.float64, torch.float32))
 
 
+@kernel_cases(list(ROUTINGS), list(LAYERS))
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_outputs_and_gradients(kind: str, name: str) -> None:
-    exact, eager = by_eager(kind, name)
-    for ours, theirs, truth in zip(run(kind, name), eager, exact, strict=True):
+def test_outputs_and_gradients(options: str, name: str) -> None:
+    if "standardised" in options and LAYERS[name].parents[0] < 3:
+        pytest.skip("standardised costs need three types")
+    exact, eager = by_eager(options, name)
+    for ours, theirs, truth in zip(run(options, name), eager, exact, strict=True):
         assert ours.shape == truth.shape
         # Both sum in float32, in different orders, and EM magnifies what they round: either may be the luckier one.
         assert error(ours, truth) < max(1e-5, 20 * error(theirs, truth))
 
 
-@usual
+@kernel_cases(RIVALS, list(LAYERS))
+@pytest.mark.usefixtures("instruction_set")
+def test_votes_in_bfloat16(options: Any, name: str) -> None:
+    """As near to the rounded votes as eager is; poses of 3×3 and of 5 elements have an odd number to pair."""
+    routing = EMRouting(competition=options, backend="native", votes="bfloat16")
+    # Numbers of float32, held in float64: to bfloat16 both round alike.
+    tensors = {key: x.float().double() for key, x in learned(EMRouting(), LAYERS[name]).items()}
+    rounded = {**tensors, **{key: tensors[key].bfloat16().double() for key in ("poses", "weight")}}
+    eager = EMRouting(competition=options, backend="eager")
+    exact, single = (with_gradients(eager, LAYERS[name], rounded, dtype) for dtype in (torch.float64, torch.float32))
+    native = with_gradients(routing, LAYERS[name], tensors, torch.float32)
+    for ours, theirs, truth in zip(native, single, exact, strict=True):
+        assert ours.shape == truth.shape
+        assert error(ours, truth) < max(1e-5, 20 * error(theirs, truth))
+
+
+@each_kind
 @pytest.mark.parametrize("name", ["4×4 poses", "tied", "many images"])
 def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None], kind: str, name: str) -> None:
     results = []
@@ -99,47 +111,112 @@ def test_the_same_bits_with_any_number_of_threads(threads: Callable[[int], None]
     assert all(same_bits(other, results[0]) for other in results[1:])
 
 
-@usual
-def test_no_value_comes_from_memory_never_written(request: pytest.FixtureRequest, kind: str) -> None:
+@each_kind
+def test_memory_never_written_and_strided_inputs(request: pytest.FixtureRequest, kind: str) -> None:
+    tensors = learned(ROUTINGS[kind], LAYERS["4×4 poses"])
     expected = run(kind, "4×4 poses")
-    request.getfixturevalue("nan_in_new_memory")
-    assert same_bits(run(kind, "4×4 poses"), expected)
-
-
-@usual
-def test_strided_inputs(kind: str) -> None:
-    tensors = inputs(kind, "4×4 poses")
     strided = dict(tensors)
     strided["poses"] = tensors["poses"].permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)  # as convolutions do
     strided["weight"] = tensors["weight"].transpose(0, -1).contiguous().transpose(0, -1)
-    assert not strided["poses"].is_contiguous()
-    assert not strided["weight"].is_contiguous()
-    assert same_bits(*(run(kind, "4×4 poses", tensors=each) for each in (strided, tensors)))
+    assert not any(strided[key].is_contiguous() for key in ("poses", "weight"))
+    request.getfixturevalue("nan_in_new_memory")
+    assert same_bits(run(kind, "4×4 poses", tensors=strided), expected)
 
 
-@usual
-def test_auto_is_native_for_float32_alone(kind: str) -> None:
+@each_kind
+def test_auto_is_native_for_float32_alone(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     auto, native, eager = (run(kind, "4×4 poses", backend) for backend in ("auto", "native", "eager"))
     assert same_bits(auto, native)
     assert not same_bits(native, eager)
     assert same_bits(*(run(kind, "4×4 poses", backend, torch.float64) for backend in ("auto", "eager")))
-
-
-@usual
-def test_without_kernels(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(_native, "UNAVAILABLE", "not built")
-    assert same_bits(*(run(kind, "2×2 poses", backend) for backend in ("auto", "eager")))
+    assert same_bits(run(kind, "4×4 poses", "auto"), eager)
     with pytest.raises(ValueError, match="'native' cannot run here: not built"):
-        run(kind, "2×2 poses")
+        run(kind, "4×4 poses")
 
 
-@usual
+@each_kind
 @pytest.mark.parametrize(
     ("key", "factor"),
     [("activations", 0.0), ("poses", 0.0), ("poses", 1e6)],
-    ids=["silent children", "children that are alike", "children far away"],
+    ids=["inactive children", "identical children", "distant children"],
 )
 def test_finite_gradients(kind: str, key: str, factor: float) -> None:
-    tensors = inputs(kind, "4×4 poses")
+    tensors = learned(ROUTINGS[kind], LAYERS["4×4 poses"])
     tensors[key] = factor * tensors[key]
     assert all(tensor.isfinite().all() for tensor in run(kind, "4×4 poses", tensors=tensors))
+
+
+def test_recording_keeps_couplings_whatever_the_backend() -> None:
+    layer = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend="native"))
+    parents = Capsules(torch.randn(1, 3, 3, 2, 4), torch.rand(1, 3, 3, 2))
+    expected = layer(parents)
+    with record() as traces:
+        recorded = layer(parents)
+    assert len(traces[0].couplings) == 3
+    torch.testing.assert_close(recorded.poses, expected.poses)
+
+
+def test_tensors_that_the_kernels_do_not_take() -> None:
+    layer = Layer(1, (3, 3), Geometry((2, 2), matrix=True), (2, 4), (3, 4))
+    for change in ({"dtype": torch.float64}, {"device": "meta"}):
+        tensors = {key: x.float().to(**change) for key, x in learned(EMRouting(), layer).items()}
+        with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
+            route(EMRouting(backend="native"), layer.geometry, tensors)
+    for p, offset in ((17 * 17, None), (4, torch.zeros(3, 3, 4, requires_grad=True))):
+        large = layer._replace(children=(1, p), parents=(2, p))
+        tensors = {key: x.float() for key, x in learned(EMRouting(), large).items()} | {"vote_offset": offset}
+        assert route(EMRouting(iterations=1), large.geometry, tensors)[0].isfinite().all()  # by eager
+        with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
+            route(EMRouting(backend="native"), large.geometry, tensors)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("kind", ["em", "heinsen", "variational"])
+@pytest.mark.parametrize("name", ["4×4 poses", "tied"])
+def test_the_operators_keep_torch_s_contract(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the very arguments with which a layer calls them."""
+    routing = {kind.partition(",")[0].lower(): options for kind, options in ROUTINGS.items()}[kind]
+    operator = getattr(torch.ops.capsella, f"{kind}_capsule_conv").default
+    calls: list[tuple[Any, ...]] = []
+    layer = LAYERS[name]
+    tensors = asking(learned(routing, layer), torch.float32, without=["vote_offset"])
+    conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=layer.geometry)
+
+    class Calls(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is operator:
+                calls.append(args)
+            return function(*args, **(kwargs or {}))
+
+    with Calls():
+        routing.capsule_conv(conv, **{key: x for key, x in tensors.items() if key not in CONV})
+    (arguments,) = calls
+    again = [x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x for x in arguments]
+    again[4] = conv.vote_offset  # a constant
+    torch.library.opcheck(operator, tuple(again))
+
+
+class RoutedImages(Dataset[Tensor]):
+    """Images routed in the worker process that loads them."""
+
+    def __init__(self) -> None:
+        self.layer = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend="native"))
+        self.children = Capsules(torch.randn(4, 3, 3, 2, 4), torch.rand(4, 3, 3, 2))
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, k: int) -> Tensor:
+        with torch.no_grad():
+            parents: Capsules = self.layer(Capsules(*(part[k : k + 1] for part in self.children)))
+        return parents.poses[0]
+
+
+def test_forked_workers_live(threads: Callable[[int], None]) -> None:
+    """A fork copies no threads: kernels that waited for those of the parent would hang."""
+    threads(2)
+    routed = RoutedImages()
+    expected = routed.layer(routed.children).poses.detach()  # the parent's threads have run
+    loader = DataLoader(routed, batch_size=2, num_workers=2, multiprocessing_context="fork", timeout=60)
+    torch.testing.assert_close(torch.cat(list(loader)), expected)

@@ -112,16 +112,6 @@ def test_no_votes_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_layer
-def test_what_is_recorded_stays_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, given = layer(name), children(3)
-    small_parts(monkeypatch)
-    with record() as traces:
-        module(given)
-    assert len(traces) == (0 if name == "cluster" else 1)
-    assert all(len(trace.couplings[0]) % 3 == 0 for trace in traces)
-
-
-@every_layer
 @pytest.mark.usefixtures("as_users_call")
 def test_a_traced_layer_takes_any_number_of_images(name, monkeypatch):
     """Asking for the number of images before anything else would fix it in the graph."""

@@ -7,31 +7,14 @@ from torch import Tensor
 from capsella.layers import CapsuleConv2d
 from capsella.routing import (
     DynamicRouting,
-    LogisticRouting,
     Routed,
     Routing,
-    Scored,
     dynamic_routing,
     random_routing,
     record,
     uniform_routing,
 )
 from capsella.types import Capsules
-
-
-def test_every_iteration_is_kept() -> None:
-    votes = torch.randn(2, 5, 3, 4, requires_grad=True)
-    with record() as traces:
-        routed = dynamic_routing(votes, iterations=4)
-    (trace,) = traces
-    assert trace.name == "dynamic"
-    assert [tuple(c.shape) for c in trace.couplings] == [(2, 5, 3)] * 4
-    assert [tuple(v.shape) for v in trace.poses] == [(2, 3, 4)] * 4
-    torch.testing.assert_close(trace.couplings[0], torch.full((2, 5, 3), 1 / 3))
-    assert torch.equal(trace.couplings[-1], routed.couplings)
-    assert torch.equal(trace.poses[-1], routed.poses)
-    assert not trace.couplings[-1].requires_grad
-    assert routed.poses.requires_grad
 
 
 def test_layers_come_in_the_order_of_the_forward_pass() -> None:
@@ -70,24 +53,10 @@ class Silent(Routing):
         )
 
 
-@dataclass(frozen=True)
-class SilentLogistic(LogisticRouting):
-    """The same with log-odds."""
-
-    name: ClassVar[str] = "silent-logistic"
-
-    def once(self) -> LogisticRouting:
-        return self
-
-    def score(self, votes: Tensor, activations: Tensor, **parameters: Tensor) -> Scored:
-        return Scored(votes.mean(1), votes.sum((1, 3)), torch.full(votes.shape[:3], 1 / votes.shape[2]))
-
-
 def test_a_routing_that_keeps_no_trace_has_one_of_its_result() -> None:
     layers = torch.nn.Sequential(
         CapsuleConv2d(2, 4, 3, 4, kernel=2, routing=DynamicRouting(iterations=2)),
         CapsuleConv2d(3, 4, 3, 4, kernel=1, routing=Silent()),
-        CapsuleConv2d(3, 4, 5, 6, kernel=2, routing=SilentLogistic(), norm="batch"),
     )
     with record() as traces:
         out = layers(Capsules(torch.randn(2, 3, 4, 2, 4), torch.rand(2, 3, 4, 2)))

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from capsella import _native
-from capsella.layers import CapsuleConv2d
-from capsella.routing import CapsuleConv, DynamicRouting, Geometry, record
-from capsella.types import Capsules
-from tests.routing.helpers import CONV, Layer, asking, gradients, route, same_bits
+from capsella.routing import CapsuleConv, DynamicRouting, Geometry
+from tests.routing.helpers import CONV, Layer, asking, gradients, kernel_cases, on_each_set, route, same_bits
 
 if _native.UNAVAILABLE is not None:
     pytest.skip(_native.UNAVAILABLE, allow_module_level=True)
@@ -84,9 +82,8 @@ def by_eager(name: str, options: str) -> tuple[dict[str, Tensor], list[Tensor], 
     return tensors, exact, results(name, tensors, "eager", **settings)
 
 
+@kernel_cases(list(OPTIONS), list(LAYERS))
 @pytest.mark.usefixtures("instruction_set", "nan_in_new_memory")
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("options", OPTIONS)
 def test_outputs_and_gradients(name: str, options: str) -> None:
     """Not further from eager in float64 than eight times as far as eager in float32 is, or than a few roundings.
 
@@ -99,17 +96,7 @@ def test_outputs_and_gradients(name: str, options: str) -> None:
         assert (ours - exact).abs().max() <= allowed
 
 
-def test_against_the_reference() -> None:
-    tensors = inputs("odd sizes")
-    expected = results("odd sizes", tensors, "reference", torch.float64)
-    for ours, exact in zip(results("odd sizes", tensors), expected, strict=True):
-        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize(
-    "name", ["dense as in CapsNet", "dense, one image", "many windows", "odd sizes", "tied windows"]
-)
+@pytest.mark.parametrize("name", ["dense as in CapsNet", "many windows", "tied windows"])
 def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None], name: str) -> None:
     tensors = inputs(name)
     del tensors["vote_offset"]
@@ -121,34 +108,19 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None], na
         assert same_bits(several, runs[0])
 
 
-@pytest.mark.parametrize("name", ["dense as in CapsNet", "odd sizes", "tied windows"])
-def test_a_batch_of_none(name: str) -> None:
-    tensors = inputs(name, batch=0)
-    del tensors["vote_offset"]
-    poses, activations, grad_poses, grad_weight, grad_bias = results(name, tensors, leaky=True)
-    assert poses.numel() == activations.numel() == grad_poses.numel() == 0
-    assert not grad_weight.any()
-    assert not grad_bias.any()
-
-
 def test_inputs_that_are_not_contiguous() -> None:
     tensors = inputs("odd sizes")
     scattered = {key: x.transpose(0, -1).contiguous().transpose(0, -1) for key, x in tensors.items()}
     assert not any(x.is_contiguous() for x in scattered.values())
+    before = {key: x.clone() for key, x in scattered.items()}
     assert same_bits(results("odd sizes", scattered), results("odd sizes", tensors))
+    assert same_bits(scattered.values(), before.values())  # left alone
 
 
-def test_inputs_are_left_alone() -> None:
-    tensors = inputs("odd sizes")
-    before = {key: x.clone() for key, x in tensors.items()}
-    results("odd sizes", tensors)
-    assert all(torch.equal(x, before[key]) for key, x in tensors.items())
-
-
+@on_each_set()
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("leaky", [False, True])
-@pytest.mark.parametrize("name", ["odd sizes", "tied windows"])
-@pytest.mark.parametrize("scale", [0.0, 1e-12, 1e-6, 1e6])
+@pytest.mark.parametrize(("name", "leaky"), [("odd sizes", False), ("tied windows", True)])
+@pytest.mark.parametrize("scale", [0.0, 1e-12, 1e6])
 def test_zero_tiny_and_huge_poses_stay_finite(leaky: bool, name: str, scale: float) -> None:
     tensors = inputs(name)
     del tensors["bias"], tensors["vote_offset"]
@@ -171,15 +143,6 @@ def test_auto_is_native_for_float32_on_a_cpu() -> None:
     assert same_bits(results("odd sizes", double, "auto"), results("odd sizes", double, "eager"))
 
 
-def test_recording_still_gives_couplings() -> None:
-    layer = CapsuleConv2d(2, 4, 3, 4, kernel=(2, 1))
-    children = Capsules(torch.randn(2, 3, 2, 2, 4), torch.rand(2, 3, 2, 2))
-    with record() as traces:
-        recorded = layer(children)
-    assert [tuple(c.shape) for c in traces[0].couplings] == [(8, 4, 3)] * 3
-    torch.testing.assert_close(layer(children).poses, recorded.poses)
-
-
 def call_of(tensors: dict[str, Tensor], name: str, leaky: bool = False) -> Call:
     conv = CapsuleConv(**{key: tensors[key] for key in CONV}, geometry=LAYERS[name].geometry)
     return Call(conv.poses, conv.weight, conv.vote_offset, tensors["bias"], list(conv.sizes), 3, leaky)
@@ -192,29 +155,21 @@ def test_the_operator_is_registered_as_torch_wants(with_bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_input_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_the_kernels_do_not_take() -> None:
     tensors = inputs("odd sizes")
-    with pytest.raises(ValueError, match=r"bias: must have shape \[j d\] = \(5, 3\), got \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"^bias: must"):
         results("odd sizes", {**tensors, "bias": tensors["bias"].T})
-    with pytest.raises(ValueError, match=r"weight: must have the six axes"):
-        results("odd sizes", {**tensors, "weight": tensors["weight"][0, 0, 0]})
-    with pytest.raises(
-        ValueError, match=r"'native' cannot run here: it takes float32, and the poses are torch.float64"
-    ):
+    with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):
         results("odd sizes", tensors, dtype=torch.float64)
-    long = {key: x.float() for key, x in Layer(1, (1, 1), Geometry((1, 1)), (1, 257), (1, 2)).tensors().items()}
-    with pytest.raises(ValueError, match=r"up to 256 elements, and these have 257"):
-        route(DynamicRouting(backend="native"), Geometry((1, 1)), long)
-    monkeypatch.setattr(_native, "UNAVAILABLE", "it was not built")
-    with pytest.raises(ValueError, match=r"'native' cannot run here: it was not built"):
-        results("odd sizes", tensors)
+    with pytest.raises(ValueError, match=r"^backend: 'native' cannot run here"):  # a tied layer with an offset
+        results("tied windows", inputs("tied windows"))
 
 
 @pytest.mark.usefixtures("as_users_call")
 def test_kernels_refuse_arrays_of_another_size() -> None:
     call = call_of(inputs("odd sizes"), "odd sizes")
-    with pytest.raises(ValueError, match=r"bias: must have 15 elements, got 14"):
+    with pytest.raises(ValueError, match=r"^bias: must"):
         _dynamic_capsule_conv(*call._replace(vote_offset=None, bias=torch.zeros(14)))
     tied = list(ConvSizes._make(call.sizes)._replace(tied=1))
-    with pytest.raises(ValueError, match=r"vote_offset: must be None for tied weights"):
+    with pytest.raises(ValueError, match=r"^vote_offset: must"):
         _dynamic_capsule_conv(*call._replace(bias=None, sizes=tied))

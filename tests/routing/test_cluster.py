@@ -1,5 +1,7 @@
 """Cluster routing: against the paper's equations in NumPy, eager against reference, its properties and its layer."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -49,12 +51,6 @@ def test_votes_in_half_precision_are_routed_in_float32(backend: str) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         votes = torch.randn(2, 4, 5, 3, 4).to(dtype)
         assert same_bits(cluster_routing(votes, backend=backend), cluster_routing(votes.float(), backend=backend))
-
-
-@every_backend
-def test_gradcheck(backend: str) -> None:
-    votes = torch.randn(2, 3, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda V: tuple(cluster_routing(V, backend=backend)), (votes,))
 
 
 @every_backend
@@ -128,28 +124,17 @@ def test_pixels_are_the_pose_of_every_type() -> None:
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("votes", "message"),
-    [
-        (torch.rand(2, 3, 4, 5), r"votes: must have the five axes \[b g i j d\], got 4 axes, shape \(2, 3, 4, 5\)"),
-        (torch.ones(2, 3, 4, 5, 6).long(), "votes: must be floating point, got torch.int64"),
-        (torch.rand(2, 3, 0, 5, 6), r"votes: must have at least one vote, child, .* got shape \(2, 3, 0, 5, 6\)"),
-    ],
-)
-def test_errors(votes: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        cluster_routing(votes)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_errors_of_options() -> None:
-    with pytest.raises(
-        ValueError, match=r"backend: must be 'auto' or one of \['eager', 'native', 'reference'\] .* 'triton'"
-    ):
+def test_refusals_name_the_argument() -> None:
+    for votes in (torch.rand(2, 3, 4, 5), torch.ones(2, 3, 4, 5, 6).long(), torch.rand(2, 3, 0, 5, 6)):
+        with pytest.raises(ValueError, match=r"^votes: must"):
+            cluster_routing(votes)
+    with pytest.raises(ValueError, match=r"^backend: must"):
         cluster_routing(torch.rand(1, 2, 3, 4, 5), backend="triton")
-    with pytest.raises(ValueError, match="votes: must be at least 2, got 1"):
-        ClusterCapsules(2, 3, 4, 5, 1, (3, 3))
-    with pytest.raises(ValueError, match="kernel: must be an odd number, got 2"):
-        ClusterCapsules(2, 3, 4, 5, 2, (3, 3), kernel=2)
-    with pytest.raises(ValueError, match=r"backend: must be 'auto' or one of .* got 'fast'"):
-        ClusterCapsules(2, 3, 4, 5, 2, (3, 3), backend="fast")
+    wrong: tuple[tuple[str, int, dict[str, Any]], ...] = (
+        ("votes", 1, {}),
+        ("kernel", 2, {"kernel": 2}),
+        ("backend", 2, {"backend": "fast"}),
+    )
+    for argument, number, options in wrong:
+        with pytest.raises(ValueError, match=f"^{argument}: must"):
+            ClusterCapsules(2, 3, 4, 5, number, (3, 3), **options)

@@ -1,0 +1,369 @@
+"""EM routing: an independent transcription of the paper's formulas, numbers worked out by hand, and layers."""
+
+import dataclasses
+import math
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.layers import CapsuleConv2d
+from capsella.routing import CapsuleConv, EMRouting, Geometry, em_routing, record
+from capsella.routing.convolution import bfloat16_factors
+from capsella.routing.em import BACKENDS
+from capsella.routing.em.settings import EMSettings
+from capsella.types import Capsules
+from tests.routing.helpers import (
+    LAYERS,
+    Layer,
+    asking,
+    assert_close,
+    gradients,
+    learned,
+    route,
+    same_bits,
+    with_gradients,
+)
+
+
+def em_by_the_paper(
+    V: np.ndarray,
+    a_in: np.ndarray,
+    beta_u: np.ndarray,
+    beta_a: np.ndarray,
+    inverse_temperatures: list[float],
+    sharpness: tuple[float, ...] = (1.0,) * 4,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[H], Procedure 1, for one image: V [i j h]. Densities, not logarithms, as the paper prints them."""
+    i, j, _ = V.shape
+    R = np.full((i, j), 1 / j)
+    for step, inverse_temperature in enumerate(inverse_temperatures):
+        if step:
+            p = np.exp(-((V - mu) ** 2 / (2 * sigma**2)).sum(2)) / np.sqrt((2 * math.pi * sigma**2).prod(1))
+            p = p ** sharpness[step - 1]
+            R = a * p / (a * p).sum(1, keepdims=True)
+        r = R * a_in[:, None]
+        total = r.sum(0)
+        mu = (r[:, :, None] * V).sum(0) / total[:, None]
+        sigma = np.sqrt((r[:, :, None] * (V - mu) ** 2).sum(0) / total[:, None])
+        cost = (beta_u[:, None] + np.log(sigma)) * total[:, None]
+        a = 1 / (1 + np.exp(-inverse_temperature * (beta_a - cost.sum(1))))
+    return mu, a, R
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+def test_the_formulas_as_printed(backend: str, iterations: int) -> None:
+    V, a = torch.randn(2, 6, 3, 4, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64)
+    beta_u, beta_a = torch.randn(2, 3, dtype=torch.float64)
+    schedule = [0.3 * (1 - 0.95 ** (t + 1)) for t in range(iterations)]
+    routed = em_routing(V, a, beta_u, beta_a, iterations, inverse_temperature=0.3, backend=backend)
+    for image in range(2):
+        expected = em_by_the_paper(V[image].numpy(), a[image].numpy(), beta_u.numpy(), beta_a.numpy(), schedule)
+        for ours, theirs in zip(routed, expected, strict=True):
+            torch.testing.assert_close(ours[image], torch.from_numpy(theirs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_e_step_but_the_last_is_soft(backend: str) -> None:
+    V, a = torch.randn(1, 6, 3, 4, dtype=torch.float64), torch.rand(1, 6, dtype=torch.float64)
+    betas, options = torch.randn(2, 3, dtype=torch.float64), {"inverse_temperature_decay": 0.0, "backend": backend}
+    routed = em_routing(V, a, *betas, 4, inverse_temperature=0.3, early_sharpness=0.2, **options)
+    one = [V[0].numpy(), a[0].numpy(), betas[0].numpy(), betas[1].numpy(), [0.3] * 4]
+    for ours, theirs in zip(routed, em_by_the_paper(*one, (0.2, 0.2, 1.0)), strict=True):
+        torch.testing.assert_close(ours[0], torch.from_numpy(theirs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_iteration_by_hand(backend: str) -> None:
+    """Votes 0 and 2 of children with activations 1 and 1/3: μ = 0.5, σ² = 0.75, data 4/3, cost (β_u + ln σ)·4/3."""
+    votes, a = torch.tensor([[[[0.0]], [[2.0]]]]), torch.tensor([[1.0, 1 / 3]])
+    routed = em_routing(
+        votes,
+        a,
+        torch.tensor([0.2]),
+        torch.tensor([0.7]),
+        1,
+        inverse_temperature=2.0,
+        inverse_temperature_decay=0.25,
+        backend=backend,
+    )
+    cost = (0.2 + 0.5 * math.log(0.75)) * 4 / 3
+    expected = 1 / (1 + math.exp(-2.0 * 0.75 * (0.7 - cost)))  # λ_0 = 2 · (1 − 0.25)
+    torch.testing.assert_close(routed.poses, torch.tensor([[[0.5]]]))
+    torch.testing.assert_close(routed.activations, torch.tensor([[expected]]))
+    torch.testing.assert_close(routed.couplings, torch.ones(1, 2, 1))
+
+
+def test_the_child_s_activation_scales_its_data_and_is_not_normalised_away() -> None:
+    """Half as active children halve the cost; a port that normalises r over the parents would not notice."""
+    votes, beta_u, beta_a = torch.randn(1, 6, 3, 4), torch.zeros(3), torch.zeros(3)
+    logits = [torch.logit(em_routing(votes, torch.full((1, 6), a), beta_u, beta_a, 1).activations) for a in (0.8, 0.4)]
+    torch.testing.assert_close(logits[0], 2 * logits[1])
+
+
+def test_activation_enters_the_e_step_as_a_logarithm() -> None:
+    """Two parents with the same votes differ only in a_j: R_i0 : R_i1 = a_0 : a_1, whatever the densities."""
+    votes = torch.randn(1, 5, 1, 4, dtype=torch.float64).expand(1, 5, 2, 4)
+    a, beta_u, beta_a = torch.rand(1, 5).double(), torch.zeros(2).double(), torch.tensor([100.0, -100.0]).double()
+    first = em_routing(votes, a, beta_u, beta_a, 1).activations[0]
+    couplings = em_routing(votes, a, beta_u, beta_a, 2).couplings[0]
+    torch.testing.assert_close(couplings[:, 0] / couplings[:, 1], (first[0] / first[1]).expand(5))
+
+
+def test_who_competes() -> None:
+    """Three children in a row, windows of two: the middle one is in both. One iteration shows 1/|parents|."""
+    poses, activations = torch.randn(1, 1, 3, 1, 4), torch.ones(1, 1, 3, 1)
+    weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
+    conv = CapsuleConv(poses, activations, weight, Geometry((1, 2)))
+    with record() as traces:
+        for competition in ("all", "types"):
+            EMRouting(competition=competition).capsule_conv(conv, **betas)
+    # [windows, children, types]
+    torch.testing.assert_close(
+        traces[0].couplings[0], torch.tensor([[[0.5, 0.5], [0.25, 0.25]], [[0.25, 0.25], [0.5, 0.5]]])
+    )
+    torch.testing.assert_close(traces[1].couplings[0], torch.full((2, 2, 2), 0.5))
+    # and later the middle child's couplings sum to 1 over both windows, or in each
+    everywhere, types = (trace.couplings[-1] for trace in traces)
+    torch.testing.assert_close(everywhere[0, 1].sum() + everywhere[1, 0].sum(), torch.tensor(1.0))
+    torch.testing.assert_close(types.sum(2), torch.ones(2, 2))
+
+
+def test_random_couplings_stay_where_there_is_one_iteration() -> None:
+    """[slots of the window, types], softmax of a seeded draw; a child in two windows gives each half of it."""
+    poses, activations = torch.randn(2, 1, 3, 1, 4), torch.ones(2, 1, 3, 1)
+    weight, betas = torch.randn(1, 2, 1, 2, 4, 4), {"beta_u": torch.ones(2), "beta_a": torch.zeros(2)}
+    conv = CapsuleConv(poses, activations, weight, Geometry((1, 2)))
+    slots = torch.randn(2, 2, generator=torch.Generator().manual_seed(7)).softmax(1)
+    with record() as traces:
+        for competition in ("all", "types"):
+            EMRouting(1, start="random", start_seed=7, competition=competition).capsule_conv(conv, **betas)
+    half = torch.tensor([1.0, 0.5])[:, None]
+    everywhere, types = (trace.couplings[0] for trace in traces)  # [images · windows, children, types]
+    torch.testing.assert_close(everywhere, torch.stack([slots * half, slots * half.flip(0)]).repeat(2, 1, 1))
+    torch.testing.assert_close(types, slots.expand(4, 2, 2))
+
+
+def test_beta_belongs_to_the_parent_type_at_every_position() -> None:
+    """Raising β_a of one type raises that type's activation at each position, and no other in one iteration."""
+    poses, activations = torch.randn(1, 4, 4, 2, 4), torch.rand(1, 4, 4, 2)
+    weight = torch.randn(2, 2, 2, 3, 4, 4)
+    beta_a = torch.zeros(3)
+    conv = CapsuleConv(poses, activations, weight, Geometry((2, 2)))
+    route = EMRouting(iterations=1).capsule_conv
+    before = route(conv, beta_u=torch.zeros(3), beta_a=beta_a).activations
+    beta_a[1] = 50.0
+    after = route(conv, beta_u=torch.zeros(3), beta_a=beta_a).activations
+    assert (after[..., 1] > before[..., 1]).all()
+    assert torch.equal(after[..., [0, 2]], before[..., [0, 2]])
+
+
+def test_standardised_activation_by_hand() -> None:
+    """Costs c_0 and c_1 standardise to ∓1, so that the activations are logistic(±λ)."""
+    votes = torch.randn(1, 8, 1, 4).expand(1, 8, 2, 4) * torch.tensor([0.5, 2.0])[:, None]
+    betas = torch.zeros(2)
+    a = em_routing(
+        votes, torch.ones(1, 8), betas, betas, 1, standardise_costs=True, inverse_temperature=20.0
+    ).activations
+    torch.testing.assert_close(a, torch.tensor([[1.0, -1.0]]).sigmoid())
+
+
+def test_cost_scale_makes_layers_alike() -> None:
+    """With one iteration and active children, data count as `cost_scale` whatever the layer's size."""
+    vote = torch.randn(1, 4, 1, 3)
+    few = em_routing(vote, torch.ones(1, 4), torch.zeros(1), torch.zeros(1), 1, cost_scale=7.0)
+    many = em_routing(vote.repeat(1, 5, 6, 1), torch.ones(1, 20), torch.zeros(6), torch.zeros(6), 1, cost_scale=7.0)
+    torch.testing.assert_close(many.activations, few.activations.expand(1, 6))
+
+
+# Layers: who competes, blocks, types, votes in bfloat16.
+CONVOLUTIONS = {
+    "dense": Layer(2, (2, 3), Geometry((2, 3)), (2, 4), (3, 5)),
+    "stride 1": Layer(2, (3, 4), Geometry((2, 2)), (2, 4), (3, 5)),
+    "stride 2, rows left over": Layer(2, (6, 4), Geometry((3, 3), (2, 2)), (2, 4), (3, 5)),
+    "gaps between windows": Layer(2, (4, 5), Geometry((1, 2), (3, 3)), (2, 4), (3, 5)),
+    "tied": Layer(2, (3, 4), Geometry((2, 2), (1, 2), tied=True), (2, 4), (3, 5)),
+    "matrix": Layer(2, (4, 3), Geometry((3, 2), (1, 1), matrix=True), (2, 4), (3, 4)),
+    "matrix tied": Layer(2, (3, 3), Geometry((2, 2), tied=True, matrix=True), (2, 4), (3, 4)),
+}
+OPTIONS: list[dict[str, Any]] = [
+    {"cost_scale": 3.0},
+    {"start": "random", "cost_scale": 3.0},
+    {"iterations": 4, "early_sharpness": 0.3},
+    {"standardise_costs": True, "inverse_temperature": 20.0},
+]
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("competition", ["all", "types"])
+def test_eager_convolutions_are_the_reference(name: str, competition: Any) -> None:
+    """Outputs and all gradients, in float64; each geometry with one of the options."""
+    layer, number = CONVOLUTIONS[name], list(CONVOLUTIONS).index(name) + (competition == "all")
+    betas = {key: torch.randn(3, dtype=torch.float64) for key in ("beta_u", "beta_a")}
+    tensors = asking({**layer.tensors(), **betas})
+    options = {"inverse_temperature": 0.5, **OPTIONS[number % len(OPTIONS)], "competition": competition}
+    ours, expected = (
+        route(EMRouting(**options, backend=run), layer.geometry, tensors) for run in ("eager", "reference")
+    )
+    assert_close(ours, expected)
+    inputs = list(tensors.values())
+    assert_close(gradients(ours, inputs, unused=True), gradients(expected, inputs, unused=True))
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the votes are worked through in blocks; here in blocks of one window, with a last one that is short."""
+    shapes = ((7, 4, 3, 5), (7, 4), (3,), (3,))
+    tensors = [torch.rand(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    whole = em_routing(*tensors)
+    expected = gradients(whole, tensors, unused=True)
+    monkeypatch.setattr("capsella.routing.moments.BLOCK", 2 * 4 * 3 * 5)
+    in_blocks = em_routing(*tensors)
+    assert_close(in_blocks, whole)
+    assert_close(gradients(in_blocks, tensors, unused=True), expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_flow_through_every_iteration(backend: str) -> None:
+    """Couplings taken as constants give other gradients, so nothing here may detach them."""
+    votes, activations = torch.randn(2, 5, 3, 4, dtype=torch.float64, requires_grad=True), torch.rand(2, 5).double()
+    betas = torch.randn(2, 3, dtype=torch.float64)
+    routed = em_routing(votes, activations, *betas, 3, inverse_temperature=1.0, backend=backend)
+    (ours,) = torch.autograd.grad(routed.poses.sum(), votes)
+    r = routed.couplings.detach() * activations.unsqueeze(2)
+    stopped = torch.einsum("bij,bijd->bjd", r / r.sum(1, keepdim=True), votes)
+    torch.testing.assert_close(stopped, routed.poses)
+    (detached,) = torch.autograd.grad(stopped.sum(), votes)
+    assert (ours - detached).abs().max() > 0.01
+
+
+def test_windows_compete_where_they_overlap() -> None:
+    poses, a = torch.randn(2, 4, 6, 2, 4), torch.rand(2, 4, 6, 2)
+    weight, betas = torch.randn(2, 3, 2, 3, 4, 4), {"beta_u": torch.randn(3), "beta_a": torch.randn(3)}
+    for stride, overlap in (((2, 3), False), ((1, 1), True)):
+        conv = CapsuleConv(poses, a, weight, Geometry((2, 3), stride))
+        everywhere, types = (EMRouting(competition=c).capsule_conv(conv, **betas) for c in ("all", "types"))
+        assert bool((everywhere.poses - types.poses).abs().max() > 0.01) == overlap
+
+
+def test_a_child_without_activation_has_no_say() -> None:
+    votes, a = torch.randn(1, 5, 3, 4, dtype=torch.float64), torch.rand(1, 5, dtype=torch.float64)
+    a[0, 2] = 0.0
+    betas = torch.randn(2, 3, dtype=torch.float64)
+    routed = em_routing(votes, a, *betas)
+    others = [0, 1, 3, 4]
+    without = em_routing(votes[:, others], a[:, others], *betas)
+    torch.testing.assert_close(routed.poses, without.poses)
+    torch.testing.assert_close(routed.activations, without.activations)
+
+
+@pytest.mark.parametrize("backend", ["eager", "auto"])
+def test_a_scaled_beta_a_is_the_product(backend: Any) -> None:
+    """A layer learns b and the procedure gets s·b, in every backend, gradients included."""
+    poses, a = torch.randn(2, 4, 6, 2, 16), torch.rand(2, 4, 6, 2)
+    weight, b = torch.randn(2, 3, 2, 3, 4, 4), torch.randn(3)
+    conv = CapsuleConv(poses, a, weight, Geometry((2, 3), matrix=True))
+    scaled, plain, beta_u = b.clone().requires_grad_(), (300 * b).requires_grad_(), torch.randn(3)
+    results = [
+        EMRouting(beta_a_scale=scale, backend=backend).capsule_conv(conv, beta_u=beta_u, beta_a=x)
+        for scale, x in ((300.0, scaled), (None, plain))
+    ]
+    torch.testing.assert_close(*results)
+    for result in results:
+        result.activations.square().sum().backward()
+    torch.testing.assert_close(scaled.grad, 300 * plain.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_votes_in_bfloat16_are_those_of_rounded_factors(backend: Any) -> None:
+    for name in ("2×2 poses", "tied"):
+        # Numbers of float32, held in float64: to bfloat16 both round alike.
+        tensors = {key: x.float().double() for key, x in learned(EMRouting(), LAYERS[name]).items()}
+        rounded = {**tensors, **{key: tensors[key].bfloat16().double() for key in ("poses", "weight")}}
+        ours = EMRouting(backend=backend, votes="bfloat16", iterations=2)
+        expected = EMRouting(backend="eager", iterations=2)
+        assert_close(
+            with_gradients(ours, LAYERS[name], tensors, torch.float64),
+            with_gradients(expected, LAYERS[name], rounded, torch.float64),
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_to_the_nearest_even_and_gradients_pass_unrounded(dtype: torch.dtype) -> None:
+    values = torch.tensor([1 + 1 / 256, 1 + 3 / 256, 1 + 1.01 / 256, -1 / 3, 0.0, 3e38], dtype=dtype)
+    expected = torch.tensor([1.0, 1 + 4 / 256, 1 + 2 / 256, -0.333984375, 0.0, 3.004e38], dtype=dtype)
+    poses = values.reshape(1, 1, 1, 1, 6).requires_grad_()
+    weight = torch.full((1, 1, 1, 1, 6, 2), 1 / 3, dtype=dtype)
+    conv = bfloat16_factors(CapsuleConv(poses, torch.ones(1, 1, 1, 1), weight, Geometry((1, 1))))
+    torch.testing.assert_close(conv.poses.detach().flatten(), expected, rtol=1e-4, atol=0)
+    assert torch.equal(conv.poses.detach(), conv.poses.detach().bfloat16().to(dtype))
+    assert conv.weight.flatten()[0] == 0.333984375
+    slope = torch.tensor(1 / 3, dtype=dtype)
+    assert torch.equal(torch.autograd.grad((slope * conv.poses).sum(), poses)[0], slope.expand_as(poses))
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+def test_votes_are_rounded_only_on_request(backend: Any) -> None:
+    """Neither by default nor because a network runs under autocast."""
+    layer, tensors = LAYERS["4×4 poses"], learned(EMRouting(), LAYERS["4×4 poses"])
+    default, plain, reduced = (
+        with_gradients(EMRouting(backend=backend, **options), layer, tensors, torch.float32)
+        for options in ({}, {"votes": "float32"}, {"votes": "bfloat16"})
+    )
+    assert same_bits(default, plain)
+    assert not same_bits(plain, reduced)
+    module = CapsuleConv2d(2, 4, 3, 4, 2, pose="matrix", routing=EMRouting(backend=backend))
+    children = Capsules(torch.randn(2, 3, 3, 2, 4), torch.rand(2, 3, 3, 2))
+    expected = module(children)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert same_bits(module(children), expected)
+
+
+# Numbers that a plain port of the formulas cannot take.
+def test_a_plain_port_is_not_finite() -> None:
+    """The reference guards nothing but σ², in contrast to the eager backend."""
+    votes, a = torch.randn(1, 6, 3, 16), torch.zeros(1, 6)
+    assert em_routing(votes, a, torch.zeros(3), torch.zeros(3), backend="reference").poses.isnan().all()
+    poses = em_routing(votes, a, torch.zeros(3), torch.zeros(3)).poses
+    torch.testing.assert_close(poses[0, 0], votes[0, :, 0].mean(0), atol=2.0, rtol=0.0)
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_guards_change_nothing_on_ordinary_input(scale: float) -> None:
+    """float32 with every guard against float64 without any: the same but for float32's own rounding."""
+    votes, a = scale * torch.randn(2, 60, 3, 4, dtype=torch.float64), torch.rand(2, 60, dtype=torch.float64)
+    a[:, 0] = 0.0
+    tensors = [x.requires_grad_() for x in (votes, a, *torch.randn(2, 3, dtype=torch.float64))]
+    unguarded = em_routing(*tensors, variance_floor=1e-300, backend="reference")
+    single = [tensor.detach().float().requires_grad_() for tensor in tensors]
+    guarded = em_routing(*single)
+    torch.testing.assert_close(guarded.poses.double(), unguarded.poses, rtol=1e-3, atol=1e-4 * scale)
+    torch.testing.assert_close(guarded.activations.double(), unguarded.activations, rtol=1e-4, atol=1e-6)
+    expected = torch.autograd.grad(unguarded.poses.sum() / scale + unguarded.activations.sum(), tensors)
+    ours = torch.autograd.grad(guarded.poses.sum() / scale + guarded.activations.sum(), single)
+    for mine, theirs in zip(ours[:1] + ours[2:], expected[:1] + expected[2:], strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max()))
+
+
+def test_tight_cluster_far_from_zero() -> None:
+    """σ² taken as Σ s V² − μ² would be rounding noise here: votes 1000 ± 0.1 in float32."""
+    noise = torch.randn(1, 50, 1, 4)
+    near, far = (
+        em_routing(center + 0.1 * noise, torch.ones(1, 50), torch.zeros(1), torch.zeros(1), inverse_temperature=0.5)
+        for center in (0.0, 1000.0)
+    )
+    torch.testing.assert_close(near.activations, far.activations, rtol=1e-2, atol=0.0)
+
+
+def test_the_function_has_the_defaults_of_the_options() -> None:
+    defaults = {name: parameter.default for name, parameter in signature(em_routing).parameters.items()}
+    assert {field.name: defaults[field.name] for field in dataclasses.fields(EMSettings)} == vars(EMSettings())
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("options", [{"competition": "none"}, {"beta_a_scale": 0}, {"votes": "bf16"}])
+def test_options_out_of_range(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: must"):
+        EMRouting(**options)
