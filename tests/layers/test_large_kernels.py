@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from capsella.layers import LargeConv2d, large_kernels
+from capsella.layers import LargeConv2d, large_kernels, strided_kernels
 from capsella.layers.large_kernels import TILES, best_tile
+from capsella.layers.strided_kernels import StridedConvolution, gradients_by_matrices_pay
 
 # batch, channels, maps, height, width, kernel, stride, padding
 SHAPES = [(2, 3, 4, 11, 11, 5, 1, 0), (3, 2, 5, 20, 17, 9, 2, 0), (1, 4, 3, 9, 14, 5, 1, 2), (2, 2, 2, 23, 16, 7, 3, 1)]
