@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -25,13 +26,13 @@ BLOCKS = [
     for path in sorted(DOCS.rglob("*.md"))
     for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S))
 ]
-COMMANDS = [
-    pytest.param(line.strip(), id=f"{path.relative_to(DOCS)}: {line.strip()}")
-    for path in sorted(DOCS.rglob("*.md"))
-    for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
-    for line in block.splitlines()
-    if line.startswith("capsella ")
-]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def shell_commands(text: str) -> list[str]:
+    """Every line of a page's shell blocks that calls capsella."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    return [line.strip() for block in blocks for line in block.splitlines() if line.startswith("capsella ")]
 
 
 @pytest.mark.parametrize("code", BLOCKS)
@@ -40,9 +41,21 @@ def test_the_code_in_the_docs_runs(code: str) -> None:
     exec(compile(code, "docs", "exec"), {})
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_is_understood(line: str, understood: Callable[[str], bool], capsys: pytest.CaptureFixture) -> None:
-    assert understood(line), capsys.readouterr().err
+def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S):
+        exec(compile(block, "README.md", "exec"), namespace)
+    assert capsys.readouterr().out == "torch.Size([2, 1, 1, 5])\n"
+
+
+def test_commands_of_the_pages_are_understood(understood: Callable[[str], bool]) -> None:
+    commands = {line for page in [*DOCS.rglob("*.md"), ROOT / "README.md"] for line in shell_commands(page.read_text())}
+    commands |= set(re.findall(r"\| `(capsella [^`]+)`", README))
+    assert len(commands) > 100
+    assert [line for line in sorted(commands) if not understood(line)] == []
+    wrong = ["capsella trian demo", "capsella train demo --colour red", "capsella predict run"]
+    assert [line for line in wrong if understood(line)] == []
 
 
 def test_every_folder_has_pages() -> None:
@@ -51,11 +64,12 @@ def test_every_folder_has_pages() -> None:
     assert {name.partition("/")[0] for name in (param.id for param in BLOCKS)} >= {"guide", "papers"}
 
 
-@pytest.mark.parametrize("path", PAGES_AND_MORE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
-    missing = [link for link in links if not (path.parent / link).exists()]
+def test_links_lead_somewhere() -> None:
+    missing = []
+    for page in PAGES_AND_MORE:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
+        missing += [f"{page.relative_to(ROOT)}: {link}" for link in links if not (page.parent / link).exists()]
     assert not missing
 
 
@@ -69,42 +83,21 @@ def cut_tables(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", PAGES_AND_MORE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_tables_are_whole(path: Path) -> None:
-    assert not cut_tables(path.read_text(encoding="utf-8"))
-
-
-def test_cut_tables_are_seen() -> None:
+def test_tables_are_whole() -> None:
+    assert not [(page.name, line) for page in PAGES_AND_MORE for line in cut_tables(page.read_text(encoding="utf-8"))]
     whole = "text\n\n| a | b |\n|---|---:|\n| 1 | 2 |\n"
     assert not cut_tables(whole)
     assert cut_tables(whole + "A sentence.\n| 3 | 4 |\n") == ["| 3 | 4 |"]
 
 
-def test_entries_of_the_log() -> None:
-    """Each has an ID in order of time, and says first what was asked, found and decided."""
-    entries = re.split(r"^## ", (ROOT / "LOG.md").read_text(encoding="utf-8"), flags=re.M)[1:]
-    for number, entry in zip(range(len(entries), 0, -1), entries, strict=True):
-        head, _, rest = entry.partition("\n\n")
-        assert re.fullmatch(rf"L{number:03} · \d{{4}}-\d\d-\d\d · \S.*", head)
-        assert [line.partition(":")[0] for line in rest.splitlines()[:3]] == [
-            "- **Question**",
-            "- **Result**",
-            "- **Decision**",
-        ]
-
-
-def test_cited_entries_and_files_of_the_log_exist() -> None:
-    log = (ROOT / "LOG.md").read_text(encoding="utf-8")
-    entries = set(re.findall(r"^## (L\d{3}) ", log, re.M))
-    folders = [ROOT / name for name in ("capsella", "csrc", "docs", "benchmarks", "tools")]
-    files = [ROOT / "LOG.md", *(path for folder in folders for path in folder.rglob("*"))]
-    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in {".py", ".h", ".cpp", ".md"}]
-    cited = {name for text in texts for name in re.findall(r"\bL\d{3}\b", text)}
-    assert cited <= entries
-    named = set(re.findall(r"`(results/[\w./-]+\.(?:json|csv))`", log))
-    assert not [name for name in named if not (ROOT / name).is_file()]
-    unnamed = [path.name for path in (ROOT / "results" / "log").iterdir() if path.stem[:4] not in entries]
-    assert not unnamed
+def test_folders_and_targets_that_the_readme_names_exist() -> None:
+    tree = README.partition("## The tree")[2].partition("```text\n")[2].partition("```")[0]
+    folders = re.findall(r"(?:^|\s{2,})(\w+)/(?= )", tree)
+    places = (ROOT, PACKAGE, DOCS)
+    assert folders
+    assert not [name for name in folders if not any((place / name).is_dir() for place in places)]
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.M)) <= set(targets)
 
 
 def test_every_command_is_on_its_page() -> None:
@@ -141,6 +134,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_anchors_lead_somewhere(site: Path) -> None:
     """Of the pages; those of the API are made by a tool."""
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
@@ -173,6 +167,7 @@ def public_names() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_site_has_every_public_name(site: Path) -> None:
     pages = [path.read_text(encoding="utf-8") for path in site.glob("reference/api/*.html")]
     anchors = {anchor for page in pages for anchor in re.findall(r'id="(capsella[\w.]*)"', page)}
@@ -187,6 +182,7 @@ def test_the_site_has_every_public_name(site: Path) -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_the_site_needs_no_other_machine(site: Path) -> None:
     pattern = re.compile(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="?(?:https?:)?//[^">]*')
     loaded = {found for path in site.rglob("*.html") for found in pattern.findall(path.read_text(encoding="utf-8"))}
@@ -194,6 +190,7 @@ def test_the_site_needs_no_other_machine(site: Path) -> None:
     assert (site / "search" / "search_index.js").is_file()
 
 
+@pytest.mark.slow
 def test_pictures_are_in_the_site(site: Path) -> None:
     missing = [
         f"{page.relative_to(site)}: {source}"

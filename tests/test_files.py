@@ -10,7 +10,7 @@ import safetensors
 import torch
 
 from capsella.errors import CapsellaError
-from capsella.files import alone_in, write_json, write_text, write_whole
+from capsella.files import alone_in, write_text, write_whole
 
 
 def test_a_new_file_in_new_folders(tmp_path: Path) -> None:
@@ -18,13 +18,6 @@ def test_a_new_file_in_new_folders(tmp_path: Path) -> None:
     write_text(path, "café\n")
     assert path.read_bytes() == "café\n".encode()
     assert os.listdir(path.parent) == ["notes.txt"]
-
-
-def test_an_old_file_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    write_json(path, {"seed": 1})
-    write_json(path, {"seed": 2, "names": ["β"]})
-    assert path.read_text(encoding="utf-8") == '{\n  "seed": 2,\n  "names": [\n    "\\u03b2"\n  ]\n}\n'
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
@@ -76,14 +69,6 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, error: 
     assert os.listdir(tmp_path) == ["model.bin"]
 
 
-def test_not_a_number_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.json"
-    write_json(path, {"error": 1.5})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, {"error": float("nan")})
-    assert '"error": 1.5' in path.read_text()
-
-
 def full_disk(temporary: Path) -> None:
     """Half a file, then the kernel's own refusal."""
     temporary.write_text("half")
@@ -125,18 +110,6 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, write: Callable[[Path], No
         write_whole(path, write)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["model.safetensors"]
-
-
-def test_two_that_write_the_same_file_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """Processes of two machines may have the same number."""
-    path = tmp_path / "numbers"
-
-    def write(temporary: Path) -> None:
-        temporary.write_text("first")
-        write_whole(path, lambda other: other.write_text("second"))
-
-    write_whole(path, write)
-    assert path.read_text() == "first"
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:

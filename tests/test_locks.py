@@ -49,11 +49,6 @@ def test_who_waits_comes_next(holder, tmp_path):
         assert holder.wait() == -signal.SIGKILL
 
 
-def test_what_comes_of_the_work_is_no_reason_to_wait(tmp_path):
-    with pytest.raises(BusyError, match="another"), alone_in(tmp_path, wait=60.0):
-        raise BusyError("another")
-
-
 def test_what_a_killed_process_left_is_taken_over(holder, tmp_path):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -61,13 +56,6 @@ def test_what_a_killed_process_left_is_taken_over(holder, tmp_path):
     with alone_in(tmp_path / "run"):
         pass
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_an_error_frees_the_folder(tmp_path):
-    with pytest.raises(RuntimeError), alone_in(tmp_path):
-        raise RuntimeError
-    with alone_in(tmp_path), pytest.raises(CapsellaError), alone_in(tmp_path):
-        pass  # a second time at once, in the same process
 
 
 def test_nothing_is_left_where_nothing_came_of_it(tmp_path):
@@ -89,13 +77,6 @@ def test_a_folder_that_another_process_removes_in_between_is_made_again(tmp_path
     monkeypatch.setattr(Path, "mkdir", removed)
     with alone_in(folder):
         assert (folder / ".lock").exists()
-
-
-def test_what_comes_into_a_folder_as_it_is_left_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "iterdir", lambda self: iter(()))  # looked at a moment before
-    with alone_in(tmp_path / "run"):
-        (tmp_path / "run" / "new").touch()
-    assert (tmp_path / "run" / "new").exists()
 
 
 def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):

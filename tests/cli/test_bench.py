@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 
 from capsella.bench.backends import BACKENDS
@@ -35,15 +34,6 @@ class TestBackends:
             assert row["throughput"]["images_per_second"] > 0
             assert row["largest_difference_from_eager"] < 1e-4
         assert set(values["backends"]) | set(values["unavailable"]) == {"eager", "native"}
-
-    def test_a_network_by_name(self, cli):
-        answer = cli("bench", "hinton2018_cnn", "--backends", "eager", "native", "--calls", 100, "--json")
-        values = json.loads(answer.out)["networks"]["hinton2018_cnn"]
-        assert values["model"] == "hinton2018_cnn"
-        assert values["size"] == [1, 32, 32]
-        assert values["images"] == "random images, fresh weights"
-        assert list(values["backends"]) == ["eager"]
-        assert set(values["unavailable"]) == {"native"}  # a CNN has no routing
 
     def test_several_networks_go_on_where_they_stopped(self, cli, tmp_path, monkeypatch):
         made = []
@@ -106,61 +96,3 @@ class TestTraining:
         assert [row["decoder"] for row in values["rows"][:3]] == [False, True, False]
         assert values["base"] == name
         assert {(*row["image_size"], row["channels"]) for row in values["rows"]} == {(17, 17, 2)}
-
-    def test_only_decoders(self, cli, tmp_path):
-        out = tmp_path / "t.json"
-        words = ["hinton2018_matrix_capsnet_small", "hinton2018_cnn", *self.QUICK, "--decoder", "with", "--out", out]
-        assert cli("bench", "--training", *words).code == 0
-        assert {row["decoder"] for row in json.loads(out.read_text())["rows"]} == {True}
-
-    def test_errors(self, cli):
-        def refused(*words):
-            return cli("bench", "--training", *words).err
-
-        assert "networks: must name at least one run or network" in refused()
-        assert "did you mean hinton2018_cnn" in refused("hinton2018_cn")
-        assert "decoder: none of hinton2018_cnn can" in refused("hinton2018_cnn", "--decoder", "with")
-        assert "base: must be a registered name" in refused("hinton2018_cnn", *self.QUICK, "--base", "x")
-        assert "threads: must be at least 1, got 0" in refused("hinton2018_cnn", "--threads", 0)
-
-    def test_a_run_beside_a_network(self, cli, trained, tmp_path):
-        out = tmp_path / "t.json"
-        quick = ("--training", "--repeats", "1", "--seconds", "0", "--batch", "1")
-        words = [trained, "mazzia2021*", "--decoder", "without", *quick]
-        assert cli("bench", *words, "--out", out).code == 0
-        rows = json.loads(out.read_text())["rows"]
-        assert [row["network"] for row in rows[:2]] == [str(trained), "mazzia2021_efficient_capsnet"]
-        assert rows[0]["image_size"] == [17, 17]
-        assert cli("bench", trained, *quick, "--out", out).code == 0
-        rows = json.loads(out.read_text())["rows"]
-        assert [(row["network"], row["decoder"]) for row in rows if row["backward"]] == [
-            (str(trained), False),
-            (f"{trained} + decoder", True),
-        ]
-        answer = cli("bench", trained, *quick, "--size", 20)
-        assert "size, channels, classes: only for registered networks, got them with the run" in answer.err
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--training", "--backends", "eager"], "--backends: not with --training"),
-        (["--calls=100", "--training"], "--calls: not with --training"),
-        (["--training", "--resume"], "--resume: not with --training"),
-        (["--training", "--no-json"], "--no-json: not with --training"),
-        (["--batch", "1", "5"], "--batch: only with --training"),
-        (["--size=28"], "--size: only with --training"),
-        (["--device", "cpu"], "--device: only with --training"),
-    ],
-)
-def test_flags_of_the_other_way_of_timing(cli, words, text):
-    answer = cli("bench", "hinton2018_cnn", *words)
-    assert (answer.code, answer.out) == (1, "")
-    assert answer.err == f"error: {text}\n"
-
-
-def test_help_shows_both_ways_of_timing(cli):
-    both, training = cli("bench", "--help").out, cli("bench", "--training", "--help").out
-    assert all(flag in both for flag in ("--backends", "--resume", "--batch", "--decoder", "--training"))
-    assert "--batch" in training
-    assert "--backends" not in training

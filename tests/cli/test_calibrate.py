@@ -40,24 +40,6 @@ def test_predict_with_a_set_and_doubts(cli, trained, images):
     assert "note: the probabilities rest on 3 validation images, fewer than 30" in said
 
 
-def test_predict_into_a_table_says_how_many_are_unsure(cli, trained, images, tmp_path):
-    for below in (0.5, 1):
-        out = tmp_path / f"{below}.csv"
-        answer = cli("predict", trained, images, "--unsure-below", below, "--out", out)
-        rows = list(csv.DictReader(out.read_text().splitlines()))
-        unsure = sum(row["unsure"] == "true" for row in rows)
-        assert f"{unsure} of them unsure: the probability is below {below}" in answer.err
-    assert unsure == len(rows) == 33
-
-
-def test_too_few_validation_images_are_named(cli, trained, images):
-    answer = cli("predict", trained, images / "rows", "--coverage", 0.95)
-    assert "needs at least 19 validation images, and this model was calibrated on 3" in answer.err.replace("\n", " ")
-    assert "columns | rings | rows" in " | ".join(
-        sorted(next(csv.DictReader(io.StringIO(answer.out)))["prediction_set"].split(" | "))
-    )
-
-
 def test_a_run_that_is_not_calibrated(cli, old, images):
     answer = cli("predict", old, images / "rows")
     assert answer.code == 0
@@ -77,23 +59,3 @@ def test_evaluate_with_rejection(cli, trained):
     assert (trained / "figures" / "risk_coverage.png").stat().st_size > 1000
     values = json.loads((trained / "test-reject.json").read_text())
     assert values["rejection"]["kept"][0]["kept"] == values["images"] == 6
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["predict", "RUN", "IMAGES", "--coverage", 95], "coverage: must be between 0 and 1, as 0.95, got 95.0"),
-        (["predict", "RUN", "IMAGES", "--unsure-below", 0], "unsure_below: must be above 0 and at most 1, as 0.9"),
-    ],
-)
-def test_flags_that_cannot_be(cli, trained, images, words, text):
-    answer = cli(*({"RUN": trained, "IMAGES": images}.get(word, word) for word in words))
-    assert answer.code == 1
-    assert text in answer.err
-
-
-@pytest.mark.parametrize("words", [["--split", "validation"], ["--crops"]])
-def test_rejection_is_for_test_images(cli, trained, words):
-    answer = cli("evaluate", trained, "--reject", *words)
-    assert answer.code != 0
-    assert "reject: only for the split test, without crops" in answer.err

@@ -1,14 +1,9 @@
 """Stained cells from the command line: a recipe that cuts them out, and what becomes of new files."""
 
-import shutil
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from capsella import create_model
-from capsella.errors import CapsellaError
-from capsella.image_options import CellCut
 from capsella.models import ImageClassifier
 
 QUICK = (
@@ -94,6 +89,7 @@ def test_a_run_on_stained_cells(cli, cells, tmp_path):
     assert pictures[0] != pictures[1]
 
 
+@pytest.mark.slow
 def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.compare.laboratories.CHOSEN_ON", 16)
     other = tmp_path / "other"
@@ -113,31 +109,3 @@ def test_transfer_cuts_cells_where_the_recipe_does(cli, cells, tmp_path, monkeyp
     lines = (tmp_path / "runs" / "transfer.txt").read_text().splitlines()
     assert sum("images-cells-efficient" in line for line in lines) == 2  # each laboratory is left out once
     assert max(map(len, lines)) <= 80
-
-
-def test_the_cut_is_part_of_what_is_saved(tmp_path):
-
-    model = create_model("he2016_resnet10", image_size=16, classes=2)
-    model.cut = CellCut(False, 12.5)
-    model.save_pretrained(tmp_path)
-    assert ImageClassifier.from_pretrained(tmp_path).cut == CellCut(False, 12.5)
-    file = tmp_path / "model.json"
-    file.write_text(file.read_text().replace("12.5", "-1"))
-
-    with pytest.raises(CapsellaError, match="damaged or not written by capsella"):
-        ImageClassifier.from_pretrained(tmp_path)
-    file.write_text(file.read_text().replace('"cut"', '"other"'))
-    assert ImageClassifier.from_pretrained(tmp_path).cut is None  # as before stained cells were cut out
-
-
-def test_a_run_with_a_limit_and_images_without_a_cell_is_tested(cli, cells, tmp_path):
-    """Which files are in which split must not count what shows no cell."""
-    folder = tmp_path / "cells"
-    shutil.copytree(cells, folder)
-    for kind in ("round", "lobed"):
-        Image.fromarray(np.full((60, 60, 3), 240, np.uint8)).save(folder / kind / "0.png")
-    limits = ("--skip-broken", "--per-class", "3", "--out", tmp_path / "run")
-    answer = cli("train", "images-cells-efficient", folder, *QUICK, *limits)
-    assert answer.code == 0, answer.err
-    assert "no stained cell is found" in answer.out
-    assert cli("evaluate", tmp_path / "run").code == 0

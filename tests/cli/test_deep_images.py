@@ -103,37 +103,7 @@ def test_a_model_of_8_bits_does_not_guess(cli, trained: Path, camera: Path):
     assert "range: must be two finite numbers" in cli("predict", trained, camera, "--range", 5, 5).err
 
 
-@pytest.mark.parametrize("value_range", [[1, 0], [0], "ab", [0, None], {"low": 0}])
-def test_a_damaged_range_in_a_model_is_named(cli, trained: Path, camera: Path, tmp_path: Path, value_range: object):
-    load_run(trained).model.save_pretrained(tmp_path)
-    description = json.loads((tmp_path / "model.json").read_text())
-    (tmp_path / "model.json").write_text(json.dumps({**description, "value_range": value_range}))
-    with pytest.raises(Exception, match=r"model\.json is damaged or not written by capsella"):
-        ImageClassifier.from_pretrained(tmp_path)
-
-
-def test_data_show_tells_depth_and_range(cli, camera: Path, images: Path, tmp_path: Path):
-    deep = cli("data", "show", "folder", "--path", camera, "--out", tmp_path / "sheet.png").out
-    assert "20 files of 16 bits a channel: values" in deep
-    assert "passed over 1 .txt file (notes.txt)" in deep
-    assert "8 bits a channel" in cli("data", "show", "folder", "--path", images, "--out", tmp_path / "sheet.png").out
-
-
-def test_a_comparison_takes_one_range_for_all_runs(cli, camera: Path, monkeypatch):
-    monkeypatch.setattr("capsella.errors._warned", set())  # tests before this one may have been warned
-    said = cli("compare", camera, "--models", "cnn-small", "capsules-small", "--sizes", 1, "--seeds", 0, "--dry-run")
-    assert "20 files of 16 bits a channel: values" in said.out
-    assert "fewer than 10 training images" in said.err
-    assert "1 seed. Estimated training" in said.out
-
-
-def test_a_table_that_cannot_be_written_is_told_first(cli, trained: Path, camera: Path, tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    refused = cli("predict", trained, camera, "--range", 0, 4095, "--out", tmp_path / "file/t.csv")
-    assert f"{tmp_path / 'file'}: no table can be written there" in refused.err
-    assert "Errno" not in refused.err
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_prediction_that_is_broken_off_leaves_nothing_behind(trained: Path, tmp_path: Path, sent: signal.Signals):
     Image.fromarray(np.zeros((9, 9), dtype=np.uint8)).save(tmp_path / "0.png")

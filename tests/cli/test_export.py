@@ -53,6 +53,3 @@ class TestExport:
         assert not list(tmp_path.iterdir())
         most = ["--tolerance", 1.5, "--flips", 100]
         assert cli("export", trained, "--format", "pt2", "--out", tmp_path / "x.pt2", *most).code == 0
-
-    def test_no_run(self, cli, tmp_path):
-        assert "is not a run folder" in cli("export", tmp_path).err

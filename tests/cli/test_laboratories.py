@@ -1,10 +1,8 @@
 """Another laboratory on the command line: evaluate --data, and adapt."""
 
-import csv
 import json
 import re
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +10,8 @@ import torch
 from jaxtyping import config
 from PIL import Image
 
-from capsella.cli.laboratory import shown_from_home
 from capsella.data import ImageSet, pixel_digests, read_image
-from tests.trained import PER_CLASS, draw
+from tests.trained import draw
 
 
 @pytest.fixture(scope="module")
@@ -60,31 +57,6 @@ class TestEvaluate:
             "left_out": {"spots": 4},
             "copies_of_training_images": 0,
         }
-
-    def test_json_alone_on_standard_output(self, cli, run, elsewhere):
-        answer = cli("evaluate", run, "--data", elsewhere, "--test-per-class", 2, "--json", "--out", run / "o.json")
-        assert json.loads(answer.out)["images"] == 4
-        assert "left out 4 images" in answer.err
-
-    def test_images_that_were_trained_on(self, cli, run, images):
-        answer = cli("evaluate", run, "--data", images)
-        assert f"{3 * PER_CLASS} images tested" in answer.out
-        assert "WARNING: 27 of 33 images are copies of images that the run was trained on" in answer.out
-
-    def test_a_run_whose_images_are_gone(self, cli, run, elsewhere, images):
-        hidden = images.rename(images.with_name("hidden"))
-        answer = cli("evaluate", run, "--data", elsewhere)
-        hidden.rename(images)
-        assert answer.code == 0
-        assert "note: the run's own images are not at hand" in answer.out
-
-    def test_no_class_in_common_and_no_such_place(self, cli, run):
-        answer = cli("evaluate", run, "--data", "digits")
-        assert answer.code == 1
-        assert (
-            "digits: must have a class of the network's, which knows columns, rings, rows; it has 0, 1," in answer.err
-        )
-        assert "must be a folder of images, an .npz file or a named source" in cli("evaluate", run, "--data", "x").err
 
 
 class TestAdapt:
@@ -166,30 +138,8 @@ class TestAdapt:
         assert not (trained / "patients-all.json").exists()
         assert "group: only for the images of --data" in cli("evaluate", trained, *group).err
 
-    def test_no_batch_normalisation(self, cli, run, elsewhere, tmp_path):
-        answer = cli("adapt", run, elsewhere, "--how", "statistics", "--out", tmp_path / "adapted")
-        assert answer.code == 1
-        assert "sabour2017_capsnet has no batch normalisation" in answer.err
-        assert not (tmp_path / "adapted").exists()
 
-    def test_nothing_to_replay(self, cli, run, elsewhere, images, tmp_path):
-        hidden = images.rename(images.with_name("hidden"))
-        answer = cli("adapt", run, elsewhere, "--replay", "--out", tmp_path / "adapted")
-        hidden.rename(images)
-        assert "replay: needs the images that the run was trained on" in answer.err
-
-
-def test_an_adapted_run_without_its_laboratory_is_not_exported(cli, run, elsewhere, tmp_path):
-    lab = tmp_path / "lab"
-    shutil.copytree(elsewhere, lab)
-    out = tmp_path / "adapted"
-    assert cli("adapt", run, lab, "--per-class", 3, "--how", "last", "--steps", 2, "--out", out).code == 0
-    shutil.rmtree(lab)
-    answer = cli("export", out)
-    assert answer.code == 1
-    assert f"{out} was adapted to {lab}, and its file is checked on these images" in answer.err
-
-
+@pytest.mark.slow
 def test_an_adapted_run_knows_its_patients_from_any_folder_and_leaves_out_what_is_broken(
     cli, run, elsewhere, tmp_path, monkeypatch
 ):
@@ -216,22 +166,3 @@ def test_an_adapted_run_knows_its_patients_from_any_folder_and_leaves_out_what_i
     tested = cli("evaluate", out, "--data", "../new lab", "--json")
     assert tested.code == 0, tested.err
     assert json.loads(tested.out)["laboratory"]["group"] == "(p[0-9]+)_"
-
-
-def test_a_test_image_that_can_no_longer_be_read_does_not_stop_an_evaluation(cli, run, images):
-    split = csv.DictReader((run / "split.csv").read_text().splitlines())
-    gone = images / next(row["file"] for row in split if row["split"] == "test")
-    content = gone.read_bytes()
-    gone.write_bytes(b"")
-    try:
-        answer = cli("evaluate", run)
-    finally:
-        gone.write_bytes(content)
-    assert answer.code == 0, answer.err
-    assert gone.name in answer.err
-
-
-def test_a_page_says_from_where_its_images_are_not():
-    runs = {"a": SimpleNamespace(adapted=None), "b": SimpleNamespace(adapted={"laboratory": "lab"})}
-    (line,) = shown_from_home(runs)
-    assert line.startswith("note: b was adapted to lab; its test images are those of the training before")

@@ -13,44 +13,6 @@ from capsella.cli.main import GROUPS, VERBS
 from capsella.errors import CapsellaError, warn_once
 
 
-@pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
-def test_help_names_every_command(cli, words):
-    answer = cli(*words)
-    assert answer.code == 0
-    assert all(f"  {verb} " in answer.out for verb in VERBS)
-    assert "capsella train demo" in answer.out
-    assert answer.err == ""
-
-
-@pytest.mark.parametrize(
-    ("words", "mentions"),
-    [
-        (
-            ["train"],
-            ["--resume RUN", "--seeds N", "demo", "sabour2017-mnist", "IMAGES is a folder"],
-        ),
-        (["train", "demo"], ["--out", "--seeds", "--epochs", "--model.routing.iterations", "--data.path", "--seed"]),
-        (["train", "demo", "--model", "sabour2017_cnn"], ["--model.dropout", "default: cross_entropy"]),
-        (["evaluate"], ["RUN", "--split", "--json", "--out"]),
-        (["predict"], ["RUN PATHS…", "--skip-broken", "--out", "--resume", "--workers", "standard output"]),
-        (["explain"], ["RUN IMAGES…", "--out", "--skip-broken"]),
-        (["explore"], ["[RUN…]", "runs/demo", "--images", "--host", "--port", "--browser", "CAPSELLA_PASSWORD"]),
-        (["data"], ["data list", "data show NAME"]),
-        (["data", "list"], ["data list", "data show NAME"]),
-        (["data", "show"], ["--path", "--size", "--group", "--out"]),
-        (["data", "show", "digits"], ["--per-class", "--split"]),
-        (["models"], ["[PATTERN]"]),
-        (["recipes"], ["[PATTERN]"]),
-        (["info"], ["backend"]),
-    ],
-)
-def test_help_at_every_level(cli, words, mentions):
-    answer = cli(*words, "--help")
-    assert answer.code == 0
-    shown = " ".join(answer.out.replace("│", " ").split())  # long lines are wrapped inside a frame
-    assert [text for text in mentions if text not in shown] == []
-
-
 def test_help_groups_the_commands(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = cli("--help").out.splitlines()
@@ -59,48 +21,6 @@ def test_help_groups_the_commands(cli, monkeypatch):
     for group, verbs in GROUPS.items():
         heading = lines.index(group)
         assert [line.split()[0] for line in lines[heading + 1 : heading + 1 + len(verbs)]] == list(verbs)
-
-
-@pytest.mark.parametrize("verb", [*VERBS, "data show", "data split"])
-def test_help_fits_80_columns(cli, verb, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = [line for line in cli(*verb.split(), "--help").out.splitlines() if not line.startswith("usage: ")]
-    assert [line for line in lines if len(line) > 80] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "texts"),
-    [
-        (["compare"], ["IMAGES The folder of images", "(required)", "(default: 30)"]),
-        (["predict"], ["column `path` or `bytes`. (required)", "(default: 64)"]),
-        (["explain"], ["Image files, or folders to look for images in."]),
-        (["explore"], ["(default: runs/demo)"]),
-        (["reproduce"], ["[PAPER] One paper"]),
-        (["train", "demo"], ["(default: 12)"]),
-    ],
-)
-def test_help_states_a_default_where_there_is_one(cli, words, texts):
-    shown = " ".join(cli(*words, "--help").out.replace("│", " ").split())
-    assert [text for text in texts if text not in shown] == []
-    assert "(default: )" not in shown
-    assert "(default: None)" not in shown
-
-
-def test_help_wraps_texts_at_the_width_of_the_screen(cli, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = cli("data", "show", "--help").out.splitlines()
-    first = next(number for number, line in enumerate(lines) if "Only for images of your own: the same" in line)
-    last = next(number for number, line in enumerate(lines) if number > first and "(default: error)" in line)
-    assert last > first + 2
-    for line, after in zip(lines[first:last], lines[first + 1 :], strict=False):  # full, wherever the source breaks
-        next_word = after.strip("│ ").split()[0]
-        assert len(line.rstrip("│ ")) + 1 + len(next_word) >= 76
-
-
-def test_help_of_a_recipe_shows_its_own_values(cli):
-    out = cli("train", "demo", "--help").out
-    assert "Passes over the training images. (default: 12)" in out
-    assert "--model.dropout" not in out
 
 
 def test_version(cli):

@@ -3,15 +3,11 @@
 import csv
 import json
 import re
-from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from capsella.cli.evaluate import _of_source
-from capsella.data import DataOptions
-from capsella.data.toys import render_toys
 from tests.cli.conftest import NARROW
 
 PAIRS = ["--of", "digits", "--epoch-images", "16", "--validation-pairs", "10", "--test-pairs", "20"]
@@ -58,22 +54,6 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
         assert next(csv.DictReader((tmp_path / "table.csv").open())) == row
 
 
-def test_a_run_meets_images_of_another_source(cli, tmp_path, monkeypatch) -> None:
-    folder = tmp_path / "run"
-    short = ("--epochs", "1", "--size", "17", "--per-class", "2", "--test-per-class", "3", "--accelerator", "cpu")
-    assert cli("train", "demo", *NARROW, *short, "--out", folder).code == 0
-    answer = cli("evaluate", folder, "--data", "digits", "--split", "test")
-    assert answer.code == 0, answer.err
-    own, other = (json.loads((folder / f"{name}.json").read_text()) for name in ("test", "digits-test"))
-    assert other == own
-    few = partial(render_toys, elevations=(30,), azimuths=(0, 60), size=17)
-    monkeypatch.setattr("capsella.data.toys.render_toys", few)
-    answer = cli("evaluate", folder, "--data", "toys", "--split", "test")
-    assert answer.code == 1
-    assert "data: must have the classes, size and channels of the run, 0, 1, 2" in answer.err
-    assert not (folder / "toys-test.json").exists()
-
-
 def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = cli("data", "show", "multi", "--of", "digits", "--size", "28", "--test-pairs", "70")
@@ -87,13 +67,3 @@ def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     assert "drawn alone at" in answer.out
     assert int(re.search(r"drawn alone at ([\d,]+) a second", answer.out)[1].replace(",", "")) > 1000
     assert (tmp_path / "multi-sheet.png").exists()
-
-
-def test_what_only_the_runs_own_source_has_is_left_out_of_another(tmp_path) -> None:
-    own = DataOptions(name="folder", path=tmp_path, size=64, cells="matched", cell_radius=60.0, duplicates="keep")
-    other = _of_source(own, "pbc")
-    assert (other.name, other.path, other.cell_radius, other.duplicates) == ("pbc", None, None, "error")
-    assert (other.size, other.cells) == (64, "matched")
-    stereo = DataOptions(name="smallnorb", camera="both", viewpoints="elevation", test_viewpoints="familiar")
-    same = _of_source(stereo, "smallnorb-jpeg-poses")
-    assert (same.camera, same.viewpoints, same.test_viewpoints) == ("both", "elevation", "familiar")

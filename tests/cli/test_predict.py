@@ -51,34 +51,6 @@ def test_skip_broken_counts_and_lists(cli, trained, images, broken):
     assert str(broken) in answer.err
 
 
-def test_nothing_that_can_be_read(cli, trained, broken):
-    answer = cli("predict", trained, broken, "--skip-broken")
-    assert answer.code == 1
-    assert "none of the 1 images could be read" in answer.err
-    assert "left out 1 broken image:" in answer.err
-    assert f"{broken}: " in answer.err
-
-
-def test_what_a_first_answer_need_not_wait_for(trained, images):
-    """PyTorch's compiler, TensorBoard and the readers of MATLAB's files take two seconds to import."""
-    slow = ("torch._dynamo", "torch.utils.tensorboard", "scipy.io", "lightning_fabric")
-    program = (
-        "import sys; from capsella.cli import main\n"
-        "main(['predict', *sys.argv[1:]])\n"
-        f"sys.exit(', '.join(name for name in {slow} if name in sys.modules) or 0)"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program, trained, images / "rows"], capture_output=True, text=True, check=False
-    )
-    assert answer.returncode == 0, answer.stderr
-
-
-def test_a_path_that_is_not_there(cli, trained, tmp_path):
-    answer = cli("predict", trained, tmp_path / "x.png")
-    assert f"{tmp_path / 'x.png'}: there is no such file or folder" in answer.err
-    assert answer.out == ""
-
-
 def test_a_broken_image_is_an_error_on_standard_output_and_listed_apart_from_a_table(
     cli, trained, broken, images, tmp_path
 ):
@@ -110,27 +82,6 @@ def test_a_table_that_is_there(cli, trained, images, tmp_path):
     out.write_text("older")
     assert cli("predict", trained, images / "rows", "--out", out, "--overwrite").code == 0
     assert out.read_text() == first
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--resume"], "resume, overwrite: must come with --out"),
-        (["--out", "p.txt"], "out: must end in .csv, .jsonl, .parquet, got 'p.txt'"),
-        (["--out", "p.csv", "--resume", "--overwrite"], "resume: must not be set together with overwrite"),
-        (["--out", "p.csv", "--batch-size", "0"], "batch_size: must be at least 1, got 0"),
-        (["--workers", "-1"], "workers: must be at least 0, got -1"),
-        (["--part", "10"], "part: must come with --on, got 10"),
-        (["--out", "p", "--on", "ray", "--workers", "1"], "workers, skip_broken: must not come with --on"),
-        (["--out", "p", "--on", "ray", "--gpus", "1"], "gpus: must be left out: predict computes on cores, got 1.0"),
-    ],
-)
-def test_flags_that_cannot_be(cli, trained, images, words, text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    answer = cli("predict", trained, images, *words)
-    assert answer.code == 1
-    assert text in answer.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def start(said, *words):

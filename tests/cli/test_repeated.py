@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from capsella.cli import main, repeated
-from capsella.training import RunFolder, load_run
 from tests.cli.conftest import NARROW
 from tests.trained import SHORT
 
@@ -40,21 +39,6 @@ def test_every_image_is_tested_once(folded):
         assert one["errors"] == sum(row["fold"] == str(fold) for row in wrong)
     low, high = values["error"]["interval_95_percent"]
     assert low < values["error"]["mean_percent"] < high
-
-
-def test_each_fold_is_a_run_of_its_own(folded, cli):
-    rows = predictions(folded)
-    for fold in range(3):
-        data = load_run(folded / f"fold{fold}").recipe.data
-        assert (data.folds, data.fold) == (3, fold)
-        assert (folded / f"fold{fold}" / "report.html").exists()
-    answer = cli("evaluate", folded / "fold2", "--json")
-    found = json.loads(answer.out)
-    mine = [row for row in rows if row["fold"] == "2"]
-    assert found["images"] == len(mine)
-    assert found["errors"] == sum(row["class"] != row["predicted"] for row in mine)
-    command = json.loads((folded / "fold2" / "result.json").read_text())["command"]
-    assert "--data.folds 3 --data.fold 2" in command
 
 
 def test_an_interrupted_call_goes_on(cli, images, folded, tmp_path, monkeypatch):
@@ -101,23 +85,3 @@ def test_a_file_that_arrives_between_folds_is_an_error(cli, images, tmp_path, mo
     assert answer.code == 1
     assert "own has changed since this training began" in answer.err
     assert [path.name for path in (tmp_path / "f").iterdir()] == ["fold0"]
-
-
-def test_one_fold_alone(cli, images, tmp_path, folded):
-    answer = cli(
-        "train", "images-capsnet", images, *QUICK, "--folds", 3, "--fold", 1, "--seeds", 1, "--out", tmp_path / "f"
-    )
-    assert answer.code == 0
-    ours, theirs = (RunFolder(folder).read("test") for folder in (tmp_path / "f", folded / "fold1"))
-    assert ours == theirs
-
-
-def test_what_cannot_be(cli, images, folded, tmp_path):
-    answer = cli("train", "images-capsnet", images, *QUICK, "--folds", 3, "--seeds", 2, "--out", tmp_path / "f")
-    assert answer.code == 2
-    assert "seeds: must be 1 with folds, which are trained once each, got 2" in " ".join(answer.err.split())
-    answer = cli("train", "images-capsnet", images, *QUICK, "--folds", 4, "--out", folded)
-    assert f"{folded / 'fold0'} holds a run of another recipe" in answer.err
-    answer = cli("train", "images-capsnet", images, *QUICK, "--folds", 12, "--out", tmp_path / "f")
-    assert "folds: must be at most the number of images of every class" in answer.err
-    assert not (tmp_path / "f").exists()

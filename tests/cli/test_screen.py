@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capsella.cli.chosen import recipe_groups
-from capsella.cli.screen import console, list_entries, list_names, note_one_seed, show
+from capsella.cli.screen import list_entries, list_names, show
 from capsella.data import source_table
 from capsella.models import list_models
 from capsella.papers.published import FIGURES, OWN_TABLES, TABLES
@@ -41,13 +41,6 @@ def test_every_registered_name_is_shown_whole(cli, words, width):
     assert "…" not in answer.out.replace("VALUE …", "").replace("0 1 …", "")
 
 
-@pytest.mark.parametrize("words", NAMES)
-def test_lists_are_as_wide_as_the_screen(cli, words, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    long = [line for line in cli(*words.split()).out.splitlines() if len(line) > 80]
-    assert [line for line in long if len(line.split()) > 1] == []  # a single word stays whole
-
-
 def test_a_table_keeps_its_words(width, capsys):
     table = Table("network", "what it is", "seconds")
     name = "hinton2018_matrix_capsnet_small_with_a_name_that_goes_on_and_on"
@@ -62,31 +55,9 @@ def test_a_table_keeps_its_words(width, capsys):
     assert "…" not in out
 
 
-def test_a_table_that_fits_is_no_wider_than_the_screen(width, capsys):
-    table = Table("network", "what it is")
-    table.add_row("hinton2018_cnn", "a sentence of many words, which is broken so that it stays within the screen")
-    show(table)
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= (width or 120)
-
-
 def test_a_name_longer_than_the_screen_stays_whole(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     name = "a-name-longer-than-the-screen"
     list_names({"group": ["short", name]})
     list_entries({"group": [(name, f"text with {name}")]})
     assert capsys.readouterr().out.split().count(name) == 3
-
-
-def test_entries_are_no_markup(capsys):
-    list_entries({"[red]": [("[bold]", "[/] and more")]})
-    assert capsys.readouterr().out == "[red]\n  [bold]\n    [/] and more\n"
-
-
-def test_a_pipe_has_a_width_of_its_own(width):
-    assert console().width == (width or 120)
-
-
-@pytest.mark.parametrize(("seeds", "noted"), [((0,), False), ((3,), True), ((3, 4), False)])
-def test_a_seed_that_may_have_been_meant_as_a_number_of_seeds(seeds, noted, capsys):
-    note_one_seed(seeds)
-    assert ("one seed, number 3" in capsys.readouterr().err) == noted

@@ -2,17 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
-from capsella.cli.search import _print_plan, space_of
 from capsella.search import worker
 from capsella.search.candidate import Trained
-from capsella.search.defaults import default_space
-from capsella.training.registry import get_recipe
-from tests.search.made import RECIPE, an_epoch_takes, opened
 
 TINY = ["--per-class", 2, "--data.validation", 0.02, "--test-per-class", 1, "--size", 17, "--batch-size", 20]
 QUICK = ["--model", "hinton2018_matrix_capsnet_small", "--trials", 4, "--finalists", 1, "--seeds", 1, "--epochs", 9]
@@ -48,17 +42,6 @@ def test_from_a_recipe_to_a_page_and_a_better_recipe(cli, tmp_path, quick):
     assert (config["name"], config["recipe"]["optimizer"]["learning_rate"]) == ("mine", rate)
 
 
-def test_a_shortened_study_goes_on_without_the_minutes(tmp_path, monkeypatch, capsys):
-    an_epoch_takes(monkeypatch, 1.0)
-    long = replace(RECIPE, epochs=90)
-    begun = opened(tmp_path, long, minutes=2.0)
-    assert begun.trained.epochs < 90
-    gone_on = opened(tmp_path, long, trials=7)
-    assert gone_on.trained == begun.trained
-    _print_plan(gone_on, Console())
-    assert f"to fit into 2 minutes, each trains for {begun.trained.epochs} epochs" in capsys.readouterr().out
-
-
 def test_the_plan_alone(cli, tmp_path, monkeypatch):
     monkeypatch.setattr("capsella.cli.search.seconds_an_epoch", lambda *_: 60.0)
     (tmp_path / "space.py").write_text(
@@ -70,34 +53,6 @@ def test_the_plan_alone(cli, tmp_path, monkeypatch):
     assert "30 candidates, up to 12 epochs each; one in three goes on after epoch 1 and 4" in answer.out
     assert "Estimated:" in answer.out
     assert not (tmp_path / "study").exists()
-
-
-def test_too_little_time_trains_for_fewer_epochs(cli, tmp_path, monkeypatch):
-    an_epoch_takes(monkeypatch, 7.0)
-    words = [
-        "search",
-        "demo",
-        "--minutes",
-        10,
-        "--finalists",
-        1,
-        "--seeds",
-        1,
-        "--dry-run",
-        "--out",
-        tmp_path / "study",
-    ]
-    answer = cli(*words)
-    assert answer.code == 0, answer.err
-    assert "note: to fit into 10 minutes, each trains for 9 epochs" in answer.out
-    an_epoch_takes(monkeypatch, 6000.0)
-    words[-1] = tmp_path / "other"
-    assert "minutes: must be at least" in cli(*words).err
-
-
-def test_a_recipe_file_takes_the_space_of_a_recipe():
-    recipe = get_recipe("he2016-cells")
-    assert space_of("he2016-cells", recipe) == default_space(recipe, "he2016-cells") != default_space(recipe)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +72,3 @@ def test_what_is_wrong_is_said(cli, tmp_path, words, text):
     answer = cli("search", *words, "--out", tmp_path / "study")
     assert answer.code != 0
     assert text in answer.err.replace("\n", " ")
-
-
-def test_help(cli):
-    answer = cli("search", "--help")
-    assert answer.code == 0
-    assert max(map(len, answer.out.splitlines())) <= 80
-
-
-def test_mine_json_with_other_images(cli, tmp_path, images):
-    from capsella.papers import get_recipe
-    from capsella.training import save_recipe
-
-    save_recipe(get_recipe("images-efficient"), tmp_path / "mine.json")
-    answer = cli("train", tmp_path / "mine.json", images, "--size", 32, "--epochs", 1, "--out", tmp_path / "run")
-    assert answer.code == 0, answer.err
-    save_recipe(get_recipe("demo"), tmp_path / "demo.json")
-    assert "the recipe is not for a folder" in cli("train", tmp_path / "demo.json", images).err

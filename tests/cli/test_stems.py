@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from capsella.cli import main
-from capsella.models import ImageClassifier
 from capsella.training import load_run
 from capsella.training.loop import Trainer
 
@@ -37,21 +36,6 @@ def backbone(tmp_path_factory):
     )
     transformers.AutoModelForImageClassification.from_config(config).save_pretrained(folder)
     return folder
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_train_on_an_earlier_run(cli, images, own, tmp_path, head):
-    out = tmp_path / "run"
-    answer = cli("train", head, "--data.path", images, "--stem", own, *SHORT, "--out", out)
-    assert answer.code == 0, answer.err
-    assert "test error" in answer.out
-    run = load_run(out)
-    assert run.recipe.model.options["stem"] == str(own)
-    stem = run.model.feature_layers() if head.endswith("capsules") else run.model.network
-    before = ImageClassifier.from_pretrained(own).feature_layers().state_dict()
-    assert all(torch.equal(stem[0].network.state_dict()[name], value) for name, value in before.items())
-    saved = torch.load(out / "last.ckpt", weights_only=True)["optimizer"]
-    assert len(saved["param_groups"][0]["params"]) == sum(p.requires_grad for p in run.model.parameters())
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -89,14 +73,7 @@ def test_fine_tuning_an_interrupted_training(cli, images, backbone, tmp_path, mo
     assert all(torch.equal(broken[name], value) for name, value in whole.items())
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_stem_must_be_given(cli, images, tmp_path, head):
-    answer = cli("train", head, "--data.path", images, *SHORT, "--out", tmp_path / "run")
-    assert answer.code != 0
-    assert "give one with --stem" in " ".join(answer.err.split())
-    assert not (tmp_path / "run").exists()
-
-
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached(images, tmp_path):
     """In a process of its own: the library reads whether it is offline when it is imported."""
     words = ["train", HEADS[1], "--data.path", str(images), "--stem", "somebody/resnet-9", "--size", "17"]
@@ -120,9 +97,3 @@ def test_compare_on_a_stem(cli, images, backbone, tmp_path):
     again = cli(*words[:2], "--stem", "he2016_resnet10", *words[4:], "--out", tmp_path / "study")
     assert again.code != 0
     assert "holds a comparison with stem = " in again.err
-
-
-def test_compare_needs_the_stem(cli, images):
-    answer = cli("compare", images, "--models", "stem_*", "--size", 17, "--channels", 1, "--dry-run")
-    assert answer.code != 0
-    assert "give one with --stem" in " ".join(answer.err.split())

@@ -15,6 +15,7 @@ from capsella.training import Machine, resume, train
 from capsella.training.run import RunFolder
 from tests.cli.conftest import CAPSNET
 
+pytestmark = pytest.mark.slow
 WORDS = [
     "--size",
     "17",

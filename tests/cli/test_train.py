@@ -141,15 +141,7 @@ def test_killed_in_mid_epoch_and_resumed_the_weights_are_those_of_an_unbroken_ru
     assert metrics(killed) == metrics(unbroken)
 
 
-def test_resuming_a_finished_run_does_no_harm(cli, trained):
-    kept = ("config.json", "metrics.csv", "model.safetensors", "last.ckpt", "summary.json", "test.json", "result.json")
-    before = {name: (trained / name).read_bytes() for name in kept}
-    answer = cli("train", "--resume", trained)
-    assert answer.code == 0
-    assert "test error" in answer.out
-    assert {name: (trained / name).read_bytes() for name in kept} == before
-
-
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does(cli, images, tmp_path):
     """Without augmentation the gradient of a batch is the mean over its two halves, so the runs agree to rounding."""
     # The other processes would ask the machine what "auto" is, and this one the tests.
@@ -242,31 +234,3 @@ def test_a_folder_alone_is_enough_and_says_what_was_chosen(cli, images, tmp_path
     assert "note: 100 epochs are usual for these images; after 1 " in answer.out
     recipe = RunFolder(Path("runs/images-efficient")).read_config()[1]
     assert (recipe.data.size, recipe.data.channels, recipe.batch_size, recipe.epochs) == (32, 1, 16, 1)
-
-
-def test_a_recipe_before_the_folder_is_fitted_to_it(cli, images, tmp_path):
-    answer = cli(
-        "train", "images-resnet", images, "--epochs", 1, "--validation", 0.4, "--test=0.4", "--out", tmp_path / "run"
-    )
-    assert answer.code == 0
-    assert "there are about 12 training images" in answer.out  # 33 · 0.6 · 0.6
-    assert RunFolder(tmp_path / "run").read_config()[1].model.name == "he2016_resnet10"
-
-
-def test_what_flags_say_of_changes_and_images_is_counted(cli, images, tmp_path):
-    """33 images in 3 classes: two each train, or half of them but the validation images; nothing is changed."""
-    flags = ("--epochs", 1, "--no-flip", "--shift", 0, "--validation", 0.2)
-    answer = cli("train", images, *flags, "--per-class", 2, "--out", tmp_path / "few")
-    assert answer.code == 0, answer.err
-    assert "there are about 6 training images" in answer.out
-    assert "training images are not changed" in answer.out
-    answer = cli("train", images, *flags, "--folds", 2, "--fold", 0, "--out", tmp_path / "fold")
-    assert "there are about 13 training images" in answer.out
-    data = RunFolder(tmp_path / "fold").read_config()[1].data
-    assert (data.folds, data.test, data.per_class) == (2, 0.2, None)
-
-
-def test_neither_recipe_nor_folder(cli, tmp_path):
-    assert "recipe: must be a registered name, got 'imagse-cnn'; did you mean" in cli("train", "imagse-cnn").err
-    answer = cli("train", "images-efficient", tmp_path / "missing")
-    assert (answer.code, "no such folder" in answer.err) == (1, True)

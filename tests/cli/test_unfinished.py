@@ -39,20 +39,6 @@ def interrupted(cli, images, tmp_path, monkeypatch):
     return answer, folder
 
 
-def test_an_interruption_says_what_goes_on_with_it(interrupted):
-    answer, folder = interrupted
-    assert answer.code == 130
-    assert f"{folder} has 1 whole epoch; capsella train --resume {folder} goes on from its last" in answer.out
-
-
-def test_a_checkpoint_that_cannot_be_read_does_not_keep_the_weights_from_use(cli, interrupted):
-    _, folder = interrupted
-    (folder / "last.ckpt").write_bytes((folder / "last.ckpt").read_bytes()[:5000])
-    answer = cli("evaluate", folder)
-    assert answer.code == 0
-    assert f"WARNING: this training was interrupted, and {folder / 'last.ckpt'} is damaged or cut off" in answer.err
-
-
 def test_an_interrupted_training_is_told_wherever_it_is_used(cli, interrupted, images):
     _, folder = interrupted
     said = f"WARNING: this training was interrupted after epoch 1 of 3; capsella train --resume {folder} goes on"
@@ -81,19 +67,6 @@ class TestChangedImages:
         assert "note: the errors below say nothing of new images: " in answer.err
         (about,) = [json.loads(path.read_text()) for path in run.glob("*.onnx.json")]
         assert about["description"]["images"].startswith("others than those of the training")
-
-    def test_an_export_without_the_images_says_where_they_were(self, cli, run, images, tmp_path):
-        (tmp_path / "own").rename(tmp_path / "moved")
-        messages = {cli(verb, run).err for verb in ("export", "evaluate")}
-        assert len(messages) == 1
-        assert str(images) in messages.pop()
-
-    def test_numbers_of_another_laboratory_that_are_damaged_are_named(self, cli, run, tmp_path):
-        (run / "moved-all.json").write_text("{")
-        (tmp_path / "own").rename(tmp_path / "moved")
-        answer = cli("evaluate", run, "--data", tmp_path / "moved")
-        assert answer.code == 1
-        assert f"{run / 'moved-all.json'} is damaged" in answer.err
 
     def test_no_network_is_tested_on_images_that_it_may_have_learned(self, cli, run, images, tmp_path):
         other = tmp_path / "other"
@@ -126,35 +99,6 @@ def test_a_run_finds_its_images_from_another_folder(cli, images, tmp_path, monke
     assert "own" in answer.err
 
 
-class TestBrokenSince:
-    @pytest.fixture
-    def run(self, cli, images, tmp_path):
-        for kind in ("a", "b"):
-            for k in range(12):
-                path = tmp_path / "parted" / ("test" if k < 4 else "train") / kind / f"{k}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                (images / kind / f"{k}.png").rename(path)
-        folder = tmp_path / "run"
-        words = ("train", "images-resnet", "--path", tmp_path / "parted", *SHORT, "--epochs", 1, "--out", folder)
-        assert cli(*words).code == 0
-        return folder
-
-    def test_a_test_image_is_left_out_with_a_warning(self, cli, run, tmp_path):
-        (tmp_path / "parted" / "test" / "a" / "0.png").write_bytes(b"no image")
-        answer = cli("calibrate", run)
-        assert answer.code == 0, answer.err
-        assert "left out 1 broken image:" in answer.err
-        assert "0.png: cannot be read as an image" in answer.err
-
-    def test_another_is_named_in_the_refusal(self, cli, run, tmp_path):
-        (tmp_path / "parted" / "train" / "a" / "11.png").write_bytes(b"no image")
-        answer = cli("calibrate", run)
-        assert answer.code == 1
-        assert "parted has changed since this training began" in answer.err
-        assert "Some cannot be read any more:" in answer.err
-        assert "11.png" in answer.err
-
-
 class TestFilesThatCame:
     @pytest.fixture
     def run(self, cli, images, tmp_path):
@@ -174,49 +118,12 @@ class TestFilesThatCame:
         assert json.loads((run / "test.json").read_text()) == before
         assert cli("calibrate", run).code == 0
 
-    def test_a_broken_one_does_not_matter(self, cli, run, images):
-        (images / "a" / "0b.png").write_bytes(b"no image")
-        answer = cli("evaluate", run)
-        assert answer.code == 0, answer.err
-        assert "left out 1 file that came to" in answer.err
-
-    def test_those_that_were_never_used_are_not_new(self, cli, images, tmp_path):
-        (images / "a" / "0b.png").write_bytes(b"no image")
-        words = ("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, "--out", tmp_path / "few")
-        assert cli(*words, "--data.per-class", 4, "--data.skip-broken").code == 0
-        answer = cli("evaluate", tmp_path / "few")
-        assert answer.code == 0, answer.err
-        assert "came to" not in answer.err
-
     def test_one_that_went_is_named(self, cli, run, images):
         Image.new("L", (17, 17), 7).save(images / "a" / "new.png")
         (images / "b" / "3.png").unlink()
         answer = cli("evaluate", run)
         assert answer.code == 1
         assert "has changed since this training began: b/3.png is gone; put it back, or train anew" in answer.err
-
-    def test_broken_images_of_elsewhere_are_left_out_where_that_is_asked_for(self, cli, run, tmp_path):
-        elsewhere = tmp_path / "elsewhere"
-        for kind in ("a", "b"):
-            (elsewhere / kind).mkdir(parents=True)
-            Image.new("L", (17, 17), 90).save(elsewhere / kind / "x.png")
-        (elsewhere / "a" / "y.png").write_bytes(b"no image")
-        assert cli("evaluate", run, "--data", elsewhere).code == 1
-        answer = cli("evaluate", run, "--data", elsewhere, "--skip-broken")
-        assert answer.code == 0, answer.err
-        assert "y.png" in answer.out + answer.err
-
-    @pytest.mark.parametrize("command", ["robustness", "attack"])
-    def test_runs_from_before_and_after_are_not_compared(self, cli, run, images, tmp_path, command):
-        """Their options are the same, and their test images are not."""
-        for k in range(12, 24):
-            for number, kind in enumerate(("a", "b")):
-                Image.new("L", (17, 17), 100 * number + 5 * k - 57).save(images / kind / f"{k}.png")
-        later = tmp_path / "later"
-        assert cli("train", "images-resnet", "--path", images, *SHORT, "--epochs", 1, "--out", later).code == 0
-        answer = cli(command, run, later)
-        assert answer.code == 1
-        assert "its test images must be those of run, but of" in answer.err
 
     @pytest.mark.parametrize("repeat", [("--folds", 2), ("--seeds", 2)])
     def test_folds_and_seeds_of_changed_images_are_not_put_together(self, cli, images, tmp_path, monkeypatch, repeat):

@@ -218,10 +218,3 @@ def test_a_large_decoder_stays_with_the_server(convolutional, capsnet, monkeypat
     assert '"after":["relu"' in explorer_page([capsnet])[0]
     monkeypatch.setattr("capsella.share.drawing.MOST_WEIGHTS", 1000)
     assert '"after":null' in explorer_page([capsnet])[0]
-
-
-def test_pages_of_nothing_or_of_one_name_twice(capsnet):
-    with pytest.raises(ValueError, match="subjects: must be at least one run, got none"):
-        explorer_page([])
-    with pytest.raises(ValueError, match="must have names of their own, got my run, my run"):
-        explorer_page([capsnet, capsnet])

@@ -52,13 +52,6 @@ def test_a_phone_s_picture_is_taken_and_judged_upright(grey):
         assert said in sentences[0]
 
 
-def test_a_file_that_fits_is_taken_as_it_is(grey):
-    pixels = random(SIZE, SIZE)
-    image, said = read_upload(saved(pixels), "a.png", grey)
-    torch.testing.assert_close(image[0], torch.from_numpy(pixels))
-    assert said == []
-
-
 def test_every_change_is_said_and_is_that_of_prediction(grey, tmp_path):
     content = saved(random(40, 30, 4))
     image, said = read_upload(content, "cell.png", grey)

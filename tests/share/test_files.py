@@ -8,7 +8,7 @@ from capsella.explorer.uploads import read_upload
 from capsella.share.pool import seen
 from tests.browser import CHROMIUM, DIAL, pixels, until, violations
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
 
 
 def test_a_decoder_of_convolutions_is_estimated_and_then_drawn(tab, shared_convolved):
@@ -58,19 +58,3 @@ def test_the_network_looks_at_a_file_as_pytorch_does_and_at_a_drawing(tab, share
     assert violations(page) == []
     page.locator(".strip button").first.click()
     assert page.locator(".routing canvas").first.is_visible()
-
-
-@pytest.mark.parametrize("place", [".pane", "footer"])
-def test_a_file_that_is_dropped_is_looked_at(tab, shared_network, tmp_path, place):
-    page = tab(path=shared_network.path)
-    Image.new("L", (28, 28), 200).save(tmp_path / "flat.png")
-    page.evaluate(
-        """([bytes, place]) => {
-          const data = new DataTransfer();
-          data.items.add(new File([Uint8Array.from(bytes)], 'flat.png', {type: 'image/png'}));
-          const dropped = new DragEvent('drop', {dataTransfer: data, cancelable: true, bubbles: true});
-          document.querySelector(place).dispatchEvent(dropped);
-        }""",
-        [list((tmp_path / "flat.png").read_bytes()), place],
-    )
-    until(page, "document.querySelector('.about').innerText.startsWith('flat.png.')")

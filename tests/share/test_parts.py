@@ -20,7 +20,7 @@ from capsella.share.choice import choose_images
 from capsella.share.content import class_axes, steepest_axes
 from capsella.share.document import PAGE, joined_modules, modules_in_order, page_html
 from capsella.share.pool import Pool
-from capsella.share.routed import MOST_GOALS, MOST_VOTES, WITHIN, class_votes, look_at_routing
+from capsella.share.routed import MOST_VOTES, WITHIN, class_votes, look_at_routing
 from capsella.share.turned import STOPS, changes_of, turned
 
 NODE = shutil.which("node")
@@ -67,21 +67,6 @@ def test_arrays_lie_where_the_table_says():
     assert set(arrays.sizes()) == {"small", "halves", "floats"}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "values", "text"),
-    [
-        ("a", "f8", [1], "kind: must be one of"),
-        ("taken", "u1", [1], "must be a new one, got 'taken' again"),
-        ("a", "f2", [1e6], r"within what f2 can hold, got 1e\+06"),
-    ],
-)
-def test_arrays_that_are_refused(name, kind, values, text):
-    arrays = Arrays()
-    arrays.add("taken", "u1", [0])
-    with pytest.raises(ValueError, match=text):
-        arrays.add(name, kind, values)
-
-
 def pool_of(activations, labels):
     count = len(labels)
     images = torch.zeros(count, 1, 4, 4, dtype=torch.uint8)
@@ -111,11 +96,6 @@ def test_pairs_are_right_where_both_classes_are():
     assert pool.taken.tolist() == [[0, 1], [0, 2], [1, 0]]
     assert pool.right.tolist() == [True, False, True]
     assert choose_images(pool, 3) == [0, 2, 1]  # mistakes stand last
-
-
-def test_more_classes_than_images():
-    activations = torch.eye(30)
-    assert len(choose_images(pool_of(activations, torch.arange(30)), 5)) == 5
 
 
 def test_changes_about_the_centre():
@@ -197,20 +177,6 @@ def test_evidence_is_within_its_largest():
         np.testing.assert_allclose(one.max((1, 2, 3)), 1)
         assert one.min() >= 0
     assert routed.parents[-1] == routed.classes
-
-
-def test_goals_of_places():
-    model = create_model("hinton2018_matrix_capsnet_small").eval()
-    image = torch.rand(1, 32, 32)
-    routed = look_at_routing(model, image, model(image[None]).activations[0].detach())
-    for goals, layer in zip(routed.goals, routed.layers, strict=True):
-        sent = layer.evidence.sum(3)
-        most = min(MOST_GOALS, sent.shape[3])
-        assert goals.parents.shape == (*sent.shape[:3], most)
-        row, column = 1, 2
-        place = sent[-1, row, column]
-        assert goals.parents[-1, row, column, 0] == place.argmax()
-        np.testing.assert_allclose(goals.shares[-1, row, column], np.sort(place)[::-1][:most] / place.sum(), rtol=1e-5)
 
 
 def test_modules_are_joined_after_those_that_they_need(tmp_path):

@@ -6,7 +6,7 @@ from PIL import Image
 
 from tests.browser import CHROMIUM, DIAL, pixels
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
 
 
 def saved(page, button, path):
@@ -31,15 +31,6 @@ def test_a_picture_is_saved(tab, tmp_path, button, figures, scheme):
     for figure in range(figures):  # none is empty
         part = pixels_[: 20 + 320, figure * pixels_.shape[1] // figures :][:, : pixels_.shape[1] // figures]
         assert part.std() > 4, figure
-
-
-@pytest.mark.parametrize(("button", "frames"), [("Save all amounts", 16), ("Save all iterations", 3)])
-def test_steps_are_saved_and_the_view_is_as_before(tab, tmp_path, button, frames):
-    page = tab("#stop=2&iteration=1")
-    before = page.locator(".said").inner_text(), page.locator(".routing figcaption").first.inner_text()
-    with saved(page, button, tmp_path / "steps.gif") as film:
-        assert (film.format, film.n_frames) == ("GIF", frames)
-    assert (page.locator(".said").inner_text(), page.locator(".routing figcaption").first.inner_text()) == before
 
 
 def test_the_sweep_of_a_dial_is_saved(tab, tmp_path):

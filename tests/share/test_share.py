@@ -13,10 +13,10 @@ from capsella.cli import share as command
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.routing import record
-from capsella.share import parity, share_runs, shared
+from capsella.share import parity, share_runs
 from capsella.share.arrays import Arrays
 from capsella.share.beside import add_beside, choose_features
-from capsella.share.engine import decoder_graph, encoder_graph
+from capsella.share.engine import encoder_graph
 from capsella.share.routed import class_votes, look_at_routing
 from capsella.share.shared import parted
 from capsella.share.turned import STOPS
@@ -101,17 +101,6 @@ def test_networks_whose_images_a_page_cannot_read(run, tmp_path, monkeypatch, of
         share_runs([run], tmp_path / "page.html", network=True)
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_weights_are_rounded(run):
-    onnx = pytest.importorskip("onnx")
-    graph = onnx.load_from_string(decoder_graph(run.model, 16)).graph
-    (rounded,) = [one for one in graph.initializer if list(one.dims) == [512, 160]]
-    weights, kept = run.model.decoder.layers[1].weight.detach().numpy(), onnx.numpy_helper.to_array(rounded)
-    np.testing.assert_allclose(kept, weights, rtol=2.0**-16)
-    assert not (kept.view(np.uint32) & 0xFF).any()
-    assert (kept != weights).any()
-
-
 @needs_node
 def test_a_page_that_differs_is_not_written(run, tmp_path, monkeypatch):
     def other(images, name, amount):
@@ -123,14 +112,6 @@ def test_a_page_that_differs_is_not_written(run, tmp_path, monkeypatch):
     ):
         share_runs([run], tmp_path / "page.html", images=2)
     assert list(tmp_path.iterdir()) == []
-
-
-@needs_node
-def test_what_node_says_is_passed_on(shared, tmp_path):
-    broken = tmp_path / "broken.html"
-    broken.write_text(shared.path.read_text(encoding="utf-8").replace('id="data">', 'id="data">!'), encoding="utf-8")
-    with pytest.raises(CapsellaError, match="Node says: "):
-        parity._run(broken, [])
 
 
 def test_without_node_the_page_says_so(run, tmp_path, monkeypatch, capsys):
@@ -150,27 +131,6 @@ def test_a_page_that_is_too_large_is_refused(run, tmp_path):
     with pytest.raises(CapsellaError, match=text):
         share_runs([run], out, images=2, megabytes=0.5)
     assert not out.exists()
-
-
-def test_a_page_of_small_parts_names_none():
-    arrays = Arrays()
-    arrays.add("pixels", "u1", np.zeros(10))
-    with pytest.raises(CapsellaError, match=r"more than the 0\.01 of --megabytes\. Allow it with --megabytes 1"):
-        shared._check_size("x" * 20_000, 0.01, arrays)
-
-
-@pytest.mark.parametrize(
-    ("count", "options", "text"),
-    [
-        (0, {}, "runs: must be one, or two to compare, got 0"),
-        (3, {}, "runs: must be one, or two to compare, got 3"),
-        (1, {"images": 0}, "images: must be at least 1, got 0"),
-        (1, {"megabytes": 0}, "megabytes: must be above 0, got 0"),
-    ],
-)
-def test_wrong_options(run, tmp_path, count, options, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        share_runs([run] * count, tmp_path / "page.html", **options)
 
 
 def test_a_cnn_has_nothing_to_share(run, tmp_path):
