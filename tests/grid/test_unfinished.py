@@ -1,4 +1,4 @@
-"""Whether a curve still fell when a training ended."""
+"""Curves that still fell when a training ended."""
 
 import numpy as np
 import pytest
@@ -26,8 +26,8 @@ def test_curves(curve, falls):
 
 def test_noise_does_not_fall():
     random = np.random.default_rng(0)
-    falls = [still_falls([1 + random.normal(0, 0.1, 30)]) for _ in range(300)]
-    assert np.mean(falls) < 0.08
+    falls = [still_falls([1 + random.normal(0, 0.1, 30)]) for _ in range(100)]
+    assert np.mean(falls) < 0.1
 
 
 def test_of_two_epochs_nothing_is_said():

@@ -1,5 +1,6 @@
 """A capsule network and a data set so small that a whole training takes a fraction of a second."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,27 +53,44 @@ def _determinism_ends_with_the_test():
     torch.use_deterministic_algorithms(False)
 
 
+def tiny_recipe(**fields: Any) -> Recipe:
+    """A recipe of 7 steps per epoch: 50 training images and 29 for validation, of scikit-learn's digits."""
+    data = DataOptions(name="digits", size=SIZE, per_class=5, validation=0.02)
+    defaults = {"data": data, "augment": AugmentOptions(shift=1), "epochs": 2, "batch_size": 8}
+    return Recipe(model=ModelOptions("tiny_capsnet"), **{**defaults, **fields})
+
+
 @pytest.fixture
 def tiny() -> Callable[..., Recipe]:
-    """A recipe of 7 steps an epoch: 50 training images and 29 to validate, of scikit-learn's digits."""
+    return tiny_recipe
 
-    def recipe(**fields: Any) -> Recipe:
-        data = DataOptions(name="digits", size=SIZE, per_class=5, validation=0.02)
-        usual = {"augment": AugmentOptions(shift=1), "epochs": 2, "batch_size": 8}
-        return Recipe(model=ModelOptions("tiny_capsnet"), data=data, **{**usual, **fields})
 
-    return recipe
+def train_quietly(recipe: Recipe, folder: Path, **machine: Any) -> Run:
+    on = Machine(**{"accelerator": "cpu", **machine})
+    return train(recipe, folder, name="tiny", machine=on, console=Console(quiet=True))
 
 
 @pytest.fixture
 def quiet_train(tmp_path: Path) -> Callable[..., Run]:
-    """`train` without a word, into a folder of the test's."""
+    """`train` without output, into a folder of the test."""
+    return lambda recipe, name="run", **machine: train_quietly(recipe, tmp_path / name, **machine)
 
-    def run(recipe: Recipe, name: str = "run", **machine: Any) -> Run:
-        on = Machine(**{"accelerator": "cpu", **machine})
-        return train(recipe, tmp_path / name, name="tiny", machine=on, console=Console(quiet=True))
 
-    return run
+@pytest.fixture(scope="session")
+def _trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("capsella.models.base._MODELS", {})
+        register_model(tiny_capsnet)
+        train_quietly(tiny_recipe(), folder, checkpoint_seconds=0.0)
+    return folder
+
+
+@pytest.fixture
+def run(_trained_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the folder of a finished run of `tiny_recipe()`."""
+    shutil.copytree(_trained_folder, tmp_path / "run")
+    return tmp_path / "run"
 
 
 @pytest.fixture

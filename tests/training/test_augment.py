@@ -1,10 +1,21 @@
+"""Random changes of the training images: their distribution, and what they leave as it is."""
+
+import math
+
 import pytest
 import torch
 
+from capsella.errors import CapsellaError
 from capsella.training import AugmentOptions
 from capsella.training.augment import Augment
+from capsella.training.microscope import COLOUR_SHARE, Camera, Focus, Light, StainJitter, Zoom
 
 SIZE = 7
+CELLS = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 0.8 + 0.1
+
+
+def augmented(images, **options):
+    return Augment(AugmentOptions(**options), tuple(images.shape[2:]))(images)
 
 
 @pytest.fixture
@@ -23,112 +34,92 @@ def moved(image, down, right):
     return out
 
 
-def shifts(before, after, most):
-    """(down, right) of each image."""
-    steps = [(down, right) for down in range(-most, most + 1) for right in range(-most, most + 1)]
-    found = [[step for step in steps if torch.equal(moved(a, *step), b)] for a, b in zip(before, after, strict=True)]
-    assert all(len(matches) == 1 for matches in found)
-    return [matches[0] for matches in found]
-
-
 def test_without_options_nothing_changes(images):
-    assert torch.equal(Augment(AugmentOptions(), (SIZE, SIZE))(images), images)
+    assert torch.equal(augmented(images), images)
+    for step in (StainJitter(0.0), Light(0.0, 0.0), Zoom(1.0), Focus(0.0, 0.0)):
+        assert torch.allclose(step(CELLS), CELLS, atol=1e-5)
+
+
+def test_a_shift_moves_whole_pixels_and_zeros_move_in(images):
+    steps = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
+    after = augmented(images, shift=2)
+    matches = [[step for step in steps if torch.equal(moved(a, *step), b)] for a, b in zip(images, after, strict=True)]
+    assert all(len(match) == 1 for match in matches)
+    # Each image has its own shift, and with 64 images the extremes of each direction occur.
+    assert {match[0][0] for match in matches} == {match[0][1] for match in matches} == set(range(-2, 3))
 
 
 def test_a_shift_can_repeat_the_border(images):
     bright = torch.full_like(images, 0.8)
-    dark = Augment(AugmentOptions(shift=2), (SIZE, SIZE))(bright)
-    assert (dark == 0).any()
-    repeated = Augment(AugmentOptions(shift=2, border="repeat"), (SIZE, SIZE))
-    assert torch.equal(repeated(bright), bright)
-    assert repeated(images).min() >= images.min() > 0
-    with pytest.raises(ValueError, match="border: must be 'zero' or 'repeat', got 'mirror'"):
-        AugmentOptions(border="mirror")
-
-
-@pytest.mark.parametrize("most", [1, 2])
-def test_a_shift_moves_whole_pixels_and_zeros_move_in(images, most):
-    found = shifts(images, Augment(AugmentOptions(shift=most), (SIZE, SIZE))(images), most)
-    # Each image has its own shift, and with 64 images each direction's extremes occur.
-    assert {down for down, _ in found} == {right for _, right in found} == set(range(-most, most + 1))
+    assert (augmented(bright, shift=2) == 0).any()
+    assert torch.equal(augmented(bright, shift=2, border="repeat"), bright)
+    assert augmented(images, shift=2, border="repeat").min() >= images.min() > 0
 
 
 def test_the_generator_decides(images):
-    augment = Augment(AugmentOptions(shift=2, flip=True, rotation=20.0), (SIZE, SIZE))
     runs = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        runs.append(augment(images))
+        runs.append(augmented(images, shift=2, flip=True, rotation=20.0))
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
 
 
-def test_a_mirror_turns_left_and_right_alone(images):
-    after = Augment(AugmentOptions(mirror=True), (SIZE, SIZE))(images)
-    turned = [torch.equal(image.flip(2), changed) for image, changed in zip(images, after, strict=True)]
-    same = [torch.equal(image, changed) for image, changed in zip(images, after, strict=True)]
-    assert all(one or other for one, other in zip(turned, same, strict=True))
-    assert any(turned)
-    assert any(same)
-
-
-def test_a_flip_mirrors_either_way_or_not_at_all(images):
-    after = Augment(AugmentOptions(flip=True), (SIZE, SIZE))(images)
-    kinds = {"none": (), "rows": (1,), "columns": (2,), "both": (1, 2)}
-    found = [
-        next(kind for kind, axes in kinds.items() if torch.equal(image.flip(axes), changed))
+@pytest.mark.parametrize(("option", "kinds"), [("mirror", [(), (2,)]), ("flip", [(), (1,), (2,), (1, 2)])])
+def test_flips_of_each_axis(images, option, kinds):
+    after = augmented(images, **{option: True})
+    matches = {
+        next(axes for axes in kinds if torch.equal(image.flip(axes), changed))
         for image, changed in zip(images, after, strict=True)
-    ]
-    assert set(found) == set(kinds)
+    }
+    assert matches == set(kinds)
 
 
 def test_a_rotation_stays_within_its_limit():
     # A dot right of the centre of an odd image: its angle after the rotation can be read off.
     images = torch.zeros(200, 1, 41, 41)
     images[:, :, 20, 36:39] = 1.0
-    after = Augment(AugmentOptions(rotation=30.0), (41, 41))(images)
+    after = augmented(images, rotation=30.0)
     rows, columns = torch.meshgrid(torch.arange(41.0) - 20, torch.arange(41.0) - 20, indexing="ij")
     down, right = ((after[:, 0] * axis).sum((1, 2)) for axis in (rows, columns))
     angles = torch.rad2deg(torch.atan2(down, right))
-    assert angles.abs().max() <= 31
-    assert angles.max() > 20
-    assert angles.min() < -20
+    assert 20 < angles.max() <= 31
+    assert -31 <= angles.min() < -20
 
 
-def test_images_of_other_shapes(images):
+def test_images_of_other_shapes_keep_them():
     wide = torch.rand(3, 3, 6, 9)
-    assert Augment(AugmentOptions(shift=2, flip=True, rotation=5.0), (6, 9))(wide).shape == wide.shape
+    assert augmented(wide, shift=2, flip=True, rotation=5.0).shape == wide.shape
 
 
-def digit(rows, columns, size=20):
-    """One image whose light is a block of these rows and columns."""
+def block(rows, columns, size=20):
+    """One image with a bright block at these rows and columns."""
     image = torch.zeros(1, 1, size, size)
     image[..., slice(*rows), slice(*columns)] = 0.1 + 0.9 * torch.rand(rows[1] - rows[0], columns[1] - columns[0])
     return image
 
 
 def box(image):
-    """First and last lit row and column."""
+    """First and last row and column that are not black."""
     rows, columns = ((image[0] > 0.5 / 255).any(axis).nonzero() for axis in (1, 0))
     return int(rows[0]), int(rows[-1]), int(columns[0]), int(columns[-1])
 
 
 def test_a_shift_within_the_margins_reaches_the_border_and_cuts_nothing():
-    image = digit((2, 15), (3, 19))  # margins of 2, 5, 3 and 1
-    moved = Augment(AugmentOptions(margin_shift=True), (20, 20))(image.expand(2000, -1, -1, -1))
-    boxes = [box(one) for one in moved]
+    image = block((2, 15), (3, 19))  # margins of 2, 5, 3 and 1
+    after = augmented(image.expand(2000, -1, -1, -1), margin_shift=True)
+    boxes = [box(changed) for changed in after]
     assert {top for top, *_ in boxes} == set(range(8))
     assert {left for _, _, left, _ in boxes} == set(range(5))
-    block = image[0, 0, 2:15, 3:19]
-    for one, (top, bottom, left, right) in zip(moved[:50], boxes, strict=False):
-        assert torch.equal(one[0, top : bottom + 1, left : right + 1], block)
+    for changed, (top, bottom, left, right) in zip(after[:50], boxes, strict=False):
+        assert torch.equal(changed[0, top : bottom + 1, left : right + 1], image[0, 0, 2:15, 3:19])
     shares = [abs(top - 2) / (5 if top > 2 else 2) for top, *_ in boxes]
     assert 0.1 < sum(shares) / len(shares) < 0.4  # a half-normal's mean is 0.27; whole pixels round down
 
 
 def test_a_black_image_stays_black():
-    augment = Augment(AugmentOptions(margin_shift=True, rotation_sd=10.0, squeeze=0.25, erase=2), (20, 20))
-    assert torch.equal(augment(torch.zeros(3, 1, 20, 20)), torch.zeros(3, 1, 20, 20))
+    black = torch.zeros(3, 1, 20, 20)
+    assert torch.equal(augmented(black, margin_shift=True, rotation_sd=10.0, squeeze=0.25, erase=2), black)
 
 
 def test_half_of_the_images_turn_by_normal_angles():
@@ -136,7 +127,7 @@ def test_half_of_the_images_turn_by_normal_angles():
     size = 41
     image = torch.zeros(1, 1, size, size)
     image[..., size // 2, 5:36] = 1.0
-    turned = Augment(AugmentOptions(rotation_sd=10.0), (size, size))(image.expand(1000, -1, -1, -1))[:, 0]
+    turned = augmented(image.expand(1000, -1, -1, -1), rotation_sd=10.0)[:, 0]
     y, x = torch.meshgrid(*[torch.arange(size) - size // 2.0] * 2, indexing="ij")
     angles = torch.rad2deg(0.5 * torch.atan2(2 * (turned * x * y).sum((1, 2)), (turned * (x * x - y * y)).sum((1, 2))))
     still = angles.abs() < 1e-3
@@ -146,21 +137,20 @@ def test_half_of_the_images_turn_by_normal_angles():
     assert abs(float(angles[~still].mean())) < 1.5
 
 
-def test_a_squeeze_narrows_and_keeps_the_height():
-    image = digit((4, 16), (4, 16))
-    narrowed = Augment(AugmentOptions(squeeze=0.5), (20, 20))(image.expand(500, -1, -1, -1))
-    boxes = torch.tensor([box(one) for one in narrowed])
+def test_a_squeeze_narrows_about_the_centre_and_keeps_the_height():
+    after = augmented(block((4, 16), (4, 16)).expand(500, -1, -1, -1), squeeze=0.5)
+    boxes = torch.tensor([box(changed) for changed in after])
     widths = boxes[:, 3] - boxes[:, 2] + 1
     assert (boxes[:, 1] - boxes[:, 0] + 1 == 12).all()
     assert widths.min() < 10
     assert widths.max() <= 12
-    assert ((boxes[:, 3] + boxes[:, 2]) == 19).all()  # about the centre
+    assert ((boxes[:, 3] + boxes[:, 2]) == 19).all()
 
 
 def test_each_axis_stretches_on_its_own_within_its_limit():
     image = torch.zeros(1, 1, 40, 40)
     image[..., 10:30, 10:30] = 1
-    stretched = Augment(AugmentOptions(stretch=0.5), (40, 40))(image.expand(500, -1, -1, -1))
+    stretched = augmented(image.expand(500, -1, -1, -1), stretch=0.5)
     sides = torch.stack([stretched[:, 0, 20].sum(1), stretched[:, 0, :, 20].sum(1)])
     assert 9.5 <= sides.min() < 11
     assert 29 < sides.max() <= 30.5
@@ -169,30 +159,108 @@ def test_each_axis_stretches_on_its_own_within_its_limit():
 
 def test_neither_rotation_nor_stretch_leaves_black_corners():
     grey = torch.full((50, 2, 9, 9), 0.4)
-    torch.testing.assert_close(Augment(AugmentOptions(rotation=45.0, stretch=0.4), (9, 9))(grey), grey)
+    torch.testing.assert_close(augmented(grey, rotation=45.0, stretch=0.4), grey)
 
 
 def test_erased_squares():
-    erased = Augment(AugmentOptions(erase=3), (12, 14))(torch.ones(500, 1, 12, 14))
-    black = erased[:, 0] == 0
+    black = augmented(torch.ones(500, 1, 12, 14), erase=3)[:, 0] == 0
     assert (black.sum((1, 2)) == 9).all()
-    anywhere = black.any(0)
     expected = torch.zeros(12, 14, dtype=torch.bool)
     expected[3:9, 3:11] = True
-    assert torch.equal(anywhere, expected)
-    with pytest.raises(ValueError, match=r"erase: must be at most a third of the image's 12×14, got 5"):
+    assert torch.equal(black.any(0), expected)
+    with pytest.raises(ValueError, match=r"^erase:"):
         Augment(AugmentOptions(erase=5), (12, 14))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value"),
     [
-        ({"rotation_sd": 61.0}, "rotation_sd: must be from 0 to 60 degrees, got 61.0"),
-        ({"squeeze": 1.0}, r"squeeze: must be a share in \[0, 1\), got 1.0"),
-        ({"stretch": -0.1}, r"stretch: must be a share in \[0, 1\), got -0.1"),
-        ({"erase": -1}, "erase: must not be negative, got -1"),
+        *(("rotation_sd", 61.0), ("squeeze", 1.0), ("stretch", -0.1), ("erase", -1), ("border", "mirror")),
+        *(("zoom", 0.5), ("stain", 2.0), ("blur", -1.0), ("coarse", 0.5), ("jpeg", 0), ("noise", -0.1)),
+        *(("own_microscope", 1.0), ("mixup", -0.1), ("mixup", math.nan), ("shift", -1), ("rotation", 181.0)),
     ],
 )
-def test_options_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        AugmentOptions(**options)
+def test_options_out_of_range(option, value):
+    with pytest.raises(ValueError, match=rf"^{option}:"):
+        AugmentOptions(**{option: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"zoom": 2.0}, {"stain": 0.5}, {"white_balance": 0.3}, {"gamma": 0.3}, {"blur": 1.0}, {"noise": 0.1}],
+)
+def test_changes_of_another_microscope_keep_images_in_range(change):
+    changed = augmented(CELLS, **change)
+    assert changed.shape == CELLS.shape
+    assert 0 <= float(changed.min()) <= float(changed.max()) <= 1
+    assert ((changed - CELLS).abs().amax((1, 2, 3)) > 1e-3).float().mean() > 0.6
+
+
+def test_stains_leave_white_and_change_as_amounts_do():
+    assert torch.allclose(StainJitter(0.9)(torch.ones(8, 3, 2, 2)), torch.ones(8, 3, 2, 2))
+    colour = torch.tensor([0.650, 0.704, 0.286])
+    colour = colour / colour.norm()
+    haematoxylin = (-colour).exp()[None, :, None, None].expand(4096, 3, 1, 1)
+    along = -StainJitter(0.5)(haematoxylin).log().flatten(1) @ colour
+    other_colour = COLOUR_SHARE * 0.5 * float(colour.sum())  # the most that it adds, or takes away
+    assert 0.5 * (1 - other_colour) < float(along.min()) < 0.55
+    assert 1.45 < float(along.max()) < 1.5 * (1 + other_colour)
+    assert float(along.mean()) == pytest.approx(1, abs=0.02)
+
+
+def test_zoom_magnifies_and_shrinks_equally_often():
+    square = torch.zeros(2000, 1, 33, 33)
+    square[:, :, 12:21, 12:21] = 1
+    sides = Zoom(2.0)(square).sum((1, 2, 3)).sqrt() / 9
+    assert 0.49 < float(sides.min()) < 0.6
+    assert 1.9 < float(sides.max()) < 2.1
+    assert float((sides > 1).float().mean()) == pytest.approx(0.5, abs=0.05)
+
+
+def test_white_balance_and_gamma_keep_black_and_move_colours_apart():
+    assert float(Light(0.5, 0.5)(torch.zeros(4, 3, 2, 2)).abs().max()) == 0
+    grey = Light(0.3, 0.0)(torch.full((2000, 3, 1, 1), 0.5)).flatten(1)
+    assert float(grey.min()) == pytest.approx(0.5 * math.exp(-0.3), abs=2e-3)
+    assert float((grey[:, 0] - grey[:, 1]).abs().max()) > 0.2
+
+
+def test_blur_keeps_the_mean_and_noise_has_its_deviation():
+    point = torch.zeros(4, 2, 21, 21)
+    point[:, :, 10, 10] = 1
+    blurred = Focus(1.5, 0.0)(point)
+    assert torch.allclose(blurred.sum((2, 3)), torch.ones(4, 2), atol=1e-3)
+    assert torch.equal(blurred, blurred.flip(2))
+    noisy = Focus(0.0, 0.1)(torch.full((500, 1, 8, 8), 0.5))
+    assert float(noisy.std((1, 2, 3)).max()) == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_coarse_camera_loses_detail_and_leaves_half_of_the_batches():
+    fine = torch.arange(32)[None, None, :, None].remainder(2).float().expand(4, 3, 32, 32)
+    camera = Camera(4.0, 100)
+    contrasts = torch.stack([camera(fine).std() for _ in range(200)])
+    assert 0.35 < float((contrasts == fine.std()).float().mean()) < 0.65
+    assert float(contrasts.min()) < 0.1 * float(fine.std())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_leaves_its_traces(channels):
+    images = torch.rand(4, channels, 24, 24)
+    changed = [augmented(images, jpeg=20) for _ in range(8)]
+    errors = torch.stack([(image - images).abs().mean() for image in changed])
+    assert all(image.shape == images.shape for image in changed)
+    assert float(errors.min()) == 0
+    assert 0.02 < float(errors.max()) < 0.3
+
+
+def test_stain_and_jpeg_need_grey_or_colour():
+    with pytest.raises(CapsellaError, match=r"^stain"):
+        StainJitter(0.5)(CELLS[:, :1])
+    with pytest.raises(CapsellaError, match=r"^jpeg"):
+        Camera(1.0, 50)(torch.rand(2, 2, 16, 16))
+
+
+def test_a_share_of_the_images_keeps_its_microscope():
+    images = CELLS.repeat(8, 1, 1, 1)
+    changed = augmented(images, white_balance=0.5, own_microscope=0.25)
+    kept = (changed == images).flatten(1).all(1)
+    assert float(kept.float().mean()) == pytest.approx(0.25, abs=0.06)

@@ -1,7 +1,5 @@
 """`--balance`: what classes are drawn or weighted to, what "auto" is, and that a run keeps what it began with."""
 
-import csv
-import io
 import json
 import math
 
@@ -12,9 +10,8 @@ from rich.console import Console
 from capsella.data import ImageSet, balanced_order, even_shares
 from capsella.data.batching import MOST_REPEATS
 from capsella.errors import CapsellaError
-from capsella.grid.run import finish_run
 from capsella.losses import Classification, LossOptions, total_loss
-from capsella.training import Machine, RunFolder, TrainingDivergedError, load_run, resume, train
+from capsella.training import RunFolder, TrainingDivergedError, load_run, resume
 from capsella.training import loop as training_loop
 from capsella.training.balance import BalanceChoice, choose_balance, class_weights, prior_of
 from capsella.types import Output
@@ -59,11 +56,6 @@ def test_the_order_follows_from_the_seed_and_leaves_out_others_each_time():
     assert LABELS[first[:50]].unique().numel() == 3  # not class by class
 
 
-@pytest.mark.parametrize("wanted", [1, 7, 1000])
-def test_an_epoch_of_a_wanted_length(wanted):
-    assert len(balanced_order(LABELS, wanted, generator())) == wanted
-
-
 @pytest.mark.parametrize(
     ("counts", "balance"), [((10, 10), "none"), ((14, 10), "none"), ((15, 10), "sampling"), ((159, 16), "sampling")]
 )
@@ -73,25 +65,18 @@ def test_auto_samples_where_classes_are_uneven(counts, balance):
     assert str(counts[0]) in str(choice)
 
 
-@pytest.mark.parametrize("name", ["margin", "spread", "cross_entropy", "sigmoid_cross_entropy"])
+@pytest.mark.parametrize("name", ["margin", "spread", "cross_entropy"])
 def test_weights_multiply_the_loss_of_each_image_by_its_class(name: Classification):
-    torch.manual_seed(0)
     logits, labels, images = torch.randn(6, 3), torch.tensor([0, 0, 1, 2, 1, 0]), torch.zeros(6, 1, 2, 2)
     output, weights = Output(logits.softmax(1), logits=logits), torch.tensor([0.5, 1.5, 3.0])
     options = LossOptions(name)
     alone = [Output(output.activations[k : k + 1], logits=logits[k : k + 1]) for k in range(6)]
-    losses = [total_loss(one, images[:1], label[None], options) for one, label in zip(alone, labels, strict=True)]
+    losses = [total_loss(single, images[:1], label[None], options) for single, label in zip(alone, labels, strict=True)]
     each = torch.stack([loss.classification for loss in losses])
     weighted = total_loss(output, images, labels, options, class_weights=weights)
     torch.testing.assert_close(weighted.classification, (weights[labels] * each).mean())
     alike = total_loss(output, images, labels, options, class_weights=torch.ones(3))
     torch.testing.assert_close(alike.total, total_loss(output, images, labels, options).total)
-
-
-def test_weights_are_for_one_class_an_image():
-    pair, output, weights = torch.tensor([[0, 1]]), Output(torch.rand(1, 3)), torch.ones(3)
-    with pytest.raises(ValueError, match="class_weights: must be None for images of two classes"):
-        total_loss(output, torch.zeros(1, 1, 2, 2), pair, LossOptions(), class_weights=weights)
 
 
 @pytest.fixture
@@ -114,16 +99,13 @@ def uneven(tiny, monkeypatch):
     return tiny
 
 
-def test_a_run_is_calibrated_for_the_classes_as_they_are(uneven, tmp_path):
-    """What balanced training made of them is taken back."""
-    for balance in ("sampling", "weights", "none"):
-        recipe = uneven(epochs=1, balance=balance)
-        console = Console(quiet=True)
-        run = train(recipe, tmp_path / balance, machine=Machine(accelerator="cpu"), console=console)
-        counts = list(training_loop.load_data(recipe.data).train.counts().values())
+def test_a_run_is_calibrated_for_the_classes_as_they_are(uneven, quiet_train):
+    """The prior takes back what balanced training changed."""
+    for balance in ("sampling", "none"):
+        run = quiet_train(uneven(epochs=1, balance=balance), balance)
+        counts = list(training_loop.load_data(run.recipe.data).train.counts().values())
         expected = [math.log(n / sum(counts) / share) for n, share in zip(counts, even_shares(counts), strict=True)]
-        prior = run.model.confidence.prior
-        assert prior == (None if balance == "none" else pytest.approx(expected))
+        assert run.model.confidence.prior == (None if balance == "none" else pytest.approx(expected))
 
 
 def test_each_class_of_each_laboratory_is_drawn_alike(uneven):
@@ -144,45 +126,23 @@ def test_mean_weight_is_one_over_the_training_images(uneven):
     assert class_weights(uneven(balance="sampling"), images) is None
 
 
-def test_each_balance_trains_another_network(uneven, quiet_train):
-    runs = [quiet_train(uneven(balance=b, epochs=1), b) for b in ("none", "sampling", "weights", "auto")]
-    none, sampling, weights, auto = ((run.folder / "model.safetensors").read_bytes() for run in runs)
-    assert len({none, sampling, weights}) == 3
-    assert auto == sampling
-    assert runs[3].recipe.balance == "sampling"
-
-
-def test_a_run_keeps_what_auto_was_when_it_began(uneven, tmp_path, monkeypatch):
+def test_a_run_keeps_the_balance_it_began_with(uneven, quiet_train, tmp_path, monkeypatch):
     recipe, folder = uneven(balance="auto", epochs=1), tmp_path / "run"
-    console = Console(record=True, file=io.StringIO())
     with monkeypatch.context() as patch:
         poison_step(patch, 2)
         with pytest.raises(TrainingDivergedError):
-            train(recipe, folder, name="tiny", machine=Machine(accelerator="cpu"), console=console)
-    first = console.export_text().splitlines()[0]
-    assert first == "balance auto → sampling: 0 has 5.0 times the training images of 1 (5 and 1)"
+            quiet_train(recipe)
     assert json.loads((folder / "config.json").read_text())["recipe"]["balance"] == "sampling"
-
     never = BalanceChoice("none", "as the test says")
     monkeypatch.setattr("capsella.training.balance.choose_balance", lambda counts: never)
-    run = resume(folder, console=Console(quiet=True))
-    assert run.recipe.balance == "sampling"
+    resume(folder, console=Console(quiet=True))
+    assert load_run(folder).recipe.balance == "sampling"
     RunFolder(folder).check_recipe(recipe)
-    with pytest.raises(CapsellaError, match="holds a run of another recipe"):
+    with pytest.raises(CapsellaError):
         RunFolder(folder).check_recipe(uneven(balance="none", epochs=1))
-    finish_run(load_run(folder), progress=False)
-    assert RunFolder(folder).read("result")["recipe"]["balance"] == "sampling"
-
-
-def test_the_epoch_line_has_the_error_that_epochs_are_kept_by(uneven, tmp_path):
-    for balance, is_shown in (("none", False), ("sampling", True)):
-        console = Console(record=True, file=io.StringIO(), width=200)
-        train(
-            uneven(balance=balance, epochs=1),
-            tmp_path / balance,
-            machine=Machine(accelerator="cpu"),
-            console=console,
-        )
-        with open(tmp_path / balance / "metrics.csv", newline="") as file:
-            (row,) = csv.DictReader(file)
-        assert (f"balanced {float(row['validation_balanced_error']):.2f} %" in console.export_text()) == is_shown
+    runs = [quiet_train(uneven(balance=balance, epochs=1), balance) for balance in ("none", "sampling", "weights")]
+    none, sampling, weights, auto = (
+        (run / "model.safetensors").read_bytes() for run in (*(r.folder for r in runs), folder)
+    )
+    assert len({none, sampling, weights}) == 3
+    assert auto == sampling

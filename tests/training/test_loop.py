@@ -1,24 +1,33 @@
+"""The training loop: what a step computes, which epoch is kept, when training stops."""
+
 import csv
-import dataclasses
 import json
 import os
+import subprocess
+import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
+from rich.console import Console
+from scipy.stats import beta
 from sklearn.metrics import balanced_accuracy_score
 
 from capsella.data import load_data
 from capsella.errors import CapsellaError
-from capsella.losses import total_loss
+from capsella.evaluation import evaluate
+from capsella.losses import LossOptions, Others, total_loss
 from capsella.models import create_model
-from capsella.papers import get_recipe
-from capsella.training import AugmentOptions, OptimizerOptions, load_run
+from capsella.training import AugmentOptions, Machine, OptimizerOptions, RunFolder, load_run
 from capsella.training.augment import Augment
-from capsella.training.devices import peak_memory_mib
+from capsella.training.average import average_of
+from capsella.training.devices import launch, peak_memory_mib
 from capsella.training.loop import Trainer
+from capsella.training.mixup import mix
 from capsella.training.validation import Validation
+from capsella.types import Output
 
 LR = 1e-3
 
@@ -27,105 +36,70 @@ def weights(folder):
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-def fresh_weights(recipe):
-    """What a training of `recipe` starts from."""
-    torch.manual_seed(recipe.seed)
-    return create_model(recipe.model.name, **recipe.model.options, image_size=12).state_dict()
-
-
 def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def rows(folder):
+def metrics(folder):
     with open(folder / "metrics.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
 def test_the_loss_falls_and_the_metrics_are_those_of_the_run(tiny, quiet_train):
     run = quiet_train(tiny(epochs=6, optimizer=OptimizerOptions(learning_rate=5e-3)))
-    metrics = rows(run.folder)
-    assert [row["epoch"] for row in metrics] == ["1", "2", "3", "4", "5", "6"]
-    assert [row["step"] for row in metrics] == ["7", "14", "21", "28", "35", "42"]
-    assert [row["images_seen"] for row in metrics] == ["50", "100", "150", "200", "250", "300"]
-    losses = [float(row["train_loss"]) for row in metrics]
+    rows = metrics(run.folder)
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert [row["step"] for row in rows] == ["7", "14", "21", "28", "35", "42"]
+    assert [row["images_seen"] for row in rows] == ["50", "100", "150", "200", "250", "300"]
+    losses = [float(row["train_loss"]) for row in rows]
     assert losses[-1] < 0.8 * losses[0]
-    for row in metrics:
-        parts = float(row["train_classification"]) + float(row["train_reconstruction"])
-        assert float(row["train_loss"]) == pytest.approx(parts, rel=1e-4)
+    for row in rows:
+        terms = float(row["train_classification"]) + float(row["train_reconstruction"])
+        assert float(row["train_loss"]) == pytest.approx(terms, rel=1e-4)
         assert float(row["learning_rate"]) == pytest.approx(5e-3 * 0.96 ** ((int(row["step"]) - 1) / 2000), rel=1e-5)
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot count anew")
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot reset its count")
 def test_memory_that_was_freed_before_the_training_does_not_count(tiny, quiet_train):
     ballast = torch.ones(2**28)
     before = peak_memory_mib(torch.device("cpu"))
     del ballast
-    run = quiet_train(tiny(epochs=1))
-    assert json.loads((run.folder / "summary.json").read_text())["peak_memory_mib"] < before - 500
+    assert summary(quiet_train(tiny(epochs=1)).folder)["peak_memory_mib"] < before - 500
 
 
-def test_a_run_folder_can_be_read_back(tiny, quiet_train):
-    recipe = tiny(epochs=1)
-    run = quiet_train(recipe)
-    read = load_run(str(run.folder))
-    assert read.recipe == recipe
-    assert read.name == "tiny"
-    assert not read.model.training
-    assert same(read.model.state_dict(), run.model.state_dict())
-    summary = json.loads((run.folder / "summary.json").read_text())
-    row = rows(run.folder)[0]
-    assert summary["best"]["epoch"] == summary["epochs"] == 1
-    assert summary["seconds"] == pytest.approx(float(row["seconds"]), rel=1e-4)
-    assert summary["images_per_second"] == pytest.approx(50 / summary["seconds"])
-    assert summary["peak_memory_mib"] > 50
-    assert summary["broken_images"] == []
+def test_a_run_folder_can_be_read_back(run, tiny):
+    read = load_run(str(run))
+    assert (read.recipe, read.name, read.model.training) == (tiny(), "tiny", False)
+    assert same(read.model.state_dict(), weights(run))
+    report, rows = summary(run), metrics(run)
+    assert report["epochs"] == 2
+    assert report["seconds"] == pytest.approx(sum(float(row["seconds"]) for row in rows), rel=1e-4)
+    assert report["peak_memory_mib"] > 50
+    assert report["broken_images"] == []
     # Counts are whole numbers, which metrics.csv writes in full however large.
-    assert all(type(summary["best"][name]) is int for name in ("epoch", "step", "images_seen", "train_images"))
-    assert list((run.folder / "events").iterdir())
+    assert all(type(report["best"][name]) is int for name in ("epoch", "step", "images_seen", "train_images"))
+    assert list((run / "events").iterdir())
 
 
-def test_equal_recipes_compute_the_same_and_other_seeds_do_not(tiny, quiet_train):
-    first, second = (quiet_train(tiny(deterministic=True), name).folder for name in ("a", "b"))
-    other = quiet_train(tiny(deterministic=True, seed=1), "c").folder
-    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
-    assert not same(weights(first), weights(other))
-
-
-def test_a_seed_gives_order_and_changes_of_its_own(tiny, quiet_train, monkeypatch):
-    """PyTorch's generator for the CPU drops the upper half of a seed: a seed there would change the weights alone."""
-    orders, draws = [], []
+def test_equal_recipes_compute_the_same_and_other_seeds_do_not(tiny, quiet_train, monkeypatch):
+    """Order and augmentation follow the seed too; PyTorch's CPU generator drops the upper half of a seed."""
+    batches = []
     augment = Augment.forward
-
-    def watched(self, images):
-        orders.append(images.clone())
-        draws.append(torch.rand(1, generator=torch.Generator().set_state(torch.get_rng_state())).item())
-        return augment(self, images)
-
-    monkeypatch.setattr(Augment, "forward", watched)
-    for seed in (0, 1, 0):
-        quiet_train(tiny(epochs=1, seed=seed), f"run{len(draws)}")
-    first, second, again = (orders[at : at + 7] for at in (0, 7, 14))
-    assert all(map(torch.equal, first, again))
-    assert not any(map(torch.equal, first, second))
-    assert draws[:7] == draws[14:]
-    assert len(set(draws)) == 14
-
-
-def test_the_largest_seed_works(tiny, quiet_train):
-    assert quiet_train(tiny(epochs=1, seed=2**22 - 1)).recipe.seed == 4194303
-
-
-def test_a_folder_that_holds_a_run_is_refused(tiny, quiet_train):
-    folder = quiet_train(tiny(epochs=1)).folder
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    with pytest.raises(CapsellaError) as error:
-        quiet_train(tiny(epochs=1, seed=5))
-    assert (
-        str(error.value)
-        == f"{folder} holds a run already; choose another folder, or continue a training with capsella train --resume"
+    monkeypatch.setattr(
+        Augment, "forward", lambda self, images: (batches.append(images.clone()), augment(self, images))[1]
     )
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    seeds = (0, 0, 1, 2**22 - 1)
+    folders = [
+        quiet_train(tiny(epochs=1, deterministic=True, seed=seed), f"{k}").folder for k, seed in enumerate(seeds)
+    ]
+    first, second, *others = ((folder / "model.safetensors").read_bytes() for folder in folders)
+    assert first == second not in others
+    assert all(map(torch.equal, batches[:7], batches[7:14]))
+    assert not any(map(torch.equal, batches[:7], batches[14:21]))
 
 
 @pytest.fixture
@@ -140,21 +114,21 @@ def normalised_maps_of_a_pixel(monkeypatch):
     monkeypatch.setattr(Trainer, "_train_step", through_norm)
 
 
-def test_a_single_image_that_is_left_over_joins_the_batch_before_it(tiny, quiet_train, normalised_maps_of_a_pixel):
+@pytest.mark.usefixtures("normalised_maps_of_a_pixel")
+def test_a_last_batch_of_one_image_joins_the_batch_before_it(tiny, quiet_train):
     images = len(load_data(tiny().data).train)
-    run = quiet_train(dataclasses.replace(tiny(epochs=2), batch_size=images - 1))
-    assert [(row["step"], row["train_images"]) for row in rows(run.folder)] == [("1", str(images)), ("2", str(images))]
+    rows = metrics(quiet_train(tiny(batch_size=images - 1)).folder)
+    assert [(row["step"], row["train_images"]) for row in rows] == [("1", str(images)), ("2", str(images))]
+    with pytest.raises(CapsellaError, match=r"^batch_size:"):
+        quiet_train(tiny(epochs=1, batch_size=1), "one")
 
 
-def test_batches_of_one_image_are_explained(tiny, quiet_train, normalised_maps_of_a_pixel):
-    with pytest.raises(CapsellaError, match="batch_size: must give a batch normalisation of this network two images"):
-        quiet_train(dataclasses.replace(tiny(epochs=1), batch_size=1))
-
-
-def test_images_too_small_for_the_network_leave_no_folder(tiny, quiet_train, tmp_path):
-    recipe = tiny()
-    with pytest.raises(ValueError, match="image_size: must be at least 7×7 for these kernels, got 3×3"):
-        quiet_train(dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, size=3)))
+def test_what_cannot_be_trained_leaves_no_folder(tiny, quiet_train, tmp_path):
+    with pytest.raises(ValueError, match=r"^image_size:"):
+        quiet_train(tiny(data=replace(tiny().data, size=3)))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"^accelerator, devices:"):
+            quiet_train(tiny(), accelerator="cuda")
     assert not (tmp_path / "run").exists()
 
 
@@ -163,8 +137,9 @@ class TestOptimizer:
 
     def one_step(self, tiny, quiet_train, last_checkpoint, **options):
         recipe = tiny(epochs=1, batch_size=50, seed=3, optimizer=OptimizerOptions(learning_rate=LR, **options))
-        folder = quiet_train(recipe, "-".join(options) or "plain").folder
-        before, after = fresh_weights(recipe), last_checkpoint(folder)["model"]
+        after = last_checkpoint(quiet_train(recipe, "-".join(options) or "plain").folder)["model"]
+        torch.manual_seed(recipe.seed)
+        before = create_model(recipe.model.name, image_size=12).state_dict()
         return before, {name: after[name] - before[name] for name in before}
 
     def test_no_element_moves_further_than_the_learning_rate(self, tiny, quiet_train, last_checkpoint):
@@ -177,7 +152,7 @@ class TestOptimizer:
             clear = before[name].abs() > 1e-3  # where the penalty outweighs any gradient
             assert torch.allclose(move[clear], -LR * before[name][clear].sign(), atol=1e-3 * LR)
 
-    def test_gradient_descent_goes_down_the_gradient(self, tiny, quiet_train, last_checkpoint):
+    def test_sgd_goes_down_the_gradient(self, tiny, quiet_train, last_checkpoint):
         """With a penalty that outweighs any gradient of the loss, a step is in proportion to the weights."""
         before, moves = self.one_step(tiny, quiet_train, last_checkpoint, method="sgd", l2=1e2)
         for name, move in moves.items():
@@ -190,7 +165,7 @@ class TestOptimizer:
         _, moves = self.one_step(tiny, quiet_train, last_checkpoint, gradient_clip=1e-11)
         assert 0 < max(float(move.abs().max()) for move in moves.values()) < 1e-3 * LR
 
-    def test_the_learning_rate_of_each_step_is_the_schedules(self, tiny, quiet_train, last_checkpoint):
+    def test_each_step_takes_the_learning_rate_of_the_schedule(self, tiny, quiet_train, last_checkpoint):
         options = OptimizerOptions(learning_rate=LR, decay=0.5, decay_steps=1)
         state = last_checkpoint(quiet_train(tiny(epochs=1, optimizer=options)).folder)
         assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(LR * 0.5**6)  # of the seventh step
@@ -214,121 +189,233 @@ class TestKeptEpoch:
         return run
 
     def kept_epoch(self, run):
-        return json.loads((run.folder / "summary.json").read_text())["best"]["epoch"]
+        return summary(run.folder)["best"]["epoch"]
 
     def test_the_weights_are_those_of_the_best_epoch_and_patience_ends_the_run(self, scripted, last_checkpoint):
         run = scripted([(1, 50), (1, 20), (1, 30), (0.5, 40), (0.1, 10)], epochs=10, patience=2)
-        assert [row["epoch"] for row in rows(run.folder)] == ["1", "2", "3", "4"]
+        assert len(metrics(run.folder)) == 4
         assert self.kept_epoch(run) == 2
         two = scripted([(1, 50), (1, 20)], "two", epochs=2)
         assert same(weights(run.folder), last_checkpoint(two.folder)["model"])
         assert same(run.model.state_dict(), weights(run.folder))
-        assert not same(weights(run.folder), last_checkpoint(run.folder)["model"])
 
     def test_at_an_equal_error_the_lower_loss_is_better(self, scripted):
         assert self.kept_epoch(scripted([(0.5, 20), (0.4, 20), (0.4, 20), (0.1, 21)], epochs=4)) == 2
 
-    def test_where_classes_are_balanced_the_balanced_error_counts(self, scripted):
+    def test_the_balanced_error_counts_if_classes_are_balanced(self, scripted):
         results = [(1, 40, 50), (1, 30, 60), (1, 35, 45)]
         assert self.kept_epoch(scripted(results, epochs=3)) == 2
         assert self.kept_epoch(scripted(results, "sampling", epochs=3, balance="sampling")) == 3
 
-    def test_the_last_epoch_is_kept_where_the_recipe_says_so(self, scripted, last_checkpoint):
+    def test_the_last_epoch_is_kept_if_the_recipe_says_so(self, scripted, last_checkpoint):
         run = scripted([(1, 10), (1, 20), (1, 30)], epochs=3, keep="last")
         assert self.kept_epoch(run) == 3
         assert same(weights(run.folder), last_checkpoint(run.folder)["model"])
 
-    def test_without_patience_all_epochs_run(self, scripted):
-        assert len(rows(scripted([(1, 10)] + 3 * [(1, 20)], epochs=4).folder)) == 4
 
-
-def test_only_training_images_are_augmented_and_each_is_seen_once_an_epoch(tiny, quiet_train, monkeypatch):
+def test_only_training_images_are_augmented_and_each_is_seen_once_per_epoch(tiny, quiet_train, monkeypatch):
     seen = {True: [], False: []}
-
-    def invert(self, images):
-        return 1 - images
-
-    def watch(module, inputs):
-        seen[module.training].append(inputs[0].clone())
-
     make = create_model
 
     def watched_model(*arguments, **options):
         model = make(*arguments, **options)
-        model.register_forward_pre_hook(watch)
+        model.register_forward_pre_hook(lambda module, inputs: seen[module.training].append(inputs[0].clone()))
         return model
 
-    monkeypatch.setattr(Augment, "forward", invert)
+    def in_order(images):
+        return torch.stack(sorted(images, key=lambda image: image.flatten().tolist()))
+
+    monkeypatch.setattr(Augment, "forward", lambda self, images: 1 - images)
     monkeypatch.setattr("capsella.training.options.create_model", watched_model)
-    recipe = tiny(epochs=2)
-    quiet_train(recipe)
-    splits = load_data(recipe.data)
+    quiet_train(tiny())
+    splits = load_data(tiny().data)
     unseen, validation = torch.cat(seen[False]), splits.validation.images.float() / 255
     assert torch.equal(unseen[: len(validation)], validation)
-    # What the routing diagnostics look at are validation images as well.
+    # The routing diagnostics look at validation images as well.
     assert all((validation == image).flatten(1).all(1).any() for image in unseen[len(validation) :])
     expected, (first, second) = 1 - splits.train.images.float() / 255, torch.cat(seen[True]).chunk(2)
     assert torch.equal(in_order(first), in_order(expected))
     assert torch.equal(in_order(second), in_order(expected))
-    assert not torch.equal(first, second)  # each epoch has an order of its own
+    assert not torch.equal(first, second)
 
 
-def in_order(images):
-    """The images sorted by their pixels."""
-    return torch.stack(sorted(images, key=lambda image: image.flatten().tolist()))
-
-
-def test_validation_is_the_mean_over_all_its_images(tiny, quiet_train):
+def test_validation_is_the_mean_over_all_its_images(run):
     """The last batch of a set that 8 does not divide must not count like the others."""
-    run = quiet_train(tiny(epochs=1, batch_size=8))
-    validation = load_data(run.recipe.data).validation
+    trained = load_run(run)
+    row = summary(run)["best"]
+    validation = load_data(trained.recipe.data).validation
     assert len(validation) % 8
     with torch.no_grad():
         images = validation.images.float() / 255
-        output = run.model(images, validation.labels)
-        loss = total_loss(output, images, validation.labels, run.recipe.loss).total
-        error = 100 * (output.activations.argmax(1) != validation.labels).float().mean()
-    row = rows(run.folder)[0]
-    assert float(row["validation_loss"]) == pytest.approx(float(loss), rel=1e-4)
-    assert float(row["validation_error"]) == pytest.approx(float(error), rel=1e-4)
-    recall = balanced_accuracy_score(validation.labels, output.activations.argmax(1))
-    assert float(row["validation_balanced_error"]) == pytest.approx(100 * (1 - recall), rel=1e-4)
+        output = trained.model(images, validation.labels)
+        loss = total_loss(output, images, validation.labels, trained.recipe.loss).total
+    predicted = output.activations.argmax(1)
+    recall = balanced_accuracy_score(validation.labels, predicted)
+    expected = [float(loss), 100 * float((predicted != validation.labels).float().mean()), 100 * (1 - recall)]
+    found = [row[f"validation_{name}"] for name in ("loss", "error", "balanced_error")]
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_bf16_runs_and_learns_like_float32(tiny, quiet_train):
     options = {"epochs": 3, "optimizer": OptimizerOptions(learning_rate=5e-3)}
     full, half = (quiet_train(tiny(precision=p, **options), p).folder for p in ("32-true", "bf16-mixed"))
-    losses = [[float(row["train_loss"]) for row in rows(folder)] for folder in (full, half)]
+    losses = [[float(row["train_loss"]) for row in metrics(folder)] for folder in (full, half)]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
     assert losses[1] != losses[0]
     assert all(tensor.dtype == torch.float32 for tensor in weights(half).values())
 
 
-def test_a_device_that_is_not_there(tiny, quiet_train):
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    with pytest.raises(ValueError, match=r"accelerator, devices: must be there on this machine, got 1 of 'cuda'"):
-        quiet_train(tiny(), accelerator="cuda")
-
-
-def test_the_demo_is_a_recipe_of_the_paper_on_real_digits():
-    recipe = get_recipe("demo")
-    assert recipe.model.name == "sabour2017_capsnet"
-    assert recipe.augment == AugmentOptions(shift=1)
-    assert recipe.data.name == "digits"
-
-
-def test_other_processes_that_die_at_the_end_of_a_training_are_named_too(tiny, quiet_train, tmp_path, monkeypatch):
-    """While the first fits probabilities, the others wait for it."""
-    seen = []
+def test_the_death_of_another_process_is_noticed_until_calibration_is_done(tiny, quiet_train, monkeypatch):
+    events = []
 
     @contextmanager
-    def ends(fabric, folder):
-        seen.append("begins")
+    def watch(fabric, folder):
+        events.append("begins")
         yield
-        seen.append("ends")
+        events.append("ends")
 
-    monkeypatch.setattr("capsella.training.devices.ends_with_others", ends)
-    monkeypatch.setattr("capsella.training.loop.calibrate_folder", lambda *_: seen.append("fits"))
-    quiet_train(tiny(), tmp_path / "run")
-    assert seen == ["begins", "fits", "ends"]
+    monkeypatch.setattr("capsella.training.devices.ends_with_others", watch)
+    monkeypatch.setattr("capsella.training.loop.calibrate_folder", lambda *_: events.append("fits"))
+    quiet_train(tiny(epochs=1))
+    assert events == ["begins", "fits", "ends"]
+
+
+def test_channels_last_changes_the_layout_and_not_the_numbers(tiny, tmp_path):
+    on, quiet = Machine(accelerator="cpu"), Console(quiet=True)
+    usual, other = (
+        Trainer(recipe, on, RunFolder(tmp_path / "none"), "tiny", launch(recipe, on), quiet)
+        for recipe in (tiny(), tiny(channels_last=True))
+    )
+    assert all(map(torch.equal, usual.model.parameters(), other.model.parameters()))
+    assert not usual.model.primary.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert other.model.primary.conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+class TestAverage:
+    """The exponential moving average of the weights."""
+
+    def test_by_hand(self):
+        layer = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.BatchNorm1d(1))
+        average = average_of(layer, decay=0.15)
+        expected = 0.0
+        for n, value in enumerate([1.0, 2.0, 5.0]):
+            with torch.no_grad():
+                layer[0].weight.fill_(value)
+            layer[1].running_mean.fill_(10 * value)
+            layer[1].num_batches_tracked.fill_(n + 1)
+            average.update_parameters(layer)
+            decay = 0.0 if n == 0 else min(0.15, (1 + n) / (10 + n))  # 2/11 and 3/12 are above 0.15
+            expected = decay * expected + (1 - decay) * value
+        assert float(average.module[0].weight) == pytest.approx(expected)
+        assert float(average.module[1].running_mean) == pytest.approx(10 * expected)
+        assert int(average.module[1].num_batches_tracked) == 3
+        early = average_of(layer, decay=0.999)
+        for value in (0.0, 1.0):
+            with torch.no_grad():
+                layer[0].weight.fill_(value)
+            early.update_parameters(layer)
+        assert float(early.module[0].weight) == pytest.approx(1 - 2 / 11)  # and not 0.001
+
+    def test_it_is_validated_and_kept(self, tiny, quiet_train, last_checkpoint):
+        run = quiet_train(tiny(optimizer=OptimizerOptions(ema=0.9)))
+        state, best = last_checkpoint(run.folder), summary(run.folder)["best"]
+        assert best["epoch"] == 2
+        kept = run.model.state_dict()
+        assert all(torch.equal(kept[name], state["average"][f"module.{name}"]) for name in kept)
+        assert any(not torch.equal(kept[name], state["model"][name]) for name in kept)
+        validation = load_data(run.recipe.data).validation
+        assert evaluate(run.model, validation).error == pytest.approx(best["validation_error"])
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_training_stops_at_an_error(tiny, quiet_train, split):
+    """The threshold is the second-lowest error of a whole training, so that its lowest does not come first."""
+    fields = {"epochs": 5, "epoch_images": 24, "stop_on": split}
+    whole = quiet_train(tiny(**fields, stop_at_error=0.0), "whole").folder
+    errors = [float(row[f"{split}_error"]) for row in metrics(whole)]
+    assert len(errors) == 5
+    assert summary(whole)["stopped"]["reached"] is False
+    threshold = sorted(errors)[1] + 1e-3  # metrics.csv has six digits
+    expected = next(number for number, error in enumerate(errors, 1) if error <= threshold)
+    run = quiet_train(tiny(**fields, stop_at_error=threshold), "stopped")
+    report = summary(run.folder)
+    assert report["epochs"] == report["best"]["epoch"] == expected
+    assert report["stopped"] == {
+        "at_error": threshold,
+        "on": split,
+        "reached": True,
+        "epoch": expected,
+        "error": pytest.approx(errors[expected - 1], rel=1e-4),
+    }
+    images = getattr(load_data(run.recipe.data), split)
+    assert evaluate(run.model, images).error == pytest.approx(errors[expected - 1], rel=1e-4)
+
+
+class TestMixup:
+    def test_each_image_is_blended_with_another_of_its_batch(self):
+        labels = torch.arange(64)
+        images = labels.float()[:, None, None, None].expand(-1, 1, 3, 3)
+        mixed, others = mix(images, labels, 0.2)
+        blend = (1 - others.share) * labels + others.share * others.labels
+        torch.testing.assert_close(mixed, blend[:, None, None, None].expand(-1, 1, 3, 3))
+        assert sorted(others.labels.tolist()) == labels.tolist()
+        assert 0 <= others.share.min() < 0.01 < 0.3 < others.share.max() <= 0.5
+
+    @pytest.mark.parametrize("alpha", [0.2, 10.0])
+    def test_shares_follow_the_beta_distribution(self, alpha):
+        _, others = mix(torch.rand(20_000, 1, 1, 1), torch.zeros(20_000, dtype=torch.long), alpha)
+        mean = beta(alpha, alpha).expect(lambda share: min(share, 1 - share))
+        assert others.share.mean().item() == pytest.approx(mean, abs=0.005)
+
+    @pytest.mark.parametrize(
+        ("loss", "class_weights"),
+        [("margin", torch.tensor([0.5, 2.0, 1.0])), ("spread", None), ("cross_entropy", torch.tensor([0.5, 2.0, 1.0]))],
+    )
+    def test_the_loss_is_that_of_both_classes_each_by_its_share(self, loss, class_weights):
+        activations = torch.tensor([[0.8, 0.3, 0.1], [0.2, 0.6, 0.7]])
+        labels, options = torch.tensor([0, 2]), LossOptions(name=loss)
+        others = Others(torch.tensor([1, 2]), torch.tensor([0.25, 0.4]))
+
+        def alone(image, label):
+            output = Output(activations[image : image + 1])
+            return total_loss(output, torch.zeros(1), torch.tensor([label]), options, class_weights=class_weights).total
+
+        mixed = total_loss(
+            Output(activations), torch.zeros(2), labels, options, class_weights=class_weights, others=others
+        )
+        torch.testing.assert_close(mixed.total, (0.75 * alone(0, 0) + 0.25 * alone(0, 1) + alone(1, 2)) / 2)
+
+    def test_a_network_learns_from_mixed_images(self, tiny, quiet_train):
+        options = {"epochs": 4, "optimizer": OptimizerOptions(learning_rate=5e-3)}
+        rows = metrics(quiet_train(tiny(augment=AugmentOptions(mixup=0.2), **options)).folder)
+        assert float(rows[-1]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
+
+
+FAULTS = """
+import resource, torch
+from capsella.training.memory import keep_freed_memory
+
+def faults(times):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        torch.ones(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults(2)
+before = faults(3)
+keep_freed_memory()
+faults(2)
+print(before, faults(3))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", ()), reason="the allocator is glibc's")
+@pytest.mark.parametrize("settings", [{}, {"MALLOC_ARENA_MAX": "2"}])
+def test_freed_memory_stays_unless_the_environment_says_otherwise(settings):
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_", "THP_"))}
+    output = subprocess.run([sys.executable, "-c", FAULTS], env=plain | settings, check=True, stdout=subprocess.PIPE)
+    before, after = map(int, output.stdout.split())
+    pages = 2**26 // 4096  # of an array of 64 MiB
+    assert before > 2.7 * pages
+    assert (after < pages) is not bool(settings)

@@ -34,14 +34,15 @@ def first_weights():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_gradients_of_several_processes_are_those_of_one(runs, first_weights, network):
     counts = NETWORKS[network][1]
-    one, *several = (safetensors.torch.load_file(runs / f"{network}-{n}" / "model.safetensors") for n in counts)
+    single, *several = (safetensors.torch.load_file(runs / f"{network}-{n}" / "model.safetensors") for n in counts)
     moved = 0
     for name, weight in first_weights[network].items():
-        gradient, rounding = weight - one[name], 2e-7 * max(1.0, float(weight.abs().max()))
+        gradient, rounding = weight - single[name], 2e-7 * max(1.0, float(weight.abs().max()))
         moved += float(gradient.abs().max()) > 100 * rounding
         for other in several:
-            assert (other[name] - one[name]).abs().max() <= rounding + 1e-5 * gradient.abs().max(), name
+            assert (other[name] - single[name]).abs().max() <= rounding + 1e-5 * gradient.abs().max(), name
     assert moved > 3
