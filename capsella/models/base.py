@@ -106,9 +106,8 @@ class ImageClassifier(nn.Module, ABC):
         """
         expected = (self.channels, *self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise ValueError(
-                f"images: must have shape [b c h w] = [b, {', '.join(map(str, expected))}], got {tuple(images.shape)}"
-            )
+            rule = f"have shape [b c h w] = [b, {', '.join(map(str, expected))}]"
+            raise ArgumentError("images", rule, tuple(images.shape))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back.
@@ -223,7 +222,8 @@ def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
     )
     height, width = whole
     if height * width > MOST_PIXELS:
-        raise ValueError(f"image_size: must be at most {MOST_PIXELS:,} pixels, got {height}×{width}")
+        rule = f"be at most {MOST_PIXELS:,} pixels"
+        raise ArgumentError("image_size", rule, (height, width), shown=f"{height}×{width}")
     return height, width
 
 
@@ -235,9 +235,9 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
         raise ArgumentError("classes", f"be at most {MOST_CLASSES:,}", number, shown=f"{number:,}")
     names = tuple(str(k) for k in range(number)) if number is not None else tuple(cast(Sequence[str], classes))
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise ValueError(f"classes: must be a number or names, got {wrong[0]!r} among them")
+        raise ArgumentError("classes", "be a number or names", wrong[0])
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise ValueError(f"classes: must have each name once, got {twice[0]!r} twice")
+        raise ArgumentError("classes", "have each name once", twice[0], shown=f"{twice[0]!r} twice")
     if len(names) < 2:
         raise ArgumentError("classes", "be at least 2", len(names))
     return names

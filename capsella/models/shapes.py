@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from capsella.errors import ArgumentError
+
 
 def grid_after(image_size: tuple[int, int], convolutions: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Rows and columns after unpadded convolutions, given as (kernel, stride).
@@ -16,9 +18,8 @@ def grid_after(image_size: tuple[int, int], convolutions: Sequence[tuple[int, in
     for kernel, stride in reversed(convolutions):
         least = (least - 1) * stride + kernel
     if min(image_size) < least:
-        raise ValueError(
-            f"image_size: must be at least {least}×{least} for these kernels, got {image_size[0]}×{image_size[1]}"
-        )
+        shown = f"{image_size[0]}×{image_size[1]}"
+        raise ArgumentError("image_size", f"be at least {least}×{least} for these kernels", image_size, shown=shown)
     rows, columns = image_size
     for kernel, stride in convolutions:
         rows, columns = (rows - kernel) // stride + 1, (columns - kernel) // stride + 1

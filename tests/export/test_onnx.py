@@ -22,7 +22,7 @@ from capsella.export.graph import describe_model
 from capsella.models import create_model, fit_confidence
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
 from tests.data.deep_files import planar, png16, tiff
-from tests.models.test_stems import saved
+from tests.models.test_backbones import saved
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")

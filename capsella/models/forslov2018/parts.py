@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from capsella.errors import check_minimum
+from capsella.errors import ArgumentError, check_minimum
 from capsella.layers import EnlargeImages, LargeConv2d, StandardiseImages, start_for_relus
 from capsella.models.shapes import grid_after
 
@@ -67,10 +67,8 @@ def init_net(
     check_minimum(1, stem_width=stem_width, front_width=front_width, kernel=kernel)
     if min(image_size) < LEAST_SIZE:
         height, width = image_size
-        raise ValueError(
-            f"image_size: must be at least {LEAST_SIZE}×{LEAST_SIZE} for the networks of the thesis, "
-            f"got {height}×{width}"
-        )
+        rule = f"be at least {LEAST_SIZE}×{LEAST_SIZE} for the networks of the thesis"
+        raise ArgumentError("image_size", rule, image_size, shown=f"{height}×{width}")
 
     def same(before: int, after: int, stride: int) -> list[nn.Module]:
         return convolution(before, after, 5, stride, padding=2, batch_norm=batch_norm)

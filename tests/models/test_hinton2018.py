@@ -1,0 +1,116 @@
+"""The networks of Hinton et al. 2018: grids, each row of the ablation table as options, and multiple crops."""
+
+import pytest
+import torch
+
+from capsella.layers import CropImages, JitterImages, StandardiseImages
+from capsella.models import MultiCrop, create_model
+from capsella.models.multi_crop import CROPS
+from capsella.routing import DynamicRouting, EMRouting, UniformRouting
+
+SMALL = "hinton2018_matrix_capsnet_small"
+
+
+def test_grids_of_the_paper() -> None:
+    model = create_model(SMALL, image_size=48, crop=32, channels=2).eval()
+    capsules = model.primary(model.backbone(torch.rand(1, 2, 48, 48)))
+    grids = [tuple(capsules.activations.shape[1:])]
+    for layer in model.capsule_layers:
+        capsules = layer(capsules)
+        grids.append(tuple(capsules.activations.shape[1:]))
+    assert grids == [(14, 14, 8), (6, 6, 16), (4, 4, 16), (1, 1, 5)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"routing": EMRouting(iterations=1), "brightness": 0.3, "contrast": 0.5},
+        {"routing": EMRouting(iterations=5, competition="types"), "coordinate_addition": False},
+        {"routing": UniformRouting(), "pose_elements": 9},
+        {"pose": "vector", "reconstruction": True},
+        {"crop": 17, "standardise": False},
+    ],
+)
+def test_ablations_are_options(options: dict[str, object]) -> None:
+    model = create_model(SMALL, image_size=20, classes=3, **options)
+    images = torch.rand(2, 1, 20, 20)
+    output = model(images)
+    if "reconstruction" in options:
+        assert output.reconstruction.shape == images.shape
+        assert tuple(model.capsule_layers[0].weight.shape) == (3, 3, 8, 16, 16, 16)
+    output.activations.sum().backward()
+    unused = ("decoder", "routing_parameters")
+    grads = [p.grad for path, p in model.named_parameters() if not any(part in path for part in unused)]
+    assert all(grad is not None and grad.isfinite().all() and grad.abs().max() > 0 for grad in grads)
+
+
+def test_images_are_standardised_after_the_crop() -> None:
+    for name in (SMALL, "hinton2018_cnn"):
+        model = create_model(name, image_size=24, crop=20, brightness=0.3, contrast=0.2)
+        steps = list((model.backbone if "caps" in name else model.network)[0])
+        assert [type(step) for step in steps] == [CropImages, StandardiseImages, JitterImages]
+        assert (steps[2].brightness, steps[2].contrast) == (0.3, 0.2)
+    images = torch.rand(2, 1, 24, 24)
+    model.eval()
+    torch.testing.assert_close(model(images).activations, model(0.5 * images + 0.3).activations)
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "options"),
+    [
+        ("crop", "hinton2018_cnn", {"image_size": 20, "crop": 32}),
+        ("reconstruction", SMALL, {"image_size": 48, "crop": 32, "reconstruction": True}),
+        ("reconstruction", "ribeiro2020_capsnet", {"image_size": 48, "crop": 32, "reconstruction": True}),
+        ("pose_elements", SMALL, {"pose_elements": 8}),
+    ],
+)
+def test_errors(argument: str, name: str, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=argument):
+        create_model(name, **options)
+
+
+def test_multiple_crops_are_the_mean_over_crops_at_the_offsets() -> None:
+    """Compare with the same network without a crop, given the crops themselves."""
+    model = create_model("hinton2018_cnn", image_size=(14, 15), crop=8, classes=3).eval()
+    whole = create_model("hinton2018_cnn", image_size=8, classes=3).eval()
+    whole.load_state_dict(model.state_dict())
+    images = torch.rand(2, 1, 14, 15)
+    expected = torch.stack(
+        [whole(images[..., 3 + rows : 11 + rows, 3 + columns : 11 + columns]).activations for rows, columns in CROPS]
+    )
+    torch.testing.assert_close(MultiCrop(model).eval()(images).activations, expected.mean(0))
+    torch.testing.assert_close(MultiCrop(model, [(0, 0)]).eval()(images).activations, model(images).activations)
+    assert len(set(CROPS)) == 13
+
+
+def test_errors_of_multiple_crops() -> None:
+    with pytest.raises(ValueError, match="model"):
+        MultiCrop(create_model("hinton2018_cnn", image_size=8))
+    model = create_model("hinton2018_cnn", image_size=12, crop=8)
+    with pytest.raises(ValueError, match="offsets"):
+        MultiCrop(model)
+    with pytest.raises(RuntimeError, match="eval"):
+        MultiCrop(model, [(1, 1)])(torch.rand(1, 1, 12, 12))
+
+
+class TestStemMatrixCapsNet:
+    """Ours: matrix capsules after batch-normalised convolutions."""
+
+    def test_every_layer_is_normalised_or_none(self) -> None:
+        def norms(**options: object) -> list[int]:
+            model = create_model("stem_matrix_capsnet", types=6, width=10, **options)
+            return [module.num_features for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)]
+
+        assert norms() == [3, 3, 6, 6, 6, 6, 5, 5]
+        assert norms(class_norm=None) == [3, 3, 6, 6, 6, 6]
+        assert norms(norm=None, class_norm=None, routing=DynamicRouting()) == []
+
+    def test_a_crop_or_the_whole_image(self) -> None:
+        whole, cut = (create_model("stem_matrix_capsnet", crop=crop) for crop in (None, 40))
+        assert whole.capsule_layers[2].vote_offset.shape[:2] == (2, 2)
+        assert cut.capsule_layers[2].vote_offset.shape[:2] == (1, 1)
+
+    @pytest.mark.parametrize(("field", "value"), [("width", 0), ("types", 7)])
+    def test_odd_widths(self, field: str, value: int) -> None:
+        with pytest.raises(ValueError, match=field):
+            create_model("stem_matrix_capsnet", **{field: value})

@@ -1,0 +1,87 @@
+"""Networks that are optimised for inference compute what the original computes."""
+
+import pytest
+import torch
+from torch import nn
+
+from capsella.layers import LargeConv2d
+from capsella.models import ImageClassifier, create_model
+from capsella.models.packed import PackedConv2d, packed
+from tests.models.test_battery import images_for, small
+
+
+def with_statistics(model: ImageClassifier) -> ImageClassifier:
+    """Make no batch normalisation the identity and no bias zero, as after training."""
+    generator = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values, low, high in (
+                (module.running_mean, -0.5, 0.5),
+                (module.running_var, 0.5, 2.0),
+                (module.weight.data, -1.5, 1.5),
+                (module.bias.data, -0.5, 0.5),
+            ):
+                values.uniform_(low, high, generator=generator)
+        elif isinstance(module, nn.Conv2d) and module.bias is not None:
+            module.bias.data.uniform_(-0.1, 0.1, generator=generator)
+    return model.eval()
+
+
+def check(model: ImageClassifier, images: torch.Tensor) -> ImageClassifier:
+    """Compare outputs, also at another batch size and back."""
+    fast = packed(model)
+    with torch.inference_mode():
+        for batch in (images, images[:1], images):
+            ours, expected = fast(batch), model(batch)
+            torch.testing.assert_close(ours.activations, expected.activations, rtol=1e-4, atol=2e-6)
+            if expected.reconstruction is not None:
+                torch.testing.assert_close(ours.reconstruction, expected.reconstruction, rtol=1e-4, atol=1e-5)
+    return fast
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sabour2017_capsnet", {"evenly_routed": True}),
+        ("mazzia2021_efficient_capsnet", {}),
+        ("hinton2018_cnn", {}),
+        ("hahn2019_resnet20", {"width": 4, "types": 4}),
+        ("heinsen2019_capsnet", {}),
+        ("ribeiro2020_capsnet", {}),
+        ("he2016_resnet10", {}),
+        ("forslov2018_capsnet1_init2", {"batch_norm": True, "reconstruction": True}),
+    ],
+)
+def test_outputs_are_equal_and_the_original_is_unchanged(name: str, options: dict[str, object]) -> None:
+    model = with_statistics(small(name, **options))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    fast = check(model, images_for(model, 2))
+    assert not any(type(module) in (nn.Conv2d, LargeConv2d) for module in fast.modules())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_batch_normalisation_goes_into_convolutions() -> None:
+    fast = packed(with_statistics(small("mazzia2021_efficient_capsnet")))
+    kinds = [type(module) for module in fast.backbone]
+    assert kinds == [PackedConv2d] * 4 + [nn.BatchNorm2d]  # no convolution follows the last one
+
+
+@pytest.mark.parametrize(("padding", "groups"), [(0, 1), (0, 2), (1, 1)])
+def test_a_normalisation_before_a_convolution(padding: int, groups: int) -> None:
+    """With zeros around the maps it stays in its place: they are zeros after it."""
+    model = create_model("sabour2017_cnn", image_size=8, channels=2, classes=3)
+    convolution = nn.Conv2d(2, 4, 3, padding=padding, groups=groups)
+    model.network = nn.Sequential(nn.BatchNorm2d(2), convolution, nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    images = images_for(model, 3)
+    model(images)
+    fast = check(with_statistics(model), images)
+    assert isinstance(fast.network[0], nn.BatchNorm2d) == bool(padding)
+
+
+def test_other_dtypes_are_left_as_they_are() -> None:
+    model = with_statistics(small("he2016_resnet10")).double()
+    fast = packed(model)
+    assert not any(isinstance(module, PackedConv2d) for module in fast.modules())
+    images = images_for(model).double()
+    torch.testing.assert_close(fast(images).activations, model(images).activations)
