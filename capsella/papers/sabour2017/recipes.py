@@ -162,9 +162,9 @@ def sabour2017_cells_cnn() -> Recipe:
 
 @register_recipe
 def demo() -> Recipe:
-    """CapsNet on scikit-learn's 1,797 digits: three minutes on two cores, no download."""
+    """CapsNet with a quarter of its primary capsules on scikit-learn's 1,797 digits: a minute on two cores."""
     return replace(
-        sabour2017_mnist().with_model(evenly_routed=False),
+        sabour2017_mnist().with_model(evenly_routed=False, primary_types=8),
         data=DataOptions(name="digits", size=20, validation=0.1),
         augment=AugmentOptions(shift=1),
         epochs=12,
