@@ -11,7 +11,7 @@ from typing import Any
 
 from capsella.environment import hardware
 from capsella.errors import CapsellaError
-from capsella.papers.kinds.published import SHORT, marked_cells
+from capsella.papers.table_types import SHORT, caveated_cells
 from capsella.training import Recipe
 from capsella.training.command_line import command
 from tools.laboratories import laboratories_section
@@ -116,9 +116,9 @@ def _command(values: dict[str, Any]) -> str:
 def _section(name: str, values: dict[str, Any]) -> str:
     """A published table, the paper's values beside ours, without columns that are empty in every row."""
     heads, labels = values["heads"], values["labels"]
-    cells = marked_cells(values)
+    cells = caveated_cells(values)
     marked = cells != [row["cells"] for row in values["rows"]]
-    short = f" {FEW_IMAGES if values.get('mark') else SHORT_TRAININGS}" if marked else ""
+    short = f" {FEW_IMAGES if values.get('caveat') else SHORT_TRAININGS}" if marked else ""
     shown = [at for at in range(len(heads)) if at < labels or any(row[at] != "–" for row in cells)]
     return (
         f"\n## {values['title']}: {name}\n\n`{values['command']}`. {values['measured']} {values['note']}{short}\n\n"

@@ -1,6 +1,6 @@
 """`python -m tools.routing_pictures RUNS docs/pictures`: what each routing does with one image, a picture each.
 
-Trains the rows of the league that route, once each, for a few hundred steps on smallNORB, in the folder RUNS; what is
+Trains the rows of the routing benchmark that route, once each, for a few hundred steps on smallNORB, in the folder RUNS; what is
 there is read.
 """
 
@@ -19,7 +19,7 @@ from capsella.grid import Budget, Grid
 from capsella.layers import ClusterCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.models.inference import inference
-from capsella.papers.league.fields import Entrant, entrants, fields_on
+from capsella.papers.routing_benchmark.datasets import BenchmarkRow, datasets_on, rows_on
 from capsella.report.figures import write_png
 from capsella.report.image_grids import show
 from capsella.report.routing_views import routed_layers
@@ -35,10 +35,10 @@ IMAGE = 87
 _WITHOUT = ("average pooling", "CNN")
 
 
-def rows() -> list[Entrant]:
-    """The routings of the league, but for those with even couplings, for a short training on unchanged images."""
-    ((field, source),) = fields_on(SOURCE)
-    every = entrants(field, source, "full")
+def rows() -> list[BenchmarkRow]:
+    """Return the routings of the benchmark, without those with uniform couplings, for a short training on unchanged images."""
+    ((dataset, source),) = datasets_on(SOURCE)
+    every = rows_on(dataset, source, "full")
     plain = [replace(row, recipe=replace(row.recipe, augment=AugmentOptions())) for row in every]
     shown = [row for row in plain if row.label[1] not in _WITHOUT and not row.label[1].endswith(", even")]
     return [replace(row, recipe=SHORT.limit(row.recipe)) for row in shown]

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from capsella.cli.published import run_published
 from capsella.cli.screen import show
 from capsella.grid import BudgetName
-from capsella.papers.kinds.published import PublishedTable, draw_table
-from capsella.papers.league.table import League
 from capsella.papers.published import OWN_TABLES, TABLES
+from capsella.papers.table_types import draw_table
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,5 @@ def run(arguments: list[str]) -> None:
         print(f"written to {path}")
 
 
-def _describe(table: PublishedTable | League) -> str:
+def _describe(table: Any) -> str:
     return f"{table.title}; {len(table.rows)} rows ({', '.join(table.columns)})"

@@ -12,8 +12,8 @@ from capsella.data import DataOptions, load_once
 from capsella.errors import CapsellaError, warn_once
 from capsella.files import read_json, write_json
 from capsella.grid import BudgetName, Results, Row, of_common_seeds
-from capsella.papers.kinds.published import Published
 from capsella.papers.published import FIGURES, STAND_INS, TABLES, paper_of
+from capsella.papers.table_types import Published
 from capsella.training import RunFolder
 
 
@@ -62,7 +62,7 @@ class Entry:
     def results(self, seeds: int) -> Results:
         """Of the runs that are tested; where the entry needs all rows, of the seeds that all have."""
         found = {row.slug: tested(row, self.folder, seeds) for row in self.rows}
-        return of_common_seeds(found) if self.published.needs_all else found
+        return of_common_seeds(found) if self.published.requires_common_seeds else found
 
 
 def tested(row: Row, folder: Path, seeds: int) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def _entry(
         published = published.on(source)
         _check_images(published, counts)
     runs = folder / "-".join([published.family or name, *([source] if source else [])])
-    return Entry(name, verb, published, budget, tuple(published.trainings()), runs, source)
+    return Entry(name, verb, published, budget, tuple(published.rows_to_train()), runs, source)
 
 
 def _check_images(published: Published, counts: "ImageCounts") -> None:

@@ -122,7 +122,7 @@ class Night:
         if (entry.rows and not any(results.values())) or (self._is_made(entry) and not again):
             return
         try:
-            entry.published.made_of(results, entry.folder, entry.command(self.seeds), self.console)
+            entry.published.build(results, entry.folder, entry.command(self.seeds), self.console)
             self.problems.pop(entry.name, None)
         except (CapsellaError, ValueError) as error:
             self.problems[entry.name] = str(error)

@@ -10,7 +10,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import accuracy_interval
 from capsella.files import read_json
 from capsella.grid import Hits, Results
-from capsella.papers.kinds.published import cells_and_marks, ours_columns
+from capsella.papers.table_types import cells_with_caveats, ours_columns
 from capsella.report.pages import embedded
 from capsella.reproduce.entries import Entry, tested
 from capsella.reproduce.verdicts import state_of
@@ -55,7 +55,11 @@ def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
     results: Results = {row.slug: tested(row, entry.folder, seeds) for row in entry.rows}
     values = read_json(entry.numbers) if entry.numbers.exists() else {}
     if not values and problem is None:
-        waits = "all its rows are trained with one seed" if entry.published.needs_all else "one of its rows is trained"
+        waits = (
+            "all its rows are trained with one seed"
+            if entry.published.requires_common_seeds
+            else "one of its rows is trained"
+        )
         problem = f"Not made yet: it waits until {waits}."
     stand_in = f"Images: {entry.source}, in place of the paper's." if entry.source else ""
     texts = [stand_in, values.get("measured", ""), values.get("note", "")]
@@ -77,7 +81,7 @@ def section_of(entry: Entry, seeds: int, problem: str | None) -> Section:
 def _cells(entry: Entry, values: Mapping[str, Any], results: Results) -> list[list[Cell]]:
     """Every number that a network reached with its interval, and with the state of its training."""
     states = {slug: state_of(entry, slug, runs) for slug, runs in results.items()}
-    ours, marked = ours_columns(values), cells_and_marks(values, states)
+    ours, marked = ours_columns(values), cells_with_caveats(values, states)
     rows = []
     for row, cells in zip(values["rows"], marked, strict=True):
         intervals = dict(zip(ours, _intervals(row, ours), strict=False))

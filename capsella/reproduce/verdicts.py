@@ -11,9 +11,7 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import Interval
 from capsella.evaluation.intervals import interval_over_seeds, points
 from capsella.grid import Hits, still_learned
-from capsella.papers.kinds.claim import Claim
-from capsella.papers.kinds.published import SHORT
-from capsella.papers.kinds.stopped_table import StoppedTable
+from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.reproduce.entries import Entry
 from capsella.training import Recipe, RunFolder
 from capsella.training.validation import best_validation
@@ -81,7 +79,7 @@ def judge(claim: Claim, entry: Entry | None, seeds: int) -> Verdict:
         answer: Answer = "cannot tell"
     else:
         answer, why = decide(gain, better.right.mean(1), worse.right.mean(1))
-    marks = dict.fromkeys(mark for slug in rows if (mark := entry.published.mark_of(slug)))
+    marks = dict.fromkeys(mark for slug in rows if (mark := entry.published.caveat(slug)))
     return Verdict(claim, rows, answer, why, errors, gain, tuple(marks), entry.source)
 
 
@@ -156,9 +154,9 @@ def _open(slugs: tuple[str, str], entry: Entry, sides: Sequence[Sequence[Mapping
 def _results(entry: Entry, seeds: int) -> dict[str, list[dict[str, Any]]]:
     """The runs with what they make of further sets of images, which a stopped table has measured."""
     results = entry.results(seeds)
-    if not isinstance(entry.published, StoppedTable):
+    if not isinstance(entry.published, MatchedErrorTable):
         return results
-    keys = [on.key for on in entry.published.errors_on]
+    keys = [on.key for on in entry.published.test_sets]
     rows = {row.slug: row for row in entry.rows}
     for slug, runs in results.items():
         for run in runs:
@@ -169,6 +167,6 @@ def _results(entry: Entry, seeds: int) -> dict[str, list[dict[str, Any]]]:
 
 def _key(claim: Claim, entry: Entry) -> str:
     """Under which a run holds the test that the claim is about."""
-    if claim.on is None or not isinstance(entry.published, StoppedTable):
+    if claim.on is None or not isinstance(entry.published, MatchedErrorTable):
         return "test"
-    return next(on.key for on in entry.published.errors_on if on.head == claim.on)
+    return next(on.key for on in entry.published.test_sets if on.head == claim.on)

@@ -1,30 +1,32 @@
-"""The runs that the tables and figures of the thesis share, in one folder: which there are, and how each trains."""
+"""The runs that the thesis's tables and figures share in one folder, and which of its training sets a source has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from capsella.data import DataOptions, thesis_set
+from capsella.data import THESIS_SETS, DataOptions, load_data, thesis_set
+from capsella.errors import CapsellaError
+from capsella.evaluation import Spread
 from capsella.grid import Budget, BudgetName, Row
 from capsella.papers.forslov2018.paper import NETWORKS, SETS, family
+from capsella.papers.table_types import FEW_IMAGES, Published
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
 
-SOURCE = "bloodmnist"
-"""The default images: 224×224, of the same maker's microscope as the thesis's, and there is a public download."""
-SIZE = 224
-
-
+# 224×224 images of a public download, by a microscope of the same maker as the thesis's.
+SOURCE, SIZE = "bloodmnist", 224
 SMALL = Budget(epochs=4, epoch_images=400, batch_size=10, validation_per_class=30, decays_once=True)
-# Figure 34, of one light network, in batches of 5 and at constant rates as in the thesis.
+# Figure 34: one light network, in batches of 5 and at constant rates as in the thesis.
 FINE = Budget(epochs=40, epoch_images=75, batch_size=5, validation_per_class=20)
-# Figures 35 to 37. The decoder costs several times as much as the rest of CAPSNET 1.
+# Figures 35 to 37: the decoder costs several times as much as the rest of CAPSNET 1.
 DRAWN = replace(SMALL, epochs=8, epoch_images=150)
-# A night: some minutes to half an hour a run on two cores, with the decoder an hour or two.
-NIGHT = Budget(
+# The medium budget takes minutes to half an hour per run on two cores, with the decoder an hour or two.
+MEDIUM = Budget(
     epochs=20, epoch_images=800, batch_size=10, validation_per_class=50, decays_once=True, ema=0.99, precision="auto"
 )
-NIGHT_FINE = Budget(epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, precision="auto")
-NIGHT_DRAWN = replace(NIGHT, epochs=20, epoch_images=1000)
+MEDIUM_FINE = Budget(epochs=80, epoch_images=250, batch_size=5, validation_per_class=20, precision="auto")
+MEDIUM_DRAWN = replace(MEDIUM, epochs=20, epoch_images=1000)
 SHORTER_SETS = ("mini", "small", "basic")
 # Of the thesis's trainings (§9.2); EM-NETs and CNN-NETs got twice as many on hard. The thesis validates after each pass
 # over the training images; here every 1,000 steps, on every set alike.
@@ -40,41 +42,36 @@ class ThesisRuns:
 
     @property
     def inits(self) -> tuple[int, ...]:
-        """The INIT-NETs that are trained."""
+        """Return the INIT-NETs that are trained."""
         return (1, 2) if self.budget == "full" else (1,)
 
     @property
     def networks(self) -> list[tuple[str, int]]:
-        """(network, INIT-NET) in the order of the tables."""
+        """Return (network, INIT-NET) in the order of the tables."""
         return [(network, init) for network in NETWORKS for init in self.inits]
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The training sets, as far as the source has them (`find_supply`)."""
+        """Return the training sets, if the source has them."""
         return SETS if self.budget == "full" else SHORTER_SETS
 
     @property
     def limit(self) -> Budget | None:
-        """Of the runs of tables 3 and 4; None at the full budget."""
-        return {"small": SMALL, "night": NIGHT, "full": None}[self.budget]
+        """Return the budget of tables 3 and 4; None at the full budget, as for `fine` and `drawn`."""
+        return {"small": SMALL, "night": MEDIUM, "full": None}[self.budget]
 
     @property
     def fine(self) -> Budget | None:
-        """The same of `with_learning_rate`."""
-        return {"small": FINE, "night": NIGHT_FINE, "full": None}[self.budget]
+        """Return the budget of `with_learning_rate`."""
+        return {"small": FINE, "night": MEDIUM_FINE, "full": None}[self.budget]
 
     @property
     def drawn(self) -> Budget | None:
-        """The same of `with_decoder`."""
-        return {"small": DRAWN, "night": NIGHT_DRAWN, "full": None}[self.budget]
-
-    @property
-    def mark(self) -> str:
-        """What stands behind every number of ours: a night's trainings see 16,000 images, the thesis's 500,000."""
-        return "few images" if self.budget == "night" else ""
+        """Return the budget of `with_decoder`."""
+        return {"small": DRAWN, "night": MEDIUM_DRAWN, "full": None}[self.budget]
 
     def describe(self) -> str:
-        """How the runs train, beside the thesis's, for the note of a table."""
+        """Return how the runs train compared with the thesis's."""
         if self.limit is None:
             return "As long as the thesis's, which prints the best of several settings, with a decoder or without."
         return (
@@ -83,7 +80,7 @@ class ThesisRuns:
         )
 
     def describe_fine(self) -> str:
-        """The same of `with_learning_rate`."""
+        """Return the same for `with_learning_rate`."""
         if self.fine is None:
             return "As long as the thesis's."
         return (
@@ -92,24 +89,18 @@ class ThesisRuns:
         )
 
     def describe_drawn(self) -> str:
-        """The same of `with_decoder`."""
+        """Return the same for `with_decoder`."""
         return "As long as the thesis's." if self.drawn is None else f"The recipe called modern: {self.drawn}."
 
     def options(self, name: str) -> DataOptions:
-        """The images of one of `SETS`, or of "classes2", "classes3", …: all images of the first so many classes."""
+        """Return the images of one of `SETS`, or of "classes2", "classes3", …: all images of the first classes."""
         options = DataOptions(name=self.source, size=SIZE, channels=3)
         if name.startswith("classes"):
             return replace(options, first_classes=int(name.removeprefix("classes")))
         return thesis_set(name, options)
 
-    def planned(self, name: str, network: str, init: int) -> Row:
-        """The run of a network on a set.
-
-        Args:
-            name: of the set, as for `options`.
-            network: a key of `NETWORKS`.
-            init: 1 or 2.
-        """
+    def row(self, name: str, network: str, init: int) -> Row:
+        """Return the run of a network (a key of `NETWORKS`) behind INIT-NET 1 or 2 on a set."""
         recipe_name = f"forslov2018-{network}-init{init}" + ("" if self.limit is None else "-modern")
         recipe = replace(get_recipe(recipe_name), data=self.options(name))
         if self.limit is not None:
@@ -119,14 +110,14 @@ class ThesisRuns:
             recipe = _as_long_as_the_thesis(recipe, longer * STEPS, STEPS_BETWEEN_VALIDATIONS)
         slug, cost = f"{name}-{network}-init{init}", f"{network}-init{init}"
         if self.limit is None and name == "hard":
-            cost = f"hard-{cost}"  # which is trained twice as long
+            cost = f"hard-{cost}"  # trained twice as long
         return Row(slug=slug, cost=cost, recipe_name=recipe_name, recipe=recipe)
 
     def with_learning_rate(self, rate: float) -> Row:
-        """EM-NET 1 on mini, validated often, as for Figure 34, with the thesis's recipe at all budgets.
+        """Return EM-NET 1 on mini, validated often, for Figure 34: the thesis's recipe at all budgets.
 
-        Below the full budget the rate stays as it is, and there is batch normalisation: without it, the network
-        had learnt nothing after 160 steps of 10 images (LOG.md, L010).
+        Below the full budget the rate is constant, and there is batch normalisation: without it the network had
+        learnt nothing after 160 steps of 10 images.
         """
         name = "forslov2018-emnet1-init1"
         recipe = replace(get_recipe(name), data=self.options("mini"))
@@ -141,19 +132,152 @@ class ThesisRuns:
         return Row(slug=f"mini-emnet1-init1-rate{rate:g}", cost="rate", recipe_name=name, recipe=recipe)
 
     def with_decoder(self, network: str, decoder: bool) -> Row:
-        """A capsule network on mini with DECODER NET, or without it, for Figures 35 to 37."""
-        run = self.planned("mini", network, 1)
-        recipe = run.recipe
-        if self.drawn is not None:
-            recipe = self.drawn.limit(recipe)
-        recipe = recipe.with_model(reconstruction=decoder)
+        """Return a capsule network on mini with or without DECODER NET, for Figures 35 to 37."""
+        row = self.row("mini", network, 1)
+        recipe = row.recipe if self.drawn is None else self.drawn.limit(row.recipe)
         suffix = "decoder" if decoder else "no-decoder"
-        return replace(run, slug=f"{run.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
+        recipe = recipe.with_model(reconstruction=decoder)
+        return replace(row, slug=f"{row.slug}-{suffix}", cost=f"{network}-{suffix}", recipe=recipe)
 
     def grid(self, sets: Sequence[str]) -> list[Row]:
-        """Every network on every set, set after set, so that the time left is known after the first."""
-        return [self.planned(name, *network) for name in sets for network in self.networks]
+        """Return every network on every set, set after set, so that the time left is known after the first."""
+        return [self.row(name, *network) for name in sets for network in self.networks]
+
+    def available_sets(self, wanted: Sequence[str] | None = None) -> "AvailableSets":
+        """Return which of the `wanted` sets (by default those of the budget) the source has."""
+        return AvailableSets.find(self.options("hard"), self.sets if wanted is None else wanted)
 
 
 def _as_long_as_the_thesis(recipe: Recipe, steps: int, between_validations: int) -> Recipe:
     return replace(recipe, epochs=steps // between_validations, epoch_images=between_validations * recipe.batch_size)
+
+
+@dataclass(frozen=True)
+class AvailableSets:
+    """The thesis's training sets that a source has.
+
+    name: of the source. classes: how many it has. counts: training images by set, in order. reasons: why each of the
+    other sets is missing.
+    """
+
+    name: str
+    classes: int
+    counts: dict[str, int]
+    reasons: dict[str, str]
+
+    @classmethod
+    def find(cls, options: DataOptions, wanted: Sequence[str]) -> "AvailableSets":
+        """Count the training images of the source in `options`.
+
+        A set of n images per class exists if at least half of the classes have n training images; the others give all
+        they have, as in the thesis. A set of the first classes exists if the source has so many; hard, all of them, if
+        it differs from basic and medium.
+
+        Raises:
+            CapsellaError: the source has none of the sets; and what `load_data` raises.
+        """
+        splits = load_data(options)
+        images = splits.train.counts()
+        counts, reasons = {}, {}
+        for name in wanted:
+            reason = _reason(name, images, splits.name)
+            if reason is None:
+                chosen = THESIS_SETS[name]
+                kept = list(images.values())[: chosen.get("first_classes")]
+                counts[name] = sum(min(count, chosen.get("per_class", count)) for count in kept)
+            else:
+                reasons[name] = reason
+        if not counts:
+            why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            raise CapsellaError(f"{splits.name} has none of the thesis's sets {', '.join(wanted)}: {why}")
+        return cls(splits.name, len(images), counts, reasons)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Return the names of the sets, in order."""
+        return tuple(self.counts)
+
+    def classes_of(self, name: str) -> int:
+        """Return how many classes one of the sets has."""
+        return THESIS_SETS[name].get("first_classes", self.classes)
+
+    def describe(self) -> str:
+        """Return which sets there are, and why others are missing, for the note of a table."""
+        sizes = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
+        text = (
+            f"The thesis's sets hold 15 classes of one laboratory (basic 5, medium 10); here mini, small and "
+            f"medium-size hold the {self.classes} classes of {self.name}. Training images: {sizes}."
+        )
+        if "small" in self.counts and "basic" in self.counts and self.classes == 5:
+            text += (
+                " With five classes in all, small and basic are of the same classes, and differ in their size alone."
+            )
+        return text + "".join(f" Left out {name}: {reason}." for name, reason in self.reasons.items())
+
+
+def _reason(name: str, counts: Mapping[str, int], source: str) -> str | None:
+    """Return why `source` does not have the set, or None if it has."""
+    chosen, classes = THESIS_SETS[name], len(counts)
+    if "per_class" in chosen:
+        enough = sum(count >= chosen["per_class"] for count in counts.values())
+        if 2 * enough < classes:
+            return f"{enough} of the {classes} classes of {source} have {chosen['per_class']} training images, not half"
+    elif "first_classes" in chosen:
+        if classes < chosen["first_classes"]:
+            return f"it has {chosen['first_classes']} classes, {source} has {classes}"
+    else:
+        for other in ("basic", "medium"):
+            if classes == THESIS_SETS[other]["first_classes"]:
+                return f"all {classes} classes of {source} are {other} already"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromRuns(Published):
+    """A table or figure made of the shared runs. item: in the names of files, as in "table3"."""
+
+    runs: ThesisRuns
+    item: str
+    family: str | None = "forslov2018"
+    suffix: ClassVar[str] = ".png"
+
+    def on(self, source: str) -> Self:
+        """Return the same table or figure on images of another source."""
+        return replace(self, runs=replace(self.runs, source=source))
+
+    def caveat(self, slug: str) -> str:
+        """Return that networks at the medium budget see 16,000 images, and the thesis's 500,000."""
+        return FEW_IMAGES if self.runs.budget == "night" else ""
+
+    def images(self) -> Iterator[DataOptions]:
+        """Yield the images that decide which sets there are, then those of the rows."""
+        yield self.runs.options("hard")
+        yield from super().images()
+
+    def path(self, folder: Path) -> Path:
+        """Return the path of the JSON or picture."""
+        return folder / f"{self.family}-{self.item}-{self.runs.budget}-{self.runs.source}{self.suffix}"
+
+
+def mean_sd(numbers: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and the standard deviation of two or more numbers."""
+    return sum(numbers) / len(numbers), Spread.of(list(numbers)).sd if len(numbers) > 1 else None
+
+
+def accuracies_of(runs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the test accuracy of each run, as a share of 1.
+
+    >>> accuracies_of([{"test": {"error_percent": 12.5}}])
+    [0.875]
+    """
+    return [1 - run["test"]["error_percent"] / 100 for run in runs]
+
+
+def images_tested(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words how many test images the runs had; sets with fewer classes have fewer.
+
+    >>> images_tested([{"test": {"images": 377}}]), images_tested([{"test": {"images": n}} for n in (377, 221, 377)])
+    ('377 images', '221 to 377 images')
+    """
+    counts = sorted({result["test"]["images"] for result in results})
+    return f"{counts[0]} images" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} images"

@@ -1,170 +1,288 @@
-"""The tables of Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules"."""
+"""The tables, figures and claims of Sabour, Frosst, Hinton 2017, "Dynamic Routing Between Capsules"."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
+from capsella.data import ImageSet, LabelledImages, PairSet, single_images
+from capsella.errors import ArgumentError
+from capsella.evaluation import evaluate
 from capsella.grid import Budget, BudgetName, Budgets
-from capsella.papers.kinds.budgets import few_images
-from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
-from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
-from capsella.papers.sabour2017 import paper
+from capsella.models import ImageClassifier
+from capsella.papers.figure_types import Drawn, RunFigure
+from capsella.papers.table_types import (
+    Claim,
+    ErrorTable,
+    MatchedErrorTable,
+    MatchedRow,
+    RowSpec,
+    TestSet,
+    error_rows,
+    few_images,
+)
+from capsella.report import OFFSETS, dimension_tweaks, pairs_figure, pick_examples, reconstruct
+from capsella.report.image_grids import reconstruction_figure, tweak_figure
+from capsella.report.reconstruction import pair_name, share_nearest_own
+from capsella.report.tweaks import row_changes
 from capsella.training import Recipe
 from capsella.training.registry import get_recipe
 
-EFFICIENT = "capsnet-multimnist-best"
-# The baseline CNN costs ten times as much a digit as CapsNet, and CapsNet three times as much on the pairs' canvas:
-# with these, all rows take about an hour a seed on two cores.
-SMALL = Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32)
-SMALL_PAIRS = Budget(epoch_images=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16)
-SMALL_AFFNIST = Budget(
-    epochs=120, epoch_images=250, batch_size=32, validation_per_class=10, test_per_class=100, ema=0.99
-)
-SMALL_OTHERS = Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32)
-# A night on two cores: about an hour a row of CapsNet on MNIST, two on pairs, three where the large CNN trains.
-NIGHT = Budget(
-    epochs=5, epoch_images=60_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
-)
-NIGHT_PAIRS = Budget(
-    epochs=24, epoch_images=10_000, batch_size=32, validation_pairs=1000, test_pairs=10_000, cosine=True, ema=0.999,
-    precision="auto",
+# The CNN costs ten times as much per digit as CapsNet, and CapsNet three times as much per pair: with the small budgets
+# all rows take about an hour per seed on two cores.
+DIGITS = Budgets(
+    Budget(per_class=300, validation_per_class=30, test_per_class=100, epochs=3, batch_size=32),
+    Budget(
+        epochs=5, epoch_images=60_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999,
+        precision="auto",
+    ),
 )  # fmt: skip
-NIGHT_AFFNIST = Budget(
-    epochs=60, epoch_images=5000, batch_size=32, validation_per_class=10, test_per_class=300, ema=0.99, precision="auto"
+PAIRS = Budgets(
+    Budget(epoch_images=4000, validation_pairs=500, test_pairs=1000, epochs=4, batch_size=16),
+    Budget(
+        epochs=24, epoch_images=10_000, batch_size=32, validation_pairs=1000, test_pairs=10_000, cosine=True, ema=0.999,
+        precision="auto",
+    ),
+)  # fmt: skip
+AFFNIST = Budgets(
+    Budget(epochs=120, epoch_images=250, batch_size=32, validation_per_class=10, test_per_class=100, ema=0.99),
+    Budget(
+        epochs=60, epoch_images=5000, batch_size=32, validation_per_class=10, test_per_class=300, ema=0.99,
+        precision="auto",
+    ),
+)  # fmt: skip
+OTHERS = Budgets(
+    Budget(per_class=500, validation_per_class=50, test_per_class=100, epochs=4, batch_size=32),
+    Budget(
+        epochs=20, epoch_images=10_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999,
+        precision="auto",
+    ),
+)  # fmt: skip
+STOPS = {"small": 5.0, "night": 1.0}  # error on plain digits, in per cent, at which both networks of affNIST stop
+MNIST, PAIRED, EFFICIENT = "sabour2017-mnist", "sabour2017-multimnist", "capsnet-multimnist-best"
+
+
+def _capsnet(
+    name: str, iterations: int, reconstruction: bool, error: float | None = None, sd: float | None = None
+) -> RowSpec:
+    yes, data = "yes" if reconstruction else "no", "MultiMNIST" if name == PAIRED else "MNIST"
+    overrides = {"model.routing.iterations": iterations, "model.reconstruction": reconstruction}
+    slug = f"{name.removeprefix('sabour2017-')}-{iterations}-{yes}"
+    return RowSpec(slug, name, (data, "CapsNet", str(iterations), yes), error, sd, overrides)
+
+
+# Published errors in per cent; those of MNIST have a standard deviation over three trainings.
+TABLE_1 = (
+    RowSpec("mnist-cnn", "sabour2017-mnist-cnn", ("MNIST", "CNN", "–", "–"), 0.39),
+    _capsnet(MNIST, 1, False, 0.34, 0.032),
+    _capsnet(MNIST, 1, True, 0.29, 0.011),
+    _capsnet(MNIST, 3, False, 0.35, 0.036),
+    _capsnet(MNIST, 3, True, 0.25, 0.005),
+    RowSpec("multimnist-cnn", "sabour2017-multimnist-cnn", ("MultiMNIST", "CNN", "–", "–"), 8.1),
+    _capsnet(PAIRED, 1, False),
+    _capsnet(PAIRED, 1, True, 7.5),
+    _capsnet(PAIRED, 3, False),
+    _capsnet(PAIRED, 3, True, 5.2),
+    RowSpec("multimnist-efficient", EFFICIENT, ("MultiMNIST", "Efficient-CapsNet", "–", "no")),
 )
-NIGHT_OTHERS = Budget(
-    epochs=20, epoch_images=10_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
+# CIFAR-10's error is of seven networks together.
+OTHER_DATA = (
+    RowSpec("cifar10", "sabour2017-cifar10", ("CIFAR-10", "3"), 10.6),
+    RowSpec("smallnorb", "sabour2017-smallnorb", ("smallNORB", "3"), 2.7),
+    RowSpec("fashion-mnist", "sabour2017-fashion-mnist", ("Fashion-MNIST", "3")),
 )
-DIGITS = Budgets(SMALL, NIGHT)
-PAIRS = Budgets(SMALL_PAIRS, NIGHT_PAIRS)
-AFFNIST = Budgets(SMALL_AFFNIST, NIGHT_AFFNIST)
-OTHERS = Budgets(SMALL_OTHERS, NIGHT_OTHERS)
-STOPS = {"small": 5.0, "night": 1.0}
-"""Per cent of error on plain digits at which both networks of affNIST stop."""
+# The error on plain digits at which each network was stopped, and its error under affine maps.
+AFFNIST_ERRORS = {"CapsNet": (0.77, 21.0), "CNN": (0.78, 34.0)}
 
 
 def table_1(budget: BudgetName) -> ErrorTable:
-    """Table 1: MNIST and MultiMNIST, routing of 1 and 3 iterations, with and without reconstruction, the baselines."""
-    rows = []
-    for data, recipe in (("MNIST", "sabour2017-mnist"), ("MultiMNIST", "sabour2017-multimnist")):
-        baseline = _limited(get_recipe(f"{recipe}-cnn"), budget)
-        rows.append(_row(data, f"{recipe}-cnn", baseline, "CNN", None, None))
-        for iterations, reconstruction in ((1, False), (1, True), (3, False), (3, True)):
-            capsnet = capsnet_recipe(recipe, budget, iterations, reconstruction)
-            row = _row(data, recipe, capsnet, "CapsNet", iterations, reconstruction)
-            if row.paper is not None or budget != "night":  # a night has no time for rows that the paper has not
-                rows.append(row)
-    efficient = _limited(get_recipe(EFFICIENT), budget)
-    rows.append(_row("MultiMNIST", EFFICIENT, efficient, "Efficient-CapsNet", None, False))
+    """Return Table 1: MNIST and MultiMNIST, routing of 1 and 3 iterations, with and without reconstruction, CNNs."""
+
+    def limit(recipe: Recipe) -> Recipe:
+        return (PAIRS if recipe.data.is_paired else DIGITS).limit(recipe, budget)
+
+    # The medium budget has no time for rows that the paper does not have.
+    specs = [s for s in TABLE_1 if s.paper is not None or s.recipe == EFFICIENT or budget != "night"]
+    rows = error_rows(specs, limit)
+    rates = dict.fromkeys((*row.label[:2], row.recipe.optimizer.learning_rate) for row in rows)
     note = (
         "A pair counts as right where both its digits are found. The paper's MNIST errors are of three trainings. "
         "It has no pairs without reconstruction, and no Efficient-CapsNet, which came later. "
         "Each network has the learning rate of its recipe, and no other was tried: "
-        f"{_rates(rows)}."
+        f"{'; '.join(f'{data}, {network} {rate:g}' for data, network, rate in rates)}."
     )
-    columns = ("data", "network", "routing", "reconstruction")
     limits = DIGITS.note(budget, "MNIST: ") + PAIRS.note(budget, "MultiMNIST: ")
-    mark = few_images(budget)  # at night five passes over the digits, and 240,000 pairs of 60 million
-    return ErrorTable("Sabour et al. 2017, Table 1", limits + note, columns, tuple(rows), mark=mark)
-
-
-def _rates(rows: Sequence[ErrorRow]) -> str:
-    """The learning rate of each kind of network, in words."""
-    rates = dict.fromkeys((row.label[0], row.label[1], row.recipe.optimizer.learning_rate) for row in rows)
-    return "; ".join(f"{data}, {network} {rate:g}" for data, network, rate in rates)
+    return ErrorTable(
+        title="Sabour et al. 2017, Table 1",
+        note=limits + note,
+        columns=("data", "network", "routing", "reconstruction"),
+        rows=rows,
+        caveat_text=few_images(budget),  # the medium budget sees five passes over the digits, and 240,000 pairs
+    )
 
 
 def others(budget: BudgetName) -> ErrorTable:
-    """§7, other data sets: CIFAR-10 and smallNORB, and Fashion-MNIST, which the paper has not."""
-    rows = tuple(
-        ErrorRow(
-            slug=name.removeprefix("sabour2017-"),
-            recipe_name=name,
-            recipe=OTHERS.limit(get_recipe(name), budget),
-            label=(label, "3"),
-            paper=paper.OTHERS.get(label),
-        )
-        for label, name in (
-            ("CIFAR-10", "sabour2017-cifar10"),
-            ("smallNORB", "sabour2017-smallnorb"),
-            ("Fashion-MNIST", "sabour2017-fashion-mnist"),
-        )
-    )
+    """Return §7, other data sets: CIFAR-10 and smallNORB; and Fashion-MNIST, which the paper does not have."""
     note = (
         "One network a row. The paper's 10.6 % is of seven networks together, on 24×24 crops; its smallNORB is cut to "
         "32×32 from 48×48. Here whole images of 32×32 are shifted, of the left camera, and one toy of five is held out "
         "to validate on. On CIFAR-10 the routing's softmax has a 'none of the above', as there. "
         "SVHN (4.3 %) is not among the sources."
     )
-    mark = few_images(budget)  # at night three to eight passes over the images
     return ErrorTable(
-        "Sabour et al. 2017, section 7", OTHERS.note(budget) + note, ("data", "iterations"), rows, mark=mark
+        title="Sabour et al. 2017, section 7",
+        note=OTHERS.note(budget) + note,
+        columns=("data", "iterations"),
+        rows=error_rows(OTHER_DATA, lambda recipe: OTHERS.limit(recipe, budget)),
+        caveat_text=few_images(budget),
     )
 
 
-def affnist(budget: BudgetName) -> StoppedTable:
-    """§5.2: trained on digits at random places, stopped at one error, tested under affine maps never seen.
+def affnist(budget: BudgetName) -> MatchedErrorTable:
+    """Return §5.2: digits at random places, stopped at one error and tested under affine maps never seen."""
 
-    The small budget stops at 5 % error, a night at 1 %, on fewer images.
-    """
+    def limit(recipe: Recipe) -> Recipe:
+        return recipe if budget == "full" else replace(AFFNIST.limit(recipe, budget), stop_at_error=STOPS[budget])
+
     rows = tuple(
-        StoppedRow(
+        MatchedRow(
             slug=label.lower(),
             recipe_name=name,
-            recipe=_affine(get_recipe(name), budget),
+            recipe=limit(get_recipe(name)),
             label=(label,),
-            paper=paper.AFFNIST[label],
+            paper=AFFNIST_ERRORS[label],
             other_stop=STOPS["night"] if budget == "night" else None,
         )
         for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
     )
-    note = AFFNIST.note(budget, "At most ")
-    note += (
+    note = (
         "Both networks stop on the plain test images, where the paper's had 0.77 and 0.78 %: here at the first epoch "
         f"with an error of {rows[0].recipe.stop_at_error:g} % or less; validation chooses the weights where none gets "
         "there. They are then tested once under the maps. The last row is the CNN's error less CapsNet's, seed by seed."
     )
-    errors_on = (ErrorOn("test", "plain"), ErrorOn("affnist", "affine", source="affnist"))
-    return StoppedTable("Sabour et al. 2017, section 5.2: affNIST", note, ("network",), rows, errors_on)
-
-
-def capsnet_recipe(name: str, budget: BudgetName, iterations: int = 3, reconstruction: bool = True) -> Recipe:
-    """A recipe of CapsNet with other routing, within a budget."""
-    recipe = get_recipe(name)
-    routing = replace(recipe.model.options["routing"], iterations=iterations)
-    return _limited(recipe.with_model(routing=routing, reconstruction=reconstruction), budget)
-
-
-def capsnet_slug(name: str, iterations: int = 3, reconstruction: bool = True) -> str:
-    """The folder of such a run, the same in the table and in the figures."""
-    return f"{name.removeprefix('sabour2017-')}-{iterations}-{'yes' if reconstruction else 'no'}"
-
-
-def _row(
-    data: str, name: str, recipe: Recipe, network: str, iterations: int | None, reconstruction: bool | None
-) -> ErrorRow:
-    """A row of Table 1; None where a CNN has no such thing."""
-    yes = {True: "yes", False: "no", None: "–"}[reconstruction]
-    slug = "multimnist-efficient" if name == EFFICIENT else name.removeprefix("sabour2017-")
-    if iterations is not None:
-        slug = capsnet_slug(name, iterations, bool(reconstruction))
-    error, sd = paper.TABLE_1.get((data, network, iterations, reconstruction), (None, None))
-    return ErrorRow(
-        slug=slug,
-        recipe_name=name,
-        recipe=recipe,
-        label=(data, network, str(iterations or "–"), yes),
-        paper=error,
-        paper_sd=sd,
+    return MatchedErrorTable(
+        title="Sabour et al. 2017, section 5.2: affNIST",
+        note=AFFNIST.note(budget, "At most ") + note,
+        columns=("network",),
+        rows=rows,
+        test_sets=(TestSet("test", "plain"), TestSet("affnist", "affine", source="affnist")),
     )
 
 
-def _affine(recipe: Recipe, budget: BudgetName) -> Recipe:
-    """Short epochs, and averaged weights, whose error is to fall evenly, so that both stop at nearly the same."""
-    if budget == "full":
-        return recipe
-    return replace(AFFNIST.limit(recipe, budget), stop_at_error=STOPS[budget])
+LOOKED_AT = 1000  # test images among which examples are looked for
+TWEAKED = 6  # classes in Figure 4, as in the paper
 
 
-def _limited(recipe: Recipe, budget: BudgetName) -> Recipe:
-    """A recipe of Table 1 within the budget of single digits, or of pairs."""
-    return (PAIRS if recipe.data.is_paired else DIGITS).limit(recipe, budget)
+def figure_3(budget: BudgetName) -> RunFigure:
+    """Return Figure 3: inputs beside their reconstructions, right and wrong ones."""
+    return _figure(3, "reconstructions", "mnist-3-yes", budget, draw_reconstructions)
+
+
+def figure_4(budget: BudgetName) -> RunFigure:
+    """Return Figure 4: the effect of one number of a digit's capsule on its picture."""
+    return _figure(4, "dimension tweaks", "mnist-3-yes", budget, draw_tweaks)
+
+
+def figure_5(budget: BudgetName) -> RunFigure:
+    """Return Figure 5: pairs of digits, each reconstructed in its own colour, right and wrong ones."""
+    return _figure(5, "MultiMNIST", "multimnist-3-yes", budget, draw_pairs)
+
+
+def _figure(
+    number: int, shows: str, slug: str, budget: BudgetName, draw: Callable[[ImageClassifier, LabelledImages], Drawn]
+) -> RunFigure:
+    return RunFigure(
+        name=f"sabour2017-{number}",
+        title=f"Sabour et al. 2017, Figure {number}: {shows}",
+        row=next(row for row in table_1(budget).rows if row.slug == slug),
+        draw=draw,
+        family="sabour2017-1",
+    )
+
+
+def draw_reconstructions(model: ImageClassifier, images: LabelledImages) -> Drawn:
+    """Draw Figure 3: right examples, not chosen for their looks, and the most confident wrong ones.
+
+    The numbers hold for how many of the first test images the reconstruction is nearest to its own image.
+    """
+    few = _first(images)
+    picked = pick_examples(evaluate(model, few))
+    part = reconstruct(model, few.images[picked].float() / 255, few.labels[picked])
+    true, predicted = ([few.classes[k] for k in labels.tolist()] for labels in (part.labels, part.predictions))
+    shown, from_true, from_predicted = (pixels.numpy() for pixels in (part.images, part.from_true, part.from_predicted))
+    return reconstruction_figure(shown, from_true, from_predicted, true, predicted), {
+        "test_images": picked.tolist(),
+        "labels": true,
+        "predictions": predicted,
+        "nearest_is_own_percent": 100 * share_nearest_own(model, few.images, few.labels),
+        "nearest_among": len(few),
+    }
+
+
+def draw_tweaks(model: ImageClassifier, images: LabelledImages) -> Drawn:
+    """Draw Figure 4: for each of the first six classes, the number of its capsule that changes the picture most.
+
+    The image of a class is its first test image that is classified right. A class without one has no row.
+    """
+    few = _first(images)
+    evaluation = evaluate(model, few)
+    rows, elements, shown = [], [], []
+    for label in range(min(TWEAKED, len(few.classes))):
+        right = (evaluation.correct & (few.labels == label)).nonzero()
+        if len(right) == 0:
+            continue
+        index = int(right[0])
+        grid = dimension_tweaks(model, few.images[index].float() / 255, label)  # [d offsets c h w]
+        element = int(row_changes(grid).argmax())
+        rows.append(grid[element])
+        elements.append(element)
+        shown.append({"class": few.classes[label], "test_image": index, "number": element + 1})
+    if not rows:
+        raise ArgumentError("images", "hold one that is classified right", f"none among {len(few)}")
+    return tweak_figure(torch.stack(rows).numpy(), OFFSETS, elements), {"rows": shown}
+
+
+def draw_pairs(model: ImageClassifier, images: LabelledImages) -> Drawn:
+    """Draw Figure 5: right pairs, not chosen for their looks, and the most confident wrong ones.
+
+    Raises:
+        ValueError: the images are no pairs.
+    """
+    if not isinstance(images, PairSet):
+        raise ArgumentError("images", "be pairs", type(images).__name__)
+    few = images.subset(torch.arange(min(len(images), LOOKED_AT)))
+    evaluation = evaluate(model, few)
+    picked = pick_examples(evaluation)
+    names = {
+        key: [pair_name(few.classes, both) for both in classes[picked]]
+        for key, classes in (("labels", evaluation.labels), ("predictions", evaluation.predictions))
+    }
+    return pairs_figure(model, few, evaluation, picked), {"test_pairs": picked.tolist(), **names}
+
+
+def _first(images: LabelledImages) -> ImageSet:
+    return single_images(images, "figures 3 and 4").subset(torch.arange(min(len(images), LOOKED_AT)))
+
+
+def _claim(text: str, better: str, worse: str) -> Claim:
+    errors = {spec.slug: spec.paper for spec in TABLE_1}
+    return Claim(text=text, where="sabour2017-1", better=better, worse=worse, paper=(errors[better], errors[worse]))
+
+
+CLAIMS = (
+    _claim("On MNIST, three iterations of routing beat one (with reconstruction).", "mnist-3-yes", "mnist-1-yes"),
+    _claim("On MNIST, reconstruction helps (with three iterations).", "mnist-3-yes", "mnist-3-no"),
+    _claim("On MNIST, reconstruction helps with one iteration, too.", "mnist-1-yes", "mnist-1-no"),
+    _claim("On MNIST, CapsNet beats the CNN.", "mnist-3-yes", "mnist-cnn"),
+    _claim("On overlapping digits, three iterations of routing beat one.", "multimnist-3-yes", "multimnist-1-yes"),
+    _claim("On overlapping digits, CapsNet beats the CNN.", "multimnist-3-yes", "multimnist-cnn"),
+    Claim(
+        text="Of networks that are equally good on plain digits, CapsNet has a lower error under affine maps than the "
+        "CNN.",
+        where="sabour2017-affnist",
+        better="capsnet",
+        worse="cnn",
+        paper=(AFFNIST_ERRORS["CapsNet"][1], AFFNIST_ERRORS["CNN"][1]),
+        on="affine",
+    ),
+)

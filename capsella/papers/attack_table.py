@@ -1,0 +1,146 @@
+"""The table type for attacks: accuracy under each attack of networks that were stopped at the same error."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console
+
+from capsella.data import load_data, single_images
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.evaluation import AttackOptions, attack_networks
+from capsella.files import read_json, write_json
+from capsella.grid import Results, Row
+from capsella.papers.table_types import (
+    Published,
+    diverged_phrase,
+    hardware_of,
+    mean_cell,
+    seeds_of,
+    seeds_phrase,
+    table_values,
+)
+from capsella.training import load_run
+
+_ORDER = ("FGSM", "BIM", "PGD", "vote", "transfer")  # of the rows; transfers come last, by their source
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackTable(Published):
+    """Accuracy under attack: a row per attack and ε, a column per network. All networks see the same images.
+
+    networks: runs by the heads of their columns. options: strength of the attacks; their seed is that of the runs.
+
+    Raises:
+        ValueError: no network, or networks of different images.
+    """
+
+    networks: Mapping[str, Row]
+    options: AttackOptions
+    columns: ClassVar[tuple[str, ...]] = ("attack", "ε")
+    requires_common_seeds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if len({row.recipe.data for row in self.networks.values()}) != 1:
+            raise ArgumentError("networks", "be at least one, all of the same images", list(self.networks))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Return the runs."""
+        return tuple(self.networks.values())
+
+    def on(self, source: str) -> "AttackTable":
+        """Return the same table on images of another source."""
+        return replace(self, networks={name: row.on(source) for name, row in self.networks.items()})
+
+    def rows_to_train(self) -> tuple[Row, ...]:
+        """Return the runs."""
+        return self.rows
+
+    def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """See `Published.build`.
+
+        Raises:
+            CapsellaError: the folder holds other attacks, or attacks on networks that were trained anew since.
+        """
+        attacks = [self._attacks(results, folder, seed, console) for seed in seeds_of(results)]
+        clean = self._row(attacks, "none", "0", "clean_accuracy_percent")
+        clean |= {"runs": {name: results[row.slug] for name, row in self.networks.items()}, "attacks": attacks}
+        masked = self._row(attacks, "PGD, check for masked gradients", "1", "pgd_accuracy_at_epsilon_1_percent")
+        measured = self._measured(results, attacks) + diverged_phrase(folder, [row.slug for row in self.rows])
+        columns = [f"{name}, accuracy %" for name in self.networks]
+        values = table_values(self, measured, command, columns, [clean, *self._attack_rows(attacks), masked])
+        write_json(self.path(folder), values)
+        return values
+
+    def _attacks(self, results: Results, folder: Path, seed: int, console: Console) -> dict[str, Any]:
+        """Return the networks of one seed under every attack; read them if they are in the folder."""
+        path, options = folder / f"attacks-seed{seed}.json", replace(self.options, seed=seed)
+        wanted, tested = json.loads(json.dumps(asdict(options))), self._digests(results, seed)
+        if not path.exists():
+            console.print(f"attacks on {', '.join(self.networks)}, seed {seed}")
+            splits = load_data(self.rows[0].recipe.data)
+            images = single_images(splits.test, "attacks")
+            models = {name: load_run(row.folder(folder, seed)).model for name, row in self.networks.items()}
+            under_attack = attack_networks(models, images, options, progress=console.is_terminal)
+            networks = {name: result.to_dict() for name, result in under_attack.items()}
+            about = {"data": splits.name, "images": len(images), "options": wanted, "tested": tested}
+            write_json(path, about | {"networks": networks})
+        values: dict[str, Any] = read_json(path)
+        if values["options"] != wanted or list(values["networks"]) != list(self.networks):
+            raise CapsellaError(f"{path} holds other attacks; choose another folder, or move that file away")
+        if values["tested"] != tested:
+            raise CapsellaError(f"{path} is of networks that were trained anew since; move that file away")
+        return values
+
+    def _digests(self, results: Results, seed: int) -> dict[str, str]:
+        """Return by network a digest of its test result, which another training would not repeat."""
+        runs = {
+            name: next(run for run in results[row.slug] if run["seed"] == seed) for name, row in self.networks.items()
+        }
+        return {name: hashlib.sha256(json.dumps(run["test"]).encode()).hexdigest() for name, run in runs.items()}
+
+    def _measured(self, results: Results, attacks: list[dict[str, Any]]) -> str:
+        missed = [
+            f"; {name} did not reach it with seed {run['seed']}"
+            for name, row in self.networks.items()
+            for run in results[row.slug]
+            if not run["training"]["stopped"]["reached"]
+        ]
+        masked = [name for name in self.networks if any(attack["networks"][name]["masked"] for attack in attacks)]
+        stop = results[self.rows[0].slug][0]["training"]["stopped"]
+        return (
+            f"Stopped at {stop['at_error']:g} % {stop['on']} error or less{''.join(missed)}. Attacked: "
+            f"{attacks[0]['images']} test images of {attacks[0]['data']}, at most ε away a pixel. Masked gradients: "
+            f"{', '.join(masked) or 'none'}. {seeds_phrase(results).capitalize()}; {hardware_of(results)}."
+        )
+
+    def _row(self, attacks: list[dict[str, Any]], attack: str, epsilon: str, key: str) -> dict[str, Any]:
+        by_seed = {name: [of_seed["networks"][name][key] for of_seed in attacks] for name in self.networks}
+        cells = [attack, epsilon, *(mean_cell(values) for values in by_seed.values())]
+        return {"cells": cells, "accuracy_percent": by_seed}
+
+    def _attack_rows(self, attacks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield a row per attack and ε; a network without this attack has no number."""
+        curves = [
+            {
+                name: {(curve["attack"], curve["source"]): curve["accuracy_percent"] for curve in network["attacks"]}
+                for name, network in of_seed["networks"].items()
+            }
+            for of_seed in attacks
+        ]
+        kinds = dict.fromkeys(kind for of_network in curves[0].values() for kind in of_network)
+        sources = [None, *self.networks]
+        for attack, source in sorted(kinds, key=lambda kind: (sources.index(kind[1]), _ORDER.index(kind[0]))):
+            for at, epsilon in enumerate(self.options.epsilons):
+                by_seed = {
+                    name: [of_seed[name][attack, source][at] for of_seed in curves]
+                    for name in self.networks
+                    if (attack, source) in curves[0][name]
+                }
+                cells = [mean_cell(by_seed[name]) if name in by_seed else "–" for name in self.networks]
+                label = attack if source is None else f"{attack} from {source}"
+                yield {"cells": [label, f"{epsilon:g}", *cells], "accuracy_percent": by_seed}

@@ -1,0 +1,166 @@
+"""Types of published figures: pictures of one trained network, and panels of lines drawn from plain numbers."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any, ClassVar
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
+from rich.console import Console
+
+from capsella.data import LabelledImages, load_data
+from capsella.errors import ArgumentError
+from capsella.files import write_json
+from capsella.grid import Results, Row
+from capsella.models import ImageClassifier
+from capsella.papers.table_types import Published
+from capsella.report.figures import axes_in_rows, printable, write_png
+from capsella.training import load_run
+
+Drawn = tuple[Figure, dict[str, Any]]  # a picture, and what it shows in numbers
+# Okabe and Ito 2008: safe for the colour-blind. Their yellow is too pale for a line on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = "osD^vPX"
+MARKED_POINTS = 12  # a longer line has no markers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigure(Published):
+    """A figure of what a trained network does with its test images.
+
+    name: of the picture. row: the run, shared with a table of the `family`. draw: from a model and its test images.
+    """
+
+    name: str
+    row: Row
+    draw: Callable[[ImageClassifier, LabelledImages], Drawn]
+    requires_common_seeds: ClassVar[bool] = True
+
+    def on(self, source: str) -> "RunFigure":
+        """Return the same figure of a network trained on another source, or on pairs of its images."""
+        return replace(self, row=self.row.on(source))
+
+    def path(self, folder: Path) -> Path:
+        """Return the path of the first seed's picture; the names of the others end with their seed."""
+        return folder / f"{self.name}.png"
+
+    def rows_to_train(self) -> tuple[Row, ...]:
+        """Return the run."""
+        return (self.row,)
+
+    def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """See `Published.build`: draw a picture per seed, and write what they show as JSON."""
+        drawn: list[dict[str, Any]] = []
+        path, runs = self.path(folder), results[self.row.slug]
+        test = load_data(self.row.recipe.data).test
+        for run in runs:
+            figure, shown = self.draw(load_run(self.row.folder(folder, run["seed"])).model, test)
+            picture = path if run is runs[0] else path.with_stem(f"{path.stem}-seed{run['seed']}")
+            write_png(figure, picture)
+            drawn.append({"picture": picture.name, "shown": shown, "run": run})
+        errors = ", ".join(f"{run['test']['error_percent']:.2f}" for run in runs)
+        seen = ", ".join(f"{run['training']['best']['images_seen']:,}" for run in runs)
+        values = {
+            "title": self.title,
+            "note": "A picture a seed." if len(runs) > 1 else "",
+            "measured": f"{errors} % error on {runs[0]['test']['images']:,} test images of {runs[0]['data']}; {seen} "
+            "seen in training.",
+            "command": command,
+            "figures": drawn,
+        }
+        write_json(path.with_suffix(".json"), values)
+        return values
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line.
+
+    name: in the legend; lines of one name have one colour and marker. sd: standard deviations over seeds, None for
+    points of one seed. paper: a paper printed the numbers; the line is dashed with hollow markers.
+    """
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    sd: tuple[float | None, ...] | None = None
+    paper: bool = False
+
+    def __post_init__(self) -> None:
+        for name, numbers in (("y", self.y), ("sd", self.sd)):
+            if numbers is not None and len(numbers) != len(self.x):
+                raise ArgumentError(name, f"be {len(self.x)} numbers, one for each x", len(numbers))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines over one pair of axes. ticks: on the x axis. log: logarithmic x axis. level: a named, dotted height."""
+
+    title: str
+    x_name: str
+    y_name: str
+    series: tuple[Series, ...]
+    ticks: tuple[float, ...] | None = None
+    log: bool = False
+    level: tuple[str, float] | None = None
+
+
+def write_panels(
+    path: Path, panels: Sequence[Panel], *, title: str, note: str, measured: str, command: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Draw panels as a PNG at `path`, write their numbers and `more` as JSON beside it, and return these."""
+    values: dict[str, Any] = {"title": title, "note": note, "measured": measured, "command": command}
+    values |= {"panels": [asdict(panel) for panel in panels], **more}
+    write_png(panels_figure(panels), path)
+    write_json(path.with_suffix(".json"), values)  # last, as its presence means that the picture is there
+    return values
+
+
+def panels_figure(panels: Sequence[Panel]) -> Figure:
+    """Return the panels side by side, three in a row, with heights from 0 to 1 and a legend each.
+
+    Raises:
+        ValueError: no panels.
+    """
+    if not panels:
+        raise ArgumentError("panels", "hold at least one", None)
+    figure, every = axes_in_rows(len(panels), 3, (4.6, 4.0), (0.4, 0))
+    for panel, axes in zip(panels, every, strict=True):
+        _draw(axes, panel)
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    names = dict.fromkeys(series.name for series in panel.series)
+    looks = dict(zip(names, cycle(zip(COLOURS, MARKERS, strict=True)), strict=False))
+    for series in panel.series:
+        colour, marker = looks[series.name]
+        marker = marker if len(series.x) <= MARKED_POINTS else ""
+        look: dict[str, Any] = {"color": colour, "marker": marker or None, "markersize": 5}
+        if series.paper:
+            axes.plot(series.x, series.y, linestyle="--", linewidth=1, markerfacecolor="none", alpha=0.8, **look)
+        else:
+            bars = None if series.sd is None else [math.nan if sd is None else sd for sd in series.sd]
+            axes.errorbar(series.x, series.y, bars, linewidth=1.4, capsize=2, **look)
+    handles = [Line2D([], [], color=colour, marker=marker) for colour, marker in looks.values()]
+    labels = [printable(name) for name in looks]
+    if any(series.paper for series in panel.series):
+        handles.append(Line2D([], [], color="#555555", linestyle="--", marker="o", markerfacecolor="none"))
+        labels.append("as the paper prints it")
+    if panel.level is not None:
+        axes.axhline(panel.level[1], color="#555555", linestyle=":", linewidth=1)
+        handles.append(Line2D([], [], color="#555555", linestyle=":"))
+        labels.append(panel.level[0])
+    axes.legend(handles, labels, fontsize=8, loc="best")
+    axes.set(title=panel.title, xlabel=panel.x_name, ylabel=panel.y_name, ylim=(0, 1.02))
+    if panel.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    if panel.ticks is not None:
+        axes.set_xticks(panel.ticks, [f"{tick:,.0f}" for tick in panel.ticks], rotation=45 if panel.log else 0)
+    axes.grid(alpha=0.25)

@@ -1,1 +1,0 @@
-"""Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks"."""

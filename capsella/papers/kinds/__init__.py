@@ -1,1 +1,0 @@
-"""Kinds of published tables and figures, which several papers share."""

@@ -1,1 +1,0 @@
-"""Mazzia, Salvetti, Chiaberge 2021, "Efficient-CapsNet"."""

@@ -1,1 +1,0 @@
-"""Ribeiro, Leontidis, Kollias 2020, "Capsule Routing via Variational Bayes"."""

@@ -1,0 +1,316 @@
+"""The recipes, data sets and rows of the routing benchmark, and how each row gets its learning rate."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from capsella.data import DataOptions, LabelledImages, load_data, read_laboratory
+from capsella.errors import ArgumentError, unknown_name
+from capsella.grid import Budget, BudgetName, Grid, Row, Validated, at_rate, rate_at
+from capsella.losses import Classification
+from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
+from capsella.papers.ribeiro2020 import WIDE
+from capsella.routing import ROUTINGS, EMRouting, InvertedAttentionRouting, LogisticRouting, Routing, VariationalRouting
+from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
+from capsella.training.registry import get_recipe, register_recipe
+
+RATE = 3e-3
+
+
+@register_recipe
+def routings_smallnorb() -> Recipe:
+    """A capsule network of 128,000 parameters on smallNORB, with any routing; ours.
+
+    Both cameras, one toy of each category for validation. Images are rotated, stretched and mixed in pairs, as in our
+    best trainings on this set. A routing whose activations are not lengths takes `--loss.name cross_entropy`, as the
+    rows of the benchmark do.
+    """
+    return Recipe(
+        model=ModelOptions("league_capsnet", {"crop": 32, "brightness": 0.2, "contrast": 0.2}),
+        data=DataOptions(name="smallnorb", size=48, camera="both", group="instance", validation=0.2),
+        augment=MOVED_AND_MIXED,
+        optimizer=OptimizerOptions(learning_rate=RATE, schedule="cosine", warmup_steps=500, ema=0.999),
+        epochs=60,
+        epoch_images=24_000,
+        batch_size=32,
+        keep="last",
+    )
+
+
+@register_recipe
+def routings_elevation() -> Recipe:
+    """The same network on a third of the elevations of smallNORB, to be stopped at one error on those of other toys.
+
+    Validation is of images of the training's toys: no toy is held out. Images are not rotated, which would change the
+    elevation.
+    """
+    smallnorb = routings_smallnorb()
+    return replace(
+        smallnorb,
+        data=replace(smallnorb.data, group=None, validation=0.1, viewpoints="elevation", test_viewpoints="familiar"),
+        augment=AugmentOptions(),
+        optimizer=OptimizerOptions(learning_rate=RATE, decay=1.0, warmup_steps=100, ema=0.99),
+        epochs=500,
+        epoch_images=2_000,
+        keep="best",
+    )
+
+
+@register_recipe
+def routings_digits() -> Recipe:
+    """The same network on digits at random places of 40×40, to be tested on digits under affine maps, too."""
+    return _on(DataOptions(name="mnist40"), AugmentOptions(shift=6))
+
+
+@register_recipe
+def routings_cells() -> Recipe:
+    """The same network on blood cells of one laboratory, to be tested on those of another one, too."""
+    augment = AugmentOptions(shift=3, border="repeat", flip=True, rotation=180.0)
+    return _on(DataOptions(name="pbc", size=40, channels=3, cells="matched"), augment)
+
+
+@register_recipe
+def routings_cifar10() -> Recipe:
+    """The same network on CIFAR-10, shifted and mirrored."""
+    return _on(DataOptions(name="cifar10"), AugmentOptions(shift=4, mirror=True))
+
+
+def _on(data: DataOptions, augment: AugmentOptions) -> Recipe:
+    return replace(routings_smallnorb(), model=ModelOptions("league_capsnet"), data=data, augment=augment)
+
+
+# Routings whose options are not their defaults. EM: costs that do not grow with the children, and uniform couplings
+# before the last iteration. Variational: no β that batch normalisation removes again, and a prior as wide as the votes.
+# With their papers' options, both peak their couplings before the votes mean anything.
+BEST: Mapping[str, Routing] = {
+    "em": EMRouting(cost_scale=100.0, early_sharpness=1 / 64),
+    "variational": VariationalRouting(bias=False, precision=WIDE),
+}
+# Rows without a routing of single votes, by their networks.
+OTHERS = {"cluster": "league_cluster", "average pooling": "league_pooling", "CNN": "league_cnn"}
+SMALL = Budget(
+    epochs=4, epoch_images=960, batch_size=32, validation_per_class=20, test_per_class=100, cosine=True, ema=0.98
+)
+SMALL_STOPPED = Budget(epochs=6, epoch_images=640, batch_size=32, validation_per_class=20, test_per_class=100, ema=0.98)
+MEDIUM = Budget(
+    epochs=10, epoch_images=8_000, batch_size=32, validation_per_class=100, cosine=True, ema=0.999, precision="auto"
+)
+HALF_MEDIUM = replace(MEDIUM, epoch_images=4_000)  # for images that networks have nearly learned by then
+MEDIUM_STOPPED = Budget(
+    epochs=80, epoch_images=2_000, batch_size=32, validation_per_class=100, ema=0.999, precision="auto"
+)
+# Error in per cent on familiar elevations of other toys, at which networks are compared on novel ones. Lower ones are
+# not reached, as only three toys of each category train; at 15 % rows did not differ.
+STOPS: Mapping[BudgetName, float] = {"small": 40.0, "night": 7.0, "full": 7.0}
+
+
+@dataclass(frozen=True)
+class ChangedImages:
+    """Test images that differ from the training's. head: what they are. images: return their name, and them."""
+
+    head: str
+    images: Callable[[DataOptions], tuple[str, LabelledImages]]
+
+
+@dataclass(frozen=True)
+class BenchmarkDataset:
+    """A set of images.
+
+    recipe: registered. sources: that may be named for it. changed: images that are tested beside its own. stops:
+    whether networks are compared on the changed images at an equal error on the others. budgets: by name; at others,
+    the recipe's whole training.
+    """
+
+    label: str
+    recipe: str
+    sources: tuple[str, ...]
+    changed: ChangedImages | None = None
+    stops: bool = False
+    budgets: Mapping[str, Budget] = field(default_factory=lambda: {"small": SMALL, "night": MEDIUM})
+
+    def base(self, budget: BudgetName, source: str) -> Recipe:
+        """Return the recipe within a budget, on the images of a source."""
+        recipe = get_recipe(self.recipe)
+        recipe = replace(recipe, data=replace(recipe.data, name=source))
+        if budget == "small":  # the recipe's own warm-up would take most of so few steps
+            recipe = replace(recipe, optimizer=replace(recipe.optimizer, warmup_steps=2))
+        return self.budgets[budget].limit(recipe) if budget in self.budgets else recipe
+
+
+def _novel(data: DataOptions) -> tuple[str, LabelledImages]:
+    return _loaded(replace(data, test_viewpoints="novel"))
+
+
+def _affine(data: DataOptions) -> tuple[str, LabelledImages]:
+    return _loaded(replace(data, name="affnist-like"))
+
+
+def _other_laboratory(data: DataOptions) -> tuple[str, LabelledImages]:
+    laboratory = read_laboratory("segmentation-wbc", data)
+    return laboratory.name, laboratory.of_classes(load_data(data).test.classes).images
+
+
+def _loaded(data: DataOptions) -> tuple[str, LabelledImages]:
+    splits = load_data(data)
+    return splits.name, splits.test
+
+
+DATASETS = (
+    BenchmarkDataset("smallNORB", "routings-smallnorb", ("smallnorb", "smallnorb-jpeg")),
+    BenchmarkDataset(
+        "smallNORB, a third of the elevations", "routings-elevation", ("smallnorb-jpeg-poses",),
+        ChangedImages("novel elevations", _novel), True, {"small": SMALL_STOPPED, "night": MEDIUM_STOPPED},
+    ),
+    BenchmarkDataset(
+        "MNIST", "routings-digits", ("mnist40",),
+        ChangedImages("affine digits", _affine), budgets={"small": SMALL, "night": HALF_MEDIUM},
+    ),
+    BenchmarkDataset(
+        "blood cells", "routings-cells", ("pbc",),
+        ChangedImages("another laboratory", _other_laboratory), budgets={"small": SMALL, "night": HALF_MEDIUM},
+    ),
+    BenchmarkDataset("CIFAR-10", "routings-cifar10", ("cifar10", "cifar10-jpeg")),
+)  # fmt: skip
+SOURCE_OF = {"mnist": "mnist40"}  # sources that stand for another one
+
+
+def datasets_on(sources: str) -> tuple[tuple[BenchmarkDataset, str], ...]:
+    """Return data sets and their sources, from names separated by commas.
+
+    Raises:
+        ValueError: an unknown source (suggests the nearest), or one named twice.
+    """
+    by_source = {source: dataset for dataset in DATASETS for source in dataset.sources}
+    names = [SOURCE_OF.get(name, name) for name in sources.split(",")]
+    if len(set(names)) < len(names):
+        raise ArgumentError("data", "name each source once", sources)
+    for name in names:
+        if name not in by_source:
+            raise unknown_name("data", name, by_source)
+    return tuple((by_source[name], name) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkRow(Row):
+    """A network on a data set. label: data set and routing. uniform: slug of the same row with uniform couplings."""
+
+    label: tuple[str, str]
+    uniform: str | None = None
+
+
+def rows_on(dataset: BenchmarkDataset, source: str, budget: BudgetName) -> tuple[BenchmarkRow, ...]:
+    """Return every registered routing, the same with uniform couplings, and networks without routing."""
+    base = dataset.base(budget, source)
+    options: dict[str, Any] = {name: value for name, value in base.model.options.items() if name != "routing"}
+    routings = {name: BEST.get(name, kind()) for name, kind in sorted(ROUTINGS.items())}
+    uniform = {name: one for name, routing in routings.items() if (one := _with_uniform_couplings(routing)) is not None}
+    twins = {name: f"{name}, even" for name in uniform} | ({"dynamic": "uniform"} if "uniform" in routings else {})
+    routings |= {twins[name]: routing for name, routing in uniform.items()}
+    models: dict[str, tuple[ModelOptions, Classification]] = {
+        name: (ModelOptions(base.model.name, {**options, "routing": routing}), _loss(routing))
+        for name, routing in sorted(routings.items())
+    }
+    models |= {label: (ModelOptions(name, options), "cross_entropy") for label, name in OTHERS.items()}
+    return tuple(
+        BenchmarkRow(
+            slug=_slug(source, label),
+            recipe_name=dataset.recipe,
+            recipe=replace(base, model=model, loss=replace(base.loss, name=loss)),
+            label=(dataset.label, label.replace("_", " ")),
+            uniform=_slug(source, twins[label]) if label in twins else None,
+        )
+        for label, (model, loss) in models.items()
+    )
+
+
+def _slug(source: str, label: str) -> str:
+    return f"{source}-{label.replace(', ', '-').replace(' ', '-')}"
+
+
+def _with_uniform_couplings(routing: Routing) -> Routing | None:
+    """Return the same with uniform couplings, unless another routing is that: dynamic's is the uniform one."""
+    if isinstance(routing, LogisticRouting):
+        return routing.once()
+    return replace(routing, iterations=1) if isinstance(routing, InvertedAttentionRouting) else None
+
+
+def _loss(routing: Routing) -> Classification:
+    """Return the loss for its activations. Lengths are no logits: if all are long, cross-entropy has no slope."""
+    return "margin" if routing.activation_kind == "lengths" else "cross_entropy"
+
+
+FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's learning rate, tried for every row
+SPLITS = 2  # each holds out other images; of smallNORB another toy of each category, as a single one misleads
+SEARCH_SEED = 0  # of the short trainings, whichever seeds are asked for
+SHORTER = 5  # the short trainings have a fifth of the epochs
+LEFT_OUT = 0.02  # share of the training images that the trainings at the chosen rate do not see
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """A row with the rate that its short trainings chose.
+
+    tried: validation errors by rate, one per split; infinite if it diverged; empty without a search. rate: the
+    recipe's own, unless others have a lower error on every split; of these, the one with the lowest mean error and,
+    among equal means, the lowest mean loss. row: as it is trained with it.
+    """
+
+    tried: Mapping[float, tuple[float, ...]]
+    rate: float
+    row: BenchmarkRow
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether a rate beyond those that were tried may be better still."""
+        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+
+
+def at_chosen_rate(row: BenchmarkRow, rate: float) -> BenchmarkRow:
+    """Return the row as it is trained at its rate: on nearly all training images, for the whole length."""
+    row = at_rate(row, rate)
+    data = replace(row.recipe.data, group=None, validation=LEFT_OUT)
+    return replace(row, recipe=replace(row.recipe, data=data))
+
+
+def at_recipe_rate(row: BenchmarkRow) -> ChosenRate:
+    """Return the row at its recipe's rate, without a search."""
+    rate = rate_at(row.recipe, 1.0)
+    return ChosenRate({}, rate, at_chosen_rate(row, rate))
+
+
+def choose_rates(rows: Sequence[BenchmarkRow], grid: Grid) -> list[ChosenRate]:
+    """Train every row shortly with every rate on every split, and test nothing; a training may diverge."""
+    tried = [(row, rate_at(row.recipe, factor), split) for row in rows for factor in FACTORS for split in range(SPLITS)]
+    runs = grid.validated([_short(*one) for one in tried], (SEARCH_SEED,))
+    by_row: dict[str, dict[float, list[Validated]]] = {row.slug: {} for row in rows}
+    for (row, rate, _), by_seed in zip(tried, runs, strict=True):
+        by_row[row.slug].setdefault(rate, []).append(by_seed[SEARCH_SEED])
+    return [choose_rate(row, by_row[row.slug]) for row in rows]
+
+
+def choose_rate(row: BenchmarkRow, runs: Mapping[float, Sequence[Validated]]) -> ChosenRate:
+    """Return the row at one of the rates, from the short trainings by rate; see `ChosenRate.rate`."""
+
+    def rank(rate: float) -> tuple[float, float]:
+        return float(np.mean([run.error for run in runs[rate]])), float(np.mean([run.loss for run in runs[rate]]))
+
+    default = rate_at(row.recipe, 1.0)
+    better = [rate for rate in runs if all(a.error < b.error for a, b in zip(runs[rate], runs[default], strict=True))]
+    rate = min(better, key=rank, default=default)
+    errors = {rate: tuple(run.error for run in of_rate) for rate, of_rate in runs.items()}
+    return ChosenRate(errors, rate, at_chosen_rate(row, rate))
+
+
+def _short(row: BenchmarkRow, rate: float, split: int) -> BenchmarkRow:
+    """Return one of the row's short trainings."""
+    short = at_rate(row, rate)
+    optimizer = replace(short.recipe.optimizer, warmup_steps=max(1, short.recipe.optimizer.warmup_steps // SHORTER))
+    recipe = replace(
+        short.recipe,
+        data=replace(short.recipe.data, split_seed=split),
+        optimizer=optimizer,
+        epochs=max(1, short.recipe.epochs // SHORTER),
+    )
+    return replace(short, slug=f"{short.slug}-split{split}", recipe=recipe, cost=f"{row.slug}, short")

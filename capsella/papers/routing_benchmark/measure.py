@@ -1,0 +1,118 @@
+"""Cost and robustness of a trained network of the routing benchmark."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsella.bench import execution_times, network_latencies
+from capsella.data import ImageSet, batches, evenly, load_once, single_images
+from capsella.environment import environment, machine
+from capsella.errors import CapsellaError
+from capsella.evaluation import AttackOptions, attack_networks
+from capsella.files import read_json, write_json
+from capsella.losses import total_loss
+from capsella.models import CapsuleClassifier, ImageClassifier, count_parameters
+from capsella.models.inference import inference
+from capsella.routing import diagnose, record
+from capsella.training import Recipe, load_run
+
+STEP_IMAGES = 32  # images of the training step that is measured
+MOST_ROUTED = 200  # test images whose couplings are measured
+
+
+def measure_network(run: Path, options: AttackOptions, attacked: int) -> dict[str, Any]:
+    """Return parameters, memory, coupling entropy and accuracy under attack of the network of a run.
+
+    They are kept in benchmark.json in the run's folder.
+
+    Args:
+        run: its folder.
+        options: of the attack, at one ε.
+        attacked: how many of the test images, evenly spread.
+
+    Raises:
+        CapsellaError: the folder holds an attack of other options.
+    """
+    path = run / "benchmark.json"
+    wanted = json.loads(json.dumps({**asdict(options), "images": attacked}))
+    if not path.exists():
+        loaded = load_run(run)
+        data = loaded.recipe.data
+        model, images = loaded.model, single_images(load_once(data).test, "attacks")
+        shown = images.subset(evenly(len(images), attacked))
+        under_attack = attack_networks({"network": model}, shown, options)["network"]
+        values = {
+            "parameters": count_parameters(model),
+            "step_memory_mib": step_memory_mib(model, loaded.recipe),
+            "coupling_entropy": coupling_entropies(model, images.subset(evenly(len(images), MOST_ROUTED))),
+            "attack": {"options": wanted, **under_attack.to_dict()},
+        }
+        write_json(path, values)
+    measured: dict[str, Any] = read_json(path)
+    if measured["attack"]["options"] != wanted:
+        raise CapsellaError(f"{path} holds another attack; choose another folder, or move that file away")
+    return measured
+
+
+def step_memory_mib(model: ImageClassifier, recipe: Recipe) -> float:
+    """Return the MiB that a training step of `STEP_IMAGES` random images keeps for its backward pass.
+
+    Weights are left out, and so is what kernels allocate and free within the step. Each storage counts once.
+    """
+    model = copy.deepcopy(model).train()  # the random images must not move the running statistics of the caller's
+    kept: dict[int, int] = {}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(STEP_IMAGES, model.channels, *model.image_size, generator=generator)
+    labels = torch.arange(STEP_IMAGES) % len(model.classes)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        total_loss(model(images, labels), images, labels, recipe.loss)
+    return sum(kept.values()) / 2**20
+
+
+def coupling_entropies(model: ImageClassifier, images: ImageSet) -> list[float]:
+    """Return the entropy of every routed layer after its last iteration: 1 if all couplings are uniform."""
+    if not isinstance(model, CapsuleClassifier):
+        return []
+
+    def recorded() -> Any:
+        for batch in batches(images, STEP_IMAGES):
+            with inference(model), record() as traces:
+                model(batch.images)
+            yield traces
+
+    return [layer.entropy[-1] for layer in diagnose(recorded())]
+
+
+class Speed(NamedTuple):
+    """Speed of a network. milliseconds: median of a call with one image. per_second: images of training steps."""
+
+    milliseconds: float
+    per_second: float
+
+
+def measure_speeds(path: Path, runs: Mapping[str, Path], images: ImageSet) -> dict[str, Speed]:
+    """Return the speeds of all networks, timed in turn on the processor; `path` keeps those of this machine."""
+    here = machine(environment())
+    kept = read_json(path) if path.exists() else {}
+    known: dict[str, list[float]] = kept["times"] if kept.get("machine") == here else {}
+    if not set(runs) <= set(known):
+        models = {slug: load_run(run).model for slug, run in runs.items()}
+        calls = network_latencies(models, images)
+        steps = {row.network: row for row in execution_times(models, (STEP_IMAGES,)).rows if row.backward}
+        known = {slug: [calls[slug].p50, STEP_IMAGES / steps[slug].timing.median] for slug in runs}
+        write_json(path, {"machine": here, "times": known})
+    return {slug: Speed(*known[slug]) for slug in runs}

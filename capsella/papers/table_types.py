@@ -1,0 +1,675 @@
+"""Types of published tables: rows of data that are trained, tested and set beside the published numbers.
+
+`Published` is what `capsella table`, `capsella figure` and `capsella reproduce` expect of a table or figure.
+`capsella.papers.published` lists all of them.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from rich.console import Console
+from rich.table import Table
+
+from capsella.data import DataOptions, load_data
+from capsella.environment import hardware
+from capsella.errors import ArgumentError, CapsellaError, pluralize
+from capsella.evaluation import over_seeds
+from capsella.files import write_json
+from capsella.grid import Budget, BudgetName, Budgets, Grid, Results, Row, evaluated_again, of_common_seeds
+from capsella.models import ImageClassifier
+from capsella.training import ModelOptions, OptimizerOptions, Recipe
+from capsella.training.registry import get_recipe
+
+NOT_RUN = "not run"  # the cell of a row that was not trained
+DIVERGED = "diverged"  # the cell of a row of which every training diverged
+SHORT = "short"  # the caveat of every number at the small budget
+FEW_IMAGES = "few images"  # the caveat of numbers from far fewer training images than the paper's
+COPIES = {"smallnorb-jpeg": "smallnorb", "cifar10-jpeg": "cifar10"}  # complete copies of the papers' images
+# Sources on which the published errors of matched-error tables stay comparable.
+LIKE = {"smallnorb": ("smallnorb-jpeg", "smallnorb-jpeg-poses"), "affnist": ("affnist-like",)}
+ERROR_COLUMNS = ("paper %", "ours %", "gap", "train loss", "validation loss", "images/s")
+_NUMBER = re.compile(r"[+-]?\d")
+_OURS = re.compile(r"(\bours( %)?|, accuracy %)$")  # heads of the columns that hold our numbers
+
+# CIFAR-10 tables whose recipes use gradient descent; at the small budget Adam learns sooner.
+PHOTOGRAPHS = Budgets(
+    Budget(per_class=100, validation_per_class=20, test_per_class=100, epochs=4, batch_size=32),
+    Budget(
+        epochs=20, epoch_images=20_000, batch_size=64, validation_per_class=100, cosine=True, ema=0.999,
+        precision="auto",
+    ),
+    OptimizerOptions(learning_rate=1e-3, warmup_steps=10),
+)  # fmt: skip
+
+
+def few_images(budget: BudgetName) -> str:
+    """Return the caveat of tables whose medium budget has a tenth of the paper's images or fewer."""
+    return FEW_IMAGES if budget == "night" else ""
+
+
+class RowSpec(NamedTuple):
+    """A row of a table as data.
+
+    slug: name of its runs. recipe: registered name. label: cells of the table's own columns. paper: the published
+    number or numbers; None if there are none. paper_sd: their standard deviation. overrides: recipe fields that differ,
+    by dotted path, as in {"model.routing.iterations": 1}.
+    """
+
+    slug: str
+    recipe: str
+    label: tuple[str, ...]
+    paper: Any = None
+    paper_sd: float | None = None
+    overrides: Mapping[str, Any] = {}
+
+
+def override(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with other values of the fields at these dotted paths."""
+
+    def changed(holder: Any, keys: Sequence[str], value: Any) -> Any:
+        if not keys:
+            return value
+        if isinstance(holder, ModelOptions):
+            return holder.replace(**{keys[0]: changed(holder.options.get(keys[0]), keys[1:], value)})
+        return replace(holder, **{keys[0]: changed(getattr(holder, keys[0]), keys[1:], value)})
+
+    for path, value in overrides.items():
+        recipe = changed(recipe, path.split("."), value)
+    return recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRow(Row):
+    """A trained row of an `ErrorTable`: see `RowSpec`. The published error is in per cent."""
+
+    label: tuple[str, ...]
+    paper: float | None = None
+    paper_sd: float | None = None
+
+
+def error_rows(specs: Iterable[RowSpec], limit: Callable[[Recipe], Recipe]) -> tuple[ErrorRow, ...]:
+    """Return the rows with their recipes; `limit` brings each recipe within a budget."""
+    return tuple(
+        ErrorRow(
+            slug=spec.slug,
+            recipe_name=spec.recipe,
+            recipe=limit(override(get_recipe(spec.recipe), spec.overrides)),
+            label=spec.label,
+            paper=spec.paper,
+            paper_sd=spec.paper_sd,
+        )
+        for spec in specs
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(ABC):
+    """A table or figure of a paper.
+
+    title: paper, number and subject. note: what a reader of the numbers must know. family: the folder of runs that
+    tables and figures of a paper share; None for a folder of its own.
+    """
+
+    title: str
+    note: str = ""
+    family: str | None = None
+    requires_common_seeds: ClassVar[bool] = False  # cannot be made before all rows are trained with a common seed
+
+    def on(self, source: str) -> Self:
+        """Return the same table or figure on images of another source.
+
+        Raises:
+            ValueError: it takes no images, or not these.
+        """
+        raise ArgumentError("data", f"not be given for {self.title}, which takes no images", source)
+
+    def path(self, folder: Path) -> Path:
+        """Return the path of the JSON of a table, or of the picture of a figure, whose JSON is beside it."""
+        return folder / f"{folder.resolve().name}.json"
+
+    def caveat(self, slug: str) -> str:
+        """Return what must stand behind the numbers of a row, as in "few images"; empty if nothing must."""
+        return ""
+
+    def rows_to_train(self) -> Sequence[Row]:
+        """Return the rows to train; none for a table that only measures or counts.
+
+        Raises:
+            CapsellaError: images that decide which rows there are cannot be read.
+        """
+        return ()
+
+    def images(self) -> Iterator[DataOptions]:
+        """Yield all images that are read, first those that decide which rows there are."""
+        for row in self.rows_to_train():
+            yield row.recipe.data
+
+    @abstractmethod
+    def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """Measure what is missing, write `path(folder)` and return the values of its JSON.
+
+        Args:
+            results: of at least one training. Rows without results are marked as `NOT_RUN`; seeds may differ between
+                rows unless `requires_common_seeds`.
+            folder: of the runs.
+            command: that makes this table or figure; it is kept beside the numbers.
+            console: for progress.
+        """
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """Train what is missing, then `build`. Each run has a folder of its own; finished runs are read.
+
+        Raises:
+            ValueError: no seed, the same seed twice, or any seed for a table that trains nothing.
+            CapsellaError: a folder holds a run of another recipe, images cannot be read, or every training diverged.
+        """
+        rows = self.rows_to_train()
+        if not rows and tuple(seeds) != (0,):
+            raise ArgumentError("seeds", f"not be given for {self.title}, which trains nothing", tuple(seeds))
+        results = Grid(folder, console).results(rows, seeds)
+        diverged = [slug for slug, runs in results.items() if len(runs) < len(seeds)]
+        results = of_common_seeds(results) if self.requires_common_seeds and results else results
+        if diverged and not any(results.values()):
+            raise CapsellaError(f"{folder}: trainings diverged: {', '.join(diverged)}; remove them to train anew")
+        return self.build(results, folder, command, console)
+
+
+@dataclass(frozen=True)
+class ReevaluatedRow:
+    """A row that tests the networks of another row in a different way.
+
+    slug: name of the JSON in the other row's runs. of: the other row's slug. change: from a trained network to the one
+    that is tested. label, paper: as for `ErrorRow`.
+    """
+
+    slug: str
+    of: str
+    label: tuple[str, ...]
+    change: Callable[[ImageClassifier], ImageClassifier]
+    paper: float | None
+    paper_sd: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorTable(Published):
+    """A table of test errors.
+
+    columns: heads of the labels. reevaluated: rows that follow those whose networks they test again. caveat_text: what
+    must stand behind each of our numbers.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[ErrorRow, ...]
+    reevaluated: tuple[ReevaluatedRow, ...] = ()
+    caveat_text: str = ""
+
+    def caveat(self, slug: str) -> str:
+        """Return the caveat of the whole table."""
+        return self.caveat_text
+
+    def on(self, source: str) -> "ErrorTable":
+        """Return the same table on images of other sources, separated by commas.
+
+        In a table with several sources, each name replaces the source that it continues: smallnorb-jpeg replaces
+        smallnorb. A row on images that are no copy of the paper's has no published number, and names them in a column
+        "data" if there is one.
+
+        Raises:
+            ValueError: a name continues none of the rows' sources.
+        """
+        replaced = _replace_sources({row.recipe.data.source for row in self.rows}, source.split(","))
+        rows = tuple(self._move(row, replaced[row.recipe.data.source]) for row in self.rows)
+        published = {row.slug for row in rows if row.paper is not None}
+        again = tuple(row if row.of in published else replace(row, paper=None) for row in self.reevaluated)
+        return replace(self, rows=rows, reevaluated=again)
+
+    def _move(self, row: ErrorRow, source: str) -> ErrorRow:
+        data, moved = row.recipe.data, row.on(source)
+        if source == data.source or COPIES.get(source) == data.source:
+            return moved
+        name = f"pairs of {source}" if data.is_paired else source
+        label = [name if head == "data" else cell for head, cell in zip(self.columns, row.label, strict=True)]
+        return replace(moved, label=tuple(label), paper=None, paper_sd=None)
+
+    def rows_to_train(self) -> tuple[ErrorRow, ...]:
+        """Return all rows that are no `ReevaluatedRow`."""
+        return self.rows
+
+    def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """See `Published.build`. The JSON has each run's result."""
+        runs = [run for of_row in results.values() for run in of_row]
+        tested = list(dict.fromkeys(f"{run['data']}, {run['test']['images']} images" for run in runs))
+        values = table_values(
+            self,
+            f"Test error on {' and '.join(tested)}; {seeds_phrase(results)}; {hardware_of(results)}.",
+            command,
+            ERROR_COLUMNS,
+            [values for row in self.rows for values in self._row_values(row, results.get(row.slug, []), folder)],
+            folder=folder,
+            caveat=self.caveat_text,
+        )
+        write_json(self.path(folder), values)
+        return values
+
+    def _row_values(self, row: ErrorRow, runs: list[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+        yield _error_values(row, row.slug, runs)
+        for again in self.reevaluated:
+            if again.of == row.slug:
+                tests = [
+                    evaluated_again(row.folder(folder, run["seed"]), again.slug, row.recipe.data, again.change)
+                    for run in runs
+                ]
+                tested = [{**run, "test": test} for run, test in zip(runs, tests, strict=True)]
+                yield _error_values(again, row.slug, tested)
+
+
+def _replace_sources(sources: set[str], wanted: list[str]) -> dict[str, str]:
+    """Return by each source the wanted name that continues it, or itself."""
+    if len(sources) == len(wanted) == 1:
+        return dict.fromkeys(sources, wanted[0])
+    replaced = {name: name for name in sources}
+    for name in wanted:
+        continued = [source for source in sources if name.startswith(source)]
+        if not continued:
+            raise ArgumentError("data", f"continue the name of one of {sorted(sources)}", name)
+        replaced[max(continued, key=len)] = name
+    return replaced
+
+
+def _error_values(row: ErrorRow | ReevaluatedRow, slug: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "cells": [*row.label, *error_cells(row.paper, runs, row.paper_sd)],
+        "slugs": [slug],
+        "label": list(row.label),
+        "paper_error_percent": row.paper,
+        "paper_standard_deviation": row.paper_sd,
+        "runs": runs,
+    }
+
+
+def error_cells(paper: float | None, runs: list[dict[str, Any]], paper_sd: float | None = None) -> list[str]:
+    """Return the cells of `ERROR_COLUMNS` from the results of a row's runs."""
+    printed = "–" if paper is None else f"{paper:g}" + (f" ± {paper_sd:g}" if paper_sd is not None else "")
+    if not runs:
+        return [printed, NOT_RUN, *("–" for _ in ERROR_COLUMNS[2:])]
+    errors = [run["test"]["error_percent"] for run in runs]
+    best = [run["training"]["best"] for run in runs]
+    return [
+        printed,
+        mean_cell(errors),
+        "–" if paper is None else f"{_mean(errors) - paper:+.2f}",
+        *(f"{_mean([epoch[name] for epoch in best]):.4f}" for name in ("train_loss", "validation_loss")),
+        f"{_mean([run['training']['images_per_second'] for run in runs]):.0f}",
+    ]
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """One of the two sets of test images of a `MatchedErrorTable`.
+
+    key: of the result in a run's JSON; "test" for the recipe's own test images, the source's name if there is one.
+    head: name in the table. data: from the recipe's data to this set. source: name of the images, if not the recipe's.
+    caveat: behind each number on this set.
+    """
+
+    __test__ = False  # not a class of pytest
+
+    key: str
+    head: str
+    data: Callable[[DataOptions], DataOptions] | None = None
+    source: str | None = None
+    caveat: str = ""
+
+    def options(self, data: DataOptions) -> DataOptions | None:
+        """Return the options of the set, from those of the recipe; None for the recipe's own test images."""
+        if self.source is not None:
+            return replace(data, name=self.source)
+        return None if self.data is None else self.data(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedRow(Row):
+    """A network of a `MatchedErrorTable`.
+
+    label: cells, the network last. paper: published errors in per cent when it was stopped and on the changed images.
+    impossible: sources that cannot make this row, each with a sentence that says why. stops: sources on which it stops
+    at another error, in per cent. other_stop: that error, if it differs from the paper's.
+    """
+
+    label: tuple[str, ...]
+    paper: tuple[float, float] | None
+    impossible: Mapping[str, str] = field(default_factory=dict)
+    stops: Mapping[str, float] = field(default_factory=dict)
+    other_stop: float | None = None
+
+    @property
+    def caveat(self) -> str:
+        """Return the caveat of the row's numbers."""
+        return "" if self.other_stop is None else f"at {self.other_stop:g} %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedErrorTable(Published):
+    """Errors on plain and on changed test images of networks that were stopped at the same error.
+
+    rows: in pairs; the table has the second one's errors less the first one's, seed by seed, if all their runs reached
+    the error. test_sets: images like those of the training, and changed ones.
+
+    Raises:
+        ValueError: an odd number of rows, or none.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[MatchedRow, ...]
+    test_sets: tuple[TestSet, TestSet]
+
+    def __post_init__(self) -> None:
+        if not self.rows or len(self.rows) % 2:
+            raise ArgumentError("rows", "be pairs", [row.slug for row in self.rows])
+
+    def on(self, source: str) -> "MatchedErrorTable":
+        """Return the same table on images of another source, without rows that these images cannot make.
+
+        If the changed images have a source of their own, only that is replaced, and the networks train as before. On
+        images that are not in `LIKE` there are no published numbers; numbers on other changed images have a caveat.
+        """
+        if sources := [test_set.source for test_set in self.test_sets if test_set.source]:
+            caveat = "" if source in sources else " (stand-in)"
+            plain, changed = (
+                replace(test_set, key=source, source=source, caveat=caveat) if test_set.source else test_set
+                for test_set in self.test_sets
+            )
+            comparable = source in (*sources, *LIKE.get(sources[0], ()))
+            moved = tuple(replace(row, paper=row.paper if comparable else None) for row in self.rows)
+            return replace(self, rows=moved, test_sets=(plain, changed))
+        rows = [self._move(row, source) for row in self.rows if source not in row.impossible]
+        why = [row.impossible[source] for row in self.rows if source in row.impossible]
+        stops = [f"On {source} they stop at {row.stops[source]:g} % instead." for row in rows if source in row.stops]
+        return replace(self, rows=tuple(rows), note=" ".join([self.note, *dict.fromkeys([*why, *stops])]))
+
+    @staticmethod
+    def _move(row: MatchedRow, source: str) -> MatchedRow:
+        moved, before = row.on(source), row.recipe.data.name
+        recipe = replace(moved.recipe, stop_at_error=row.stops.get(source, row.recipe.stop_at_error))
+        paper = row.paper if source in (before, *LIKE.get(before, ())) else None
+        return replace(moved, recipe=recipe, paper=paper, other_stop=row.stops.get(source))
+
+    def caveat(self, slug: str) -> str:
+        """Return at which error the row's network stopped, if not at the paper's."""
+        return next(row for row in self.rows if row.slug == slug).caveat
+
+    def rows_to_train(self) -> tuple[MatchedRow, ...]:
+        """Return all rows."""
+        return self.rows
+
+    def images(self) -> Iterator[DataOptions]:
+        """Yield the images of the recipes, and the changed ones."""
+        for data in super().images():
+            yield data
+            yield from (changed for test_set in self.test_sets if (changed := test_set.options(data)) is not None)
+
+    def run(self, folder: Path, seeds: Sequence[int], command: str, console: Console) -> dict[str, Any]:
+        """See `Published.run`. Images that are still to be tested are checked before the first training."""
+        data, runs = self.rows[0].recipe.data, [row.folder(folder, seed) for seed in seeds for row in self.rows]
+        for test_set in self.test_sets:
+            if test_set.source and not all((run / f"{test_set.key}.json").exists() for run in runs):
+                tests = [load_data(options).test for options in (data, replace(data, name=test_set.source))]
+                forms = [(images.classes, images.channels, images.image_size) for images in tests]
+                if forms[0] != forms[1]:
+                    raise CapsellaError(
+                        f"data: {test_set.source} must have the classes, channels and size of {data.name}, {forms[0]}, "
+                        f"got {forms[1]}"
+                    )
+        return super().run(folder, seeds, command, console)
+
+    def build(self, results: Results, folder: Path, command: str, console: Console) -> dict[str, Any]:
+        """See `Published.build`."""
+        runs = {row.slug: self._with_tests(row, results.get(row.slug, []), folder) for row in self.rows}
+        rows = []
+        for first, second in zip(self.rows[::2], self.rows[1::2], strict=True):
+            rows += [self._row_values(row, runs[row.slug]) for row in (first, second)]
+            rows.append(self._difference(first, second, runs))
+        heads = (f"{test_set.head}, {whose} %" for test_set in self.test_sets for whose in ("paper", "ours"))
+        values = table_values(self, self._measured(runs), command, ("stopped", *heads, "gap"), rows, folder=folder)
+        write_json(self.path(folder), values)
+        return values
+
+    def _with_tests(self, row: MatchedRow, runs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+        """Return the results with those on the sets that the training does not test."""
+        sets = {test.key: data for test in self.test_sets if (data := test.options(row.recipe.data)) is not None}
+        return [
+            {**run, **{key: evaluated_again(row.folder(folder, run["seed"]), key, data) for key, data in sets.items()}}
+            for run in runs
+        ]
+
+    def _measured(self, runs: Results) -> str:
+        first = [of_row[0] for of_row in runs.values() if of_row]
+        texts = []
+        for test in self.test_sets:
+            sets = [f"{run[test.key].get('data', run['data'])}, {run[test.key]['images']} images" for run in first]
+            texts.append(f"{test.head.capitalize()}: {' and '.join(dict.fromkeys(sets))}")
+        return "; ".join([*texts, seeds_phrase(runs), hardware_of(runs)]) + "."
+
+    def _row_values(self, row: MatchedRow, runs: list[dict[str, Any]]) -> dict[str, Any]:
+        values = {"paper": self._by_key(row.paper), "runs": runs, "slugs": [row.slug] * 2}
+        if not runs:
+            return {"cells": [*row.label, "–", *self._cells(row.paper, "g", [NOT_RUN, NOT_RUN], None)], **values}
+        stops = [run["training"]["stopped"] for run in runs]
+        stopped = ", ".join(f"epoch {stop['epoch']}" if stop["reached"] else "not reached" for stop in stops)
+        errors = [[run[test_set.key]["error_percent"] for run in runs] for test_set in self.test_sets]
+        reached = self._is_comparable(row) and all(stop["reached"] for stop in stops)
+        cells = self._cells(row.paper, "g", self._ours(row, errors), _mean(errors[1]) if reached else None)
+        keys = [test_set.key for test_set in self.test_sets]
+        return {"cells": [*row.label, stopped, *cells], "keys": keys, **values}
+
+    def _difference(self, first: MatchedRow, second: MatchedRow, runs: Results) -> dict[str, Any]:
+        """Return the second network's errors less the first one's, of runs with the same seed."""
+        by_seed = [{run["seed"]: run for run in runs[row.slug]} for row in (first, second)]
+        pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0] if seed in by_seed[1]]
+        keys = [test_set.key for test_set in self.test_sets]
+        errors = [[b[key]["error_percent"] - a[key]["error_percent"] for a, b in pairs] for key in keys]
+        paper = None
+        if first.paper is not None and second.paper is not None:
+            paper = tuple(b - a for a, b in zip(first.paper, second.paper, strict=True))
+        ours, changed = ["–", "–"], None
+        stopped = "not all: not compared" if pairs else NOT_RUN
+        if pairs and all(run["training"]["stopped"]["reached"] for pair in pairs for run in pair):
+            stopped, ours = "all", self._ours(first, errors, signed=True)
+            changed = _mean(errors[1]) if self._is_comparable(first) else None
+        label = [*first.label[:-1], f"{second.label[-1]} − {first.label[-1]}"]
+        cells = [*label, stopped, *self._cells(paper, "+.2f", ours, changed)]
+        return {"cells": cells, "paper": self._by_key(paper), "by_seed": self._by_key(errors)}
+
+    def _is_comparable(self, row: MatchedRow) -> bool:
+        """Whether the row has the paper's changed images and stops at the paper's error."""
+        return row.other_stop is None and not self.test_sets[1].caveat
+
+    def _ours(self, row: MatchedRow, errors: Sequence[Sequence[float]], *, signed: bool = False) -> list[str]:
+        caveat = f" ({row.caveat})" if row.caveat else ""
+        both = zip(errors, self.test_sets, strict=True)
+        return [mean_cell(values, signed=signed) + caveat + test_set.caveat for values, test_set in both]
+
+    def _cells(self, paper: Sequence[float] | None, form: str, ours: Sequence[str], changed: float | None) -> list[str]:
+        """Return the paper's values beside ours, and how far `changed` is from the paper's."""
+        published = ["–", "–"] if paper is None else [f"{value:{form}}" for value in paper]
+        gap = "–" if paper is None or changed is None else f"{changed - paper[1]:+.1f}"
+        return [published[0], ours[0], published[1], ours[1], gap]
+
+    def _by_key(self, values: Sequence[Any] | None) -> dict[str, Any] | None:
+        return None if values is None else {on.key: value for on, value in zip(self.test_sets, values, strict=True)}
+
+
+def table_values(
+    table: Any,
+    measured: str,
+    command: str,
+    columns: Sequence[str],
+    rows: Iterable[dict[str, Any]],
+    *,
+    note: str | None = None,
+    folder: Path | None = None,
+    caveat: str = "",
+) -> dict[str, Any]:
+    """Return the JSON of a table.
+
+    Args:
+        table: with a title, a note and columns: the heads of its labels.
+        measured: what was measured, on which data, with how many seeds, on which hardware.
+        command: that makes this table.
+        columns: heads of the numbers, behind those of the labels.
+        rows: each with its text under "cells", as many as there are heads, and what it was made from; under "slugs",
+            in the order of `ours_columns`, the rows whose networks these numbers are of.
+        note: in place of the table's.
+        folder: of the runs; cells name trainings that diverged there.
+        caveat: what must stand behind each of our numbers.
+
+    Raises:
+        ValueError: a row has more or fewer cells than there are heads.
+    """
+    heads, rows = [*table.columns, *columns], list(rows)
+    for row in rows:
+        if len(row["cells"]) != len(heads):
+            raise ArgumentError("cells", f"be {len(heads)}, one for each of {heads}", row["cells"])
+    values = {
+        "title": table.title,
+        "note": table.note if note is None else note,
+        "measured": measured,
+        "command": command,
+        "heads": heads,
+        "labels": len(table.columns),
+        **({"caveat": caveat} if caveat else {}),
+    }
+    if folder is not None:
+        rows = [_name_diverged(row, ours_columns(values), folder) for row in rows]
+    return values | {"rows": rows}
+
+
+def _name_diverged(row: dict[str, Any], ours: Sequence[int], folder: Path) -> dict[str, Any]:
+    cells = list(row["cells"])
+    for at, slug in zip(ours, row.get("slugs", []), strict=False):
+        if diverged := len(list(folder.glob(f"{slug}-seed*/diverged.json"))):
+            note = f"{cells[at]} ({pluralize(diverged, 'seed')} diverged)"
+            cells[at] = DIVERGED if cells[at] == NOT_RUN else note
+    return {**row, "cells": cells}
+
+
+def draw_table(values: Mapping[str, Any]) -> Table:
+    """Return a table's JSON as a table for a terminal."""
+    caption = " ".join(text for text in (values["measured"], values["note"]) if text)
+    table = Table(*values["heads"], title=values["title"], caption=caption)
+    for column in table.columns:
+        column.overflow = "fold"  # a number must not be cut short
+    for cells in caveated_cells(values):
+        table.add_row(*cells)
+    return table
+
+
+def caveated_cells(values: Mapping[str, Any]) -> list[list[str]]:
+    """Return the cells of a table's JSON, each of our numbers with its caveat.
+
+    >>> small = {"heads": ["data", "paper %", "ours %", "gap"], "command": "capsella table x --budget small"}
+    >>> caveated_cells({**small, "rows": [{"cells": ["MNIST", "0.25", "3.10", "+2.85"]}]})
+    [['MNIST', '0.25', '3.10 (short)', '–']]
+    """
+    return [[f"{text} ({caveat})" if caveat else text for text, caveat in row] for row in cells_with_caveats(values)]
+
+
+def cells_with_caveats(
+    values: Mapping[str, Any], states: Mapping[str, str] | None = None
+) -> list[list[tuple[str, str]]]:
+    """Return each cell of a table's JSON with its caveat, which is mostly empty.
+
+    The caveat is the table's own, or `SHORT` at the small budget. Where a number has one, its gap to the paper's value
+    says nothing and is left out.
+
+    Args:
+        values: see `table_values`.
+        states: of trainings by row; a state replaces the table's caveat.
+    """
+    default, ours = values.get("caveat") or (SHORT if is_short(values) else ""), ours_columns(values)
+    table = []
+    for row in values["rows"]:
+        slugs = dict(zip(ours, row.get("slugs", []), strict=False))
+        caveats = {at: (states or {}).get(slugs.get(at, "")) or default for at in ours}
+        caveats = {at: text for at, text in caveats.items() if text and _NUMBER.match(row["cells"][at])}
+        gaps = {at for at, head in enumerate(values["heads"]) if head == "gap"} if caveats else set()
+        table.append([("–" if at in gaps else text, caveats.get(at, "")) for at, text in enumerate(row["cells"])])
+    return table
+
+
+def ours_columns(values: Mapping[str, Any]) -> list[int]:
+    """Return which columns of a table's JSON hold the numbers of our networks."""
+    return [at for at, head in enumerate(values["heads"]) if _OURS.search(head)]
+
+
+def is_short(values: Mapping[str, Any]) -> bool:
+    """Return whether the command of a table or figure has the small budget."""
+    return "--budget small" in values["command"]
+
+
+def hardware_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return the processors on which the runs were trained, each once."""
+    return " and ".join(dict.fromkeys(hardware(run["environment"]) for runs in results.values() for run in runs))
+
+
+def mean_cell(values: Sequence[float], *, signed: bool = False) -> str:
+    """Return the mean over seeds, with the standard deviation if there are several; a difference has a sign."""
+    text = over_seeds(values)
+    return f"+{text}" if signed and not text.startswith("-") else text
+
+
+def seeds_phrase(results: Results) -> str:
+    """Return in words over how many seeds the numbers of a table are.
+
+    >>> seeds_phrase({"a": [{}], "b": []}), seeds_phrase({"a": [{}, {}, {}], "b": [{}]})
+    ('one seed', 'mean ± standard deviation over 1 to 3 seeds a row')
+    """
+    counts = sorted({len(runs) for runs in results.values() if runs})
+    if counts == [1]:
+        return "one seed"
+    seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds a row"
+    return f"mean ± standard deviation over {seeds}"
+
+
+def diverged_phrase(folder: Path, slugs: Iterable[str]) -> str:
+    """Return a sentence that names the runs of these rows that diverged; empty if none did."""
+    names = sorted(path.parent.name for slug in slugs for path in folder.glob(f"{slug}-seed*/diverged.json"))
+    return f" Diverged: {', '.join(names)}." if names else ""
+
+
+def seeds_of(results: Results) -> list[int]:
+    """Return the seeds of all runs, each once."""
+    return list(dict.fromkeys(run["seed"] for runs in results.values() for run in runs))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim of a paper: one row has a lower error than another.
+
+    text: the claim in a sentence. where: name of the table or figure whose runs decide it. better, worse: slugs of the
+    rows. better_rates, worse_rates: slugs of the same networks at other learning rates; each side is compared at the
+    rate that validation chooses. paper: printed errors in per cent; None if the paper only shows a curve. on: head of
+    the test set of a `MatchedErrorTable`; None for the runs' own test images.
+    """
+
+    text: str
+    where: str
+    better: str
+    worse: str
+    paper: tuple[float, float] | None
+    on: str | None = None
+    better_rates: tuple[str, ...] = ()
+    worse_rates: tuple[str, ...] = ()
+
+    @property
+    def slugs(self) -> set[str]:
+        """Return the slugs of all rows that it needs."""
+        return {self.better, self.worse, *self.better_rates, *self.worse_rates}

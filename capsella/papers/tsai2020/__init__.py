@@ -1,1 +1,0 @@
-"""Tsai, Srivastava, Goh, Salakhutdinov 2020, "Capsules with Inverted Dot-Product Attention Routing"."""
