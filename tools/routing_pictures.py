@@ -1,7 +1,7 @@
 """`python -m tools.routing_pictures RUNS docs/pictures`: what each routing does with one image, a picture each.
 
-Trains the rows of the routing benchmark that route, once each, for a few hundred steps on smallNORB, in the folder RUNS; what is
-there is read.
+Trains the rows of the routing benchmark that route for a few hundred steps on smallNORB, in the folder RUNS; finished
+runs are read.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _WITHOUT = ("average pooling", "CNN")
 
 
 def rows() -> list[BenchmarkRow]:
-    """Return the routings of the benchmark, without those with uniform couplings, for a short training on unchanged images."""
+    """Return the routings of the benchmark for a short training on unchanged images, without uniform couplings."""
     ((dataset, source),) = datasets_on(SOURCE)
     every = rows_on(dataset, source, "full")
     plain = [replace(row, recipe=replace(row.recipe, augment=AugmentOptions())) for row in every]

@@ -51,7 +51,7 @@ class RunFolder:
     the test images. result.json: all of it for results/; it is there when the run is tested. adapted.json: how the
     weights of another run were adapted to another laboratory; such a run has no metrics.csv and no summary.json.
     diverged.json: why a training among several learning rates has no result. events/: TensorBoard's. .lock: the process
-    that trains now. What is measured of the finished run later has a file of its own, as league.json or
+    that trains now. What is measured of the finished run later has a file of its own, as benchmark.json or
     changed-images.json, which the module that measures it reads and writes.
     """
 

@@ -10,10 +10,9 @@ import torch
 from capsella.data import DataOptions, ImageSet, catalogue
 from capsella.data.source import Parts, Source
 from capsella.papers import published
-from capsella.papers.kinds.claim import Claim
-from capsella.papers.kinds.error_table import ErrorRow, ErrorTable
-from capsella.papers.kinds.run_figure import RunFigure
-from capsella.papers.sabour2017.figures import draw_reconstructions
+from capsella.papers.figure_types import RunFigure
+from capsella.papers.sabour2017.tables import draw_reconstructions
+from capsella.papers.table_types import Claim, ErrorRow, ErrorTable
 from capsella.reproduce import jobs, page
 from capsella.training.registry import RECIPES
 from tests.papers.tiny import CAPSNET, CNN
@@ -53,7 +52,8 @@ def rows(budget: str) -> dict[str, ErrorRow]:
 
 
 def table(budget: str) -> ErrorTable:
-    return ErrorTable("A paper, Table 1", "What differs.", ("network",), tuple(rows(budget).values()))
+    every = tuple(rows(budget).values())
+    return ErrorTable(title="A paper, Table 1", note="What differs.", columns=("network",), rows=every)
 
 
 def figure(budget: str) -> RunFigure:

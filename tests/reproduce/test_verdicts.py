@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from capsella.grid import at_rate
-from capsella.papers.kinds.claim import Claim
-from capsella.papers.kinds.stopped_table import ErrorOn, StoppedRow, StoppedTable
 from capsella.papers.published import CLAIMS, FIGURES, REPEATED, STAND_INS, TABLES
+from capsella.papers.table_types import Claim, MatchedErrorTable, MatchedRow, TestSet
 from capsella.reproduce import Entry, judge
 from capsella.reproduce.verdicts import state_of
 from tests.reproduce.made import rows, table
@@ -101,7 +100,7 @@ def test_few_seeds_that_differ_cannot_tell_where_images_alone_would(tmp_path):
 
 def test_what_stands_behind_the_numbers_is_told(tmp_path):
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
-    of_few = dataclasses.replace(table("night"), mark="few images")
+    of_few = dataclasses.replace(table("night"), caveat_text="few images")
     found = judge(CLAIM, dataclasses.replace(entry(tmp_path), published=of_few, source="digits-like"), 3)
     assert (found.answer, found.marks, found.source) == ("supports", ("few images",), "digits-like")
 
@@ -137,11 +136,12 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
             test["correct"] = base64.b64encode(np.packbits(hits).tobytes()).decode()
             (run / "novel.json").write_text(json.dumps(test))
     both = tuple(
-        StoppedRow(slug=slug, recipe_name="bars", recipe=rows("night")[slug].recipe, label=(slug,), paper=None)
+        MatchedRow(slug=slug, recipe_name="bars", recipe=rows("night")[slug].recipe, label=(slug,), paper=None)
         for slug in ("caps", "cnn")
     )
-    on = (ErrorOn("test", "plain"), ErrorOn("novel", "novel", lambda data: data))
-    stopped = dataclasses.replace(entry(tmp_path), published=StoppedTable("t", "n", ("network",), both, on))
+    on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
+    table = MatchedErrorTable(title="t", columns=("network",), rows=both, test_sets=on)
+    stopped = dataclasses.replace(entry(tmp_path), published=table)
     assert judge(CLAIM, stopped, 3).answer == "supports"
     assert judge(dataclasses.replace(CLAIM, on="novel"), stopped, 3).answer == "contradicts"
 
@@ -161,9 +161,9 @@ def test_the_papers_claims_are_of_rows_that_there_are(budget):
         assert claim.paper is None or claim.paper[0] < claim.paper[1], claim.text
         if not claim.where.startswith("forslov2018"):  # whose rows depend on the images at hand
             needed = claim.slugs if budget == "night" else {claim.better, claim.worse}  # which alone has other rates
-            assert needed <= {row.slug for row in published.trainings()}
+            assert needed <= {row.slug for row in published.rows_to_train()}
         if claim.on is not None:
-            assert claim.on in [on.head for on in published.errors_on]
+            assert claim.on in [on.head for on in published.test_sets]
     assert set(REPEATED) | set(STAND_INS) <= {*TABLES, *FIGURES}
 
 

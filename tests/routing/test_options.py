@@ -15,7 +15,7 @@ from capsella import create_model
 from capsella.errors import ArgumentError
 from capsella.evaluation.attacks.log_odds import has_class_capsules, vote_log_odds
 from capsella.layers import CapsuleConv2d, DenseCapsules
-from capsella.papers.league.fields import FIELDS, entrants
+from capsella.papers.routing_benchmark.datasets import DATASETS, rows_on
 from capsella.routing import (
     ROUTINGS,
     DynamicRouting,
@@ -185,8 +185,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def test_a_new_routing_is_a_row_of_the_benchmark(kind: str) -> None:
-    for field in FIELDS:
-        rows = [row for row in entrants(field, field.sources[0], "small") if row.label[1] == "new"]
+    for dataset in DATASETS:
+        rows = [row for row in rows_on(dataset, dataset.sources[0], "small") if row.label[1] == "new"]
         assert [type(row.recipe.model.options["routing"]) for row in rows] == [ROUTINGS["new"]]
         assert rows[0].recipe.loss.name == ("margin" if kind == "lengths" else "cross_entropy")
 
@@ -206,7 +206,7 @@ def test_networks_take_a_new_routing_by_name(kind: str, network: str) -> None:
 
 
 def test_recipes_take_a_new_routing_by_name(kind: str) -> None:
-    recipe = get_recipe("league-smallnorb")
+    recipe = get_recipe("routings-smallnorb")
     named = replace(recipe, model=recipe.model.with_routing("new"))
     assert type(named.model.options["routing"]) is ROUTINGS["new"]
 

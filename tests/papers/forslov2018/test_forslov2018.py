@@ -1,0 +1,279 @@
+"""The thesis's numbers typed once more, and its tables and figures, on tiny images and budgets."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+from PIL import Image
+
+from capsella.cli import main
+from capsella.data import load_data
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.evaluation import PERTURBATIONS
+from capsella.grid import Grid
+from capsella.grid import run as training
+from capsella.papers.forslov2018 import figures, paper, runs, tables
+from capsella.papers.forslov2018.runs import AvailableSets, ThesisRuns
+from capsella.papers.published import FIGURES, TABLES
+from capsella.papers.table_types import caveated_cells
+from capsella.training import RunFolder
+from capsella.training.registry import get_recipe
+from tests.papers.tiny import QUIET
+
+# Table 3, INIT-NET 1/2.
+TABLE_3 = """
+CAPSNET 1 | .620/.515 | .713/.634 | .708/.663 | .884/.892 | .859/.849 | .732/.597
+CAPSNET 2 | .636/.578 | .694/.428 | .627/.566 | .907/.901 | .829/.780 | .674/.639
+EM-NET 1 | .584/.547 | .658/.608 | .741/.688 | .926/.907 | .861/.855 | .740/.731
+EM-NET 2 | .586/.451 | .526/.542 | .660/.675 | .915/.884 | .809/.812 | .678/.714
+CNN-NET 1 | .434/.377 | .388/.430 | .358/.304 | .793/.869 | .750/.623 | .253/.400
+CNN-NET 2 | .570/.509 | .663/.543 | .689/.483 | .911/.809 | .819/.455 | .557/.645
+CNN-NET 3 | .542/.431 | .316/.538 | .599/.455 | .804/.891 | .856/.865 | .772/.760
+"""
+# Table 4: translation/rotation/noise, behind INIT-NET 1 and 2.
+TABLE_4 = {
+    "CAPSNET 1": ".282/.727/.463 .150/.597/.264",
+    "CAPSNET 2": ".241/.671/.511 .211/.633/.326",
+    "EM-NET 1": ".504/.738/.711 .414/.721/.709",
+    "EM-NET 2": ".284/.674/.657 .271/.708/.710",
+    "CNN-NET 1": ".100/.251/.194 .112/.399/.397",
+    "CNN-NET 2": ".187/.559/.512 .222/.633/.642",
+    "CNN-NET 3": ".391/.762/.758 .300/.752/.572",
+}
+# Table 5, CPU/GPU.
+TABLE_5 = {
+    "CAPSNET 1": "0.83/0.17",
+    "CAPSNET 2": "2.62/0.55",
+    "CAPSNET 1 + decoder": "2.79/0.25",
+    "CAPSNET 2 + decoder": "4.63/0.67",
+    "EM-NET 1": "0.84/0.12",
+    "EM-NET 2": "2.79/0.12",
+    "CNN-NET 1": "0.11/0.09",
+    "CNN-NET 2": "0.16/0.10",
+    "CNN-NET 3": "0.13/0.09",
+}
+KEYS = {name: key for key, name in paper.NETWORKS.items()}
+
+
+def test_the_papers_numbers():
+    lines = [line.split(" | ") for line in TABLE_3.strip().splitlines()]
+    assert {
+        (KEYS[name], init): tuple(float(cell.split("/")[init - 1]) for cell in cells)
+        for name, *cells in lines
+        for init in (1, 2)
+    } == paper.ACCURACY
+    assert {
+        (KEYS[name], init): tuple(map(float, cells.split()[init - 1].split("/")))
+        for name, cells in TABLE_4.items()
+        for init in (1, 2)
+    } == paper.ROBUSTNESS
+    assert {
+        (KEYS[name.removesuffix(" + decoder")], "decoder" in name): tuple(map(float, cells.split("/")))
+        for name, cells in TABLE_5.items()
+    } == paper.TIMES
+    assert paper.SET_IMAGES == {"mini": 1500, "small": 4500, "medium-size": 12_963, "hard": 24_881}
+    assert paper.SET_CLASSES == {"basic": 5, "medium": 10, "hard": 15}
+
+
+def test_the_full_budget_is_as_long_as_the_thesis():
+    grid = ThesisRuns("full").grid(paper.SETS)
+    assert len(grid) == 7 * 2 * 6
+    for row in grid:
+        recipe, registered = row.recipe, get_recipe(row.recipe_name)
+        steps = recipe.epochs * recipe.epoch_images // recipe.batch_size
+        longer = row.slug.startswith("hard") and "capsnet" not in row.slug
+        assert (recipe.batch_size, steps) == (5, 200_000 if longer else 100_000)
+        assert (recipe.model, recipe.loss, recipe.optimizer) == (
+            registered.model,
+            registered.loss,
+            registered.optimizer,
+        )
+    rate = ThesisRuns("full").with_learning_rate(3e-5).recipe
+    assert (rate.epochs * rate.epoch_images, rate.optimizer.learning_rate) == (5 * 100_000, 3e-5)
+    strengths = TABLES["forslov2018-table4"]("full")._strengths()
+    assert all(set(PERTURBATIONS[change].strengths) <= set(given) for change, given in strengths.items())
+
+
+def test_the_small_budget():
+    grid = ThesisRuns("small", "pbc").grid(("mini", "small", "basic"))
+    images = runs.SMALL.epochs * runs.SMALL.epoch_images
+    assert len(grid) == len({row.slug for row in grid}) == 21
+    assert [row.recipe.data.per_class for row in grid[::7]] == [100, 300, None]
+    assert [row.recipe.data.first_classes for row in grid[::7]] == [None, None, 5]
+    for row in grid:
+        recipe, steps = row.recipe, images // runs.SMALL.batch_size
+        assert recipe.optimizer.rate_at(steps, steps) == pytest.approx(recipe.optimizer.learning_rate / 10)
+        assert recipe.loss.spread_at(images, images) == pytest.approx(0.9)
+
+
+def test_available_sets(tiny):
+    available = ThesisRuns("full", tiny).available_sets()
+    assert available.counts == {"mini": 500, "basic": 510}
+    assert set(available.reasons) == {"small", "medium-size", "medium", "hard"}
+    for name, count in available.counts.items():
+        assert len(load_data(ThesisRuns("full", tiny).options(name)).train) == count
+    assert load_data(ThesisRuns("small", tiny).options("classes3")).classes == ("a", "b", "c")
+    with pytest.raises(CapsellaError, match="small, medium"):
+        ThesisRuns("full", tiny).available_sets(("small", "medium"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "sets", "largest"),
+    [(8, ("basic", "small", "mini"), "small"), (5, ("small", "basic"), "basic"), (12, ("medium",), "medium")],
+)
+def test_table_4_takes_the_set_with_the_most_classes(classes, sets, largest, monkeypatch):
+    available = AvailableSets("cells", classes, dict.fromkeys(sets, 100), {})
+    monkeypatch.setattr(ThesisRuns, "available_sets", lambda self, wanted: available)
+    assert TABLES["forslov2018-table4"]("full")._available()[0] == largest
+
+
+def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
+    words = ["--data", tiny, "--out", str(tmp_path)]
+    main(["table", "forslov2018-table3", *words])
+    path = tmp_path / "forslov2018-table3-small-tiny.json"
+    values = json.loads(path.read_text())
+    assert values["heads"] == ["network", "INIT-NET", "mini paper", "mini ours", "basic paper", "basic ours"]
+    assert [row["network"] for row in values["rows"]] == ["emnet1", "cnnnet1"]
+    for row in values["rows"]:
+        for name, measured in row["sets"].items():
+            (run,) = measured["runs"]
+            assert measured["paper_accuracy"] == paper.ACCURACY[row["network"], 1][paper.SETS.index(name)]
+            assert measured["accuracy"] == pytest.approx(1 - run["test"]["errors"] / 5)
+            folder = tmp_path / f"{name}-{row['network']}-init1-seed0"
+            assert json.loads((folder / "result.json").read_text()) == run
+        assert row["cells"][3] == f"{row['sets']['mini']['accuracy']:.3f}"
+
+    monkeypatch.setattr(training, "train", None)  # what is finished is read
+    main(["table", "forslov2018-table3", *words])
+    assert json.loads(path.read_text()) == values
+    main(["table", "forslov2018-table4", *words])
+    path = tmp_path / "forslov2018-table4-small-tiny.json"
+    robust = json.loads(path.read_text())
+    for row, accuracy in zip(robust["rows"], values["rows"], strict=True):
+        assert row["paper_accuracy"]["unchanged"] == paper.ACCURACY[row["network"], 1][-1]
+        assert row["paper_accuracy"]["noise"] == paper.ROBUSTNESS[row["network"], 1][2]
+        assert row["accuracy_by_seed"]["unchanged"] == pytest.approx([accuracy["sets"]["basic"]["accuracy"]])
+        points = {(point["perturbation"], point["strength"]) for point in row["points_by_seed"][0]}
+        assert points == {(change, s) for change, most in tables.STRENGTHS.items() for s in (0, most)}
+    monkeypatch.setattr(tables, "measure_robustness", None)  # kept in the runs' folders
+    main(["table", "forslov2018-table4", *words])
+    assert json.loads(path.read_text()) == robust
+
+    table = TABLES["forslov2018-table3"]("small").on(tiny)  # made of the first runs alone
+    first = table.rows_to_train()[0]
+    results = Grid(tmp_path, QUIET).results([first], [0])
+    some = table.build(results, tmp_path, "c", QUIET)
+    ours = [some["rows"][0]["cells"][3], *(row["cells"][5] for row in some["rows"])]
+    assert re.fullmatch(r"[01]\.\d{3}", ours[0])
+    assert ours[1:] == ["not run", "not run"]
+    medium = TABLES["forslov2018-table3"]("night").on(tiny).build(results, tmp_path, "c", QUIET)
+    assert caveated_cells(medium)[0][3] == f"{ours[0]} (few images)"
+    sizes = FIGURES["forslov2018-31"]("small").on(tiny).build(results, tmp_path, "c", QUIET)
+    lines = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
+    assert [len(line["x"]) for line in lines] == [1, 0]
+
+
+def test_table_2_counts_what_the_paper_counts(tmp_path):
+    values = TABLES["forslov2018-table2"]("small").run(tmp_path, [0], "", QUIET)
+    rows = {row["cells"][0]: row["counts"] for row in values["rows"]}
+    assert len(rows) == 11
+    assert [count["ours"] for count in rows["EM-NET 1"]] == [351_744, 354_304, 356_864]
+    for name, counts in rows.items():
+        missing = 1_179_648 if name.startswith("DECODER") else 0  # the misprint, docs/papers/forslov2018.md
+        assert {count["paper"] - count["ours"] for count in counts} == {missing}
+
+
+def test_table_5_times_all_networks_in_one_run(tiny, only, tmp_path, monkeypatch):
+    monkeypatch.setitem(tables.REPEATS, "small", 1)
+    monkeypatch.setitem(tables.SECONDS, "small", 0.0)
+    only("capsnet1", "cnnnet1", "cnnnet3")
+    table = dataclasses.replace(TABLES["forslov2018-table5"]("small"), size=64)
+    values = table.run(tmp_path, [0], "", QUIET)
+    rows = {row["cells"][0]: row for row in values["rows"]}
+    seconds = {name: row["seconds"][-1]["median"] for name, row in rows.items()}
+    assert rows["CAPSNET 1"]["times_as_long_as_cnn"] == pytest.approx(seconds["CAPSNET 1"] / seconds["CNN-NET 3"])
+    assert rows["CAPSNET 1 + decoder"]["paper_times_as_long_as_cnn"] == pytest.approx(2.79 / 0.13)
+    assert rows["CNN-NET 1"]["cells"][4:7] == ["–", "–", "–"]
+    for argument, call in (
+        ("data", lambda: table.on("pbc")),
+        ("seeds", lambda: table.run(tmp_path, [0, 1], "", QUIET)),
+    ):
+        with pytest.raises(ArgumentError) as error:
+            call()
+        assert error.value.argument == argument
+
+
+@pytest.fixture
+def draw(tiny, tmp_path):
+    """Draw a figure by its number; return its JSON."""
+
+    def call(number, *words):
+        main(["figure", f"forslov2018-{number}", "--data", tiny, "--out", str(tmp_path), *words])
+        path = tmp_path / f"forslov2018-figure{number}-small-tiny.png"
+        with Image.open(path) as picture:
+            assert min(picture.size) > 250
+        return json.loads(path.with_suffix(".json").read_text())
+
+    return call
+
+
+def lines(values, panel=0):
+    return {(line["name"], line["paper"]): line for line in values["panels"][panel]["series"]}
+
+
+def test_figures_31_and_33_share_their_runs(draw, only, tmp_path, monkeypatch):
+    only("emnet1")
+    monkeypatch.setattr(figures, "FAMILIES", {"emnet": "EM routing"})
+    values = draw(31)
+    assert lines(values)["EM-NET 1", True]["x"] == [1500, 4500, 12_963, 24_881]
+    assert lines(values)["EM-NET 1", True]["y"] == [0.584, 0.658, 0.741, 0.740]
+    ours = lines(values)["EM-NET 1", False]
+    errors = [values["runs"][f"{name}-emnet1-init1"][0]["test"]["error_percent"] for name in ("mini", "basic")]
+    assert (ours["x"], ours["y"]) == ([500, 510], pytest.approx([1 - error / 100 for error in errors]))
+    monkeypatch.setattr(training, "train", None)
+    values = draw(33)
+    assert [panel["title"] for panel in values["panels"]] == ["mini", "basic"]
+    line = lines(values)["EM-NET 1, INIT-NET 1", False]
+    metrics = RunFolder(tmp_path / "mini-emnet1-init1-seed0").read_metrics()
+    assert line["y"] == pytest.approx(1 - metrics["validation_error"] / 100)
+
+
+def test_figure_32_takes_as_many_classes_as_there_are(tiny):
+    figure = FIGURES["forslov2018-32"]("full").on(tiny)
+    names = {row.slug for row in figure.rows_to_train()}
+    assert "classes2-emnet1-init1" not in names  # standardised costs of two classes teach nothing
+    assert {"classes2-cnnnet1-init1", "classes3-emnet1-init2", "basic-emnet1-init1"} <= names
+    assert figure.points()[0] == {"classes2": 2, "classes3": 3, "classes4": 4, "basic": 5}
+
+
+def test_figure_34_has_a_panel_per_seed_and_counts_spikes(draw):
+    values = draw(34, "--seeds", "0", "1")
+    assert [panel["title"] for panel in values["panels"]] == ["seed 0", "seed 1"]
+    assert [(spike["seed"], spike["learning_rate"]) for spike in values["spikes"]] == [
+        (seed, rate) for seed in (0, 1) for rate in (3e-4, 3e-5, 3e-6)
+    ]
+    for rate in (3e-4, 3e-5, 3e-6):
+        (first, _) = values["runs"][f"mini-emnet1-init1-rate{rate:g}"]
+        assert (first["recipe"]["optimizer"]["learning_rate"], first["recipe"]["optimizer"]["decay"]) == (rate, 1)
+
+    def spikes(*accuracies):
+        return figures.spikes_to_chance(range(len(accuracies)), accuracies, classes=5, images=100)
+
+    assert spikes(0.2, 0.3, 0.2) == []  # never learnt: 0.6 is halfway
+    assert spikes(0.6, 0.29, 0.27, 0.2, 0.5, 0.28) == [2, 5]  # chance + 2 · 0.04 = 0.28
+
+
+def test_figures_35_to_37(draw, only, monkeypatch):
+    monkeypatch.setattr(figures, "CANDIDATES", 5)
+    only("capsnet1", "emnet1")
+    values = draw(37)
+    for decoder in ("decoder", "no-decoder"):
+        (run,) = values["runs"][f"mini-capsnet1-init1-{decoder}"]
+        assert run["recipe"]["model"]["reconstruction"] == (decoder == "decoder")
+    values = draw(35)
+    assert values["offsets"] == pytest.approx([-0.4, -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.4])
+    effects = {int(element): change for element, change in values["mean_change_by_element"].items()}
+    assert values["elements"] == sorted(sorted(effects, key=effects.__getitem__)[-3:])
+    values = draw(36)
+    assert (values["offsets"][0], values["offsets"][-1], len(values["elements"])) == (-5, 5, 4)

@@ -1,0 +1,270 @@
+"""The routing benchmark: what its rows have in common, how rates are chosen, ranks, gains and a tiny table."""
+
+import dataclasses
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from capsella.bench.execution import execution_times
+from capsella.cli.main import main
+from capsella.data import load_data
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.evaluation import AttackOptions
+from capsella.grid import Budget, Hits, Validated, hits_of
+from capsella.grid import run as runs
+from capsella.models import count_parameters
+from capsella.papers.routing_benchmark import datasets, measure, table
+from capsella.papers.routing_benchmark.datasets import (
+    DATASETS,
+    OTHERS,
+    BenchmarkDataset,
+    ChangedImages,
+    choose_rate,
+    datasets_on,
+    rows_on,
+)
+from capsella.papers.routing_benchmark.table import RoutingBenchmark, ranks
+from capsella.routing import ROUTINGS
+from capsella.training import ModelOptions, Recipe, RunFolder, TrainingDivergedError, registry
+from capsella.training.registry import get_recipe
+from tests.papers.tiny import CAPSNET, QUIET
+
+SHAPES = {"smallnorb": (48, 2, 5), "mnist40": (40, 1, 10), "pbc": (40, 3, 5), "cifar10": (32, 3, 10)}
+TINY = Budget(epochs=2, epoch_images=32, batch_size=16, validation_per_class=1, test_per_class=2, ema=0.9)
+
+
+def changed(data):
+    return "digits again", load_data(dataclasses.replace(data, split_seed=1)).test
+
+
+DIGITS = BenchmarkDataset(
+    "digits", "routings-tiny", ("digits",), ChangedImages("others", changed), budgets={"small": TINY}
+)
+STOPPED = dataclasses.replace(DIGITS, label="digits, stopped", stops=True)
+
+
+def tiny_recipe():
+    model = ModelOptions("league_capsnet", {"parameters": 80_000})
+    return dataclasses.replace(CAPSNET, model=model, loss=get_recipe("routings-digits").loss)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """`tiny("heinsen", "CNN")` leaves these rows, one rate, and few images; the fixture's value is the benchmark."""
+    monkeypatch.setitem(registry.RECIPES, "routings-tiny", tiny_recipe)
+    monkeypatch.setattr(datasets, "DATASETS", (DIGITS,))
+    monkeypatch.setattr(datasets, "FACTORS", (1.0,))
+    monkeypatch.setitem(table.ATTACKS, "small", (AttackOptions((0.03,), steps=1, restarts=1), 2))
+    monkeypatch.setattr(measure, "MOST_ROUTED", 4)
+    monkeypatch.setattr(measure, "execution_times", partial(execution_times, repeats=1, seconds=0.0))
+    monkeypatch.setattr("capsella.bench.latency.LEAST_CALLS", 10)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def make(*names, dataset=DIGITS):
+        monkeypatch.setattr(datasets, "ROUTINGS", {name: ROUTINGS[name] for name in names if name in ROUTINGS})
+        monkeypatch.setattr(datasets, "OTHERS", {name: OTHERS[name] for name in names if name in OTHERS})
+        return RoutingBenchmark("small", ((dataset, "digits"),))
+
+    return make
+
+
+def by_routing(values):
+    return {row["label"][1]: row for row in values["rows"]}
+
+
+def accuracy(tests):
+    return np.stack([hits_of(test) for test in tests]).mean(0)
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_networks_have_as_many_parameters(source):
+    (dataset,) = [dataset for dataset in DATASETS if source in dataset.sources]
+    size, channels, classes = SHAPES[source]
+    for row in rows_on(dataset, source, "full"):
+        with torch.device("meta"):
+            model = row.recipe.model.create(size, channels, tuple(map(str, range(classes))))
+        assert count_parameters(model) == pytest.approx(128_000, rel=0.01), row.slug
+
+
+def test_rows_differ_in_network_and_loss_alone():
+    uniform = {"em, even", "heinsen, even", "inverted attention, even", "variational, even"}
+    names = {*(name.replace("_", " ") for name in ROUTINGS), *OTHERS, *uniform}
+    benchmark = RoutingBenchmark("small")
+    assert len({row.slug for row in benchmark.rows}) == len(benchmark.rows) == len(DATASETS) * len(names)
+    for dataset, source in benchmark.datasets:
+        rows = rows_on(dataset, source, "small")
+        assert {row.label[1] for row in rows} == names
+        for row in rows:
+            same = dataclasses.replace(row.recipe, model=rows[0].recipe.model, loss=rows[0].recipe.loss)
+            assert same == rows[0].recipe
+            assert row.recipe.stop_at_error is None  # nothing looks at test images while rates are tried
+            if row.label[1] in uniform | {"uniform"}:
+                (routed,) = [other for other in rows if other.uniform == row.slug]
+                assert routed.label[1] == row.label[1].replace("uniform", "dynamic").removesuffix(", even")
+
+
+def test_sources():
+    found = [(dataset.label, source) for dataset, source in datasets_on("mnist,cifar10-jpeg")]
+    assert found == [("MNIST", "mnist40"), ("CIFAR-10", "cifar10-jpeg")]
+    for sources in ("kmnist", "mnist,mnist40"):
+        with pytest.raises(ArgumentError) as error:
+            datasets_on(sources)
+        assert error.value.argument == "data"
+
+
+def test_rows_have_different_ranks_only_where_they_differ_significantly():
+    right = {name: np.arange(400) < number for name, number in {"a": 380, "b": 376, "c": 200, "d": 100}.items()}
+    hits = {name: Hits(np.stack([row, row])) for name, row in right.items()}
+    assert ranks(hits) == {"a": "1–2", "b": "1–2", "c": "3", "d": "4"}
+    assert ranks({name: hits[name] for name in ("a", "b")}) == {"a": "–", "b": "–"}
+    assert ranks({name: Hits(row.right[:1]) for name, row in hits.items()}) == {}  # a single seed
+    toys = np.repeat(np.arange(4), 100)  # a hundred views of four toys are not four hundred images
+    assert ranks({name: Hits(hits[name].right, toys) for name in "ac"}) == {"a": "–", "c": "–"}
+    apart = {"a": Hits(np.stack([right["a"], right["d"]])), "c": Hits(np.stack([right["c"], right["c"]]))}
+    assert ranks(apart) == {"a": "–", "c": "–"}  # seeds differ as much as rows do
+    generator = np.random.default_rng(0)
+    alike = {str(row): Hits(generator.random((3, 500)) < 0.9) for row in range(20)}
+    assert set(ranks(alike).values()) == {"–"}  # each pair by itself would differ now and then
+
+
+@pytest.mark.parametrize(
+    ("tried", "rate"),
+    [
+        ({1.0: (40, 30), 3.0: (39, 29)}, 3.0),
+        ({1.0: (40, 30), 3.0: (20, 31)}, 1.0),  # one split, however much, is not enough
+        ({0.5: (39, 28), 1.0: (40, 30), 3.0: (39, 29)}, 0.5),
+        ({1.0: (np.inf, 30), 3.0: (39, 29)}, 3.0),
+        ({1.0: (np.inf, np.inf), 3.0: (np.inf, np.inf)}, 1.0),
+    ],
+)
+def test_another_rate_must_be_better_on_every_split(tried, rate, tiny):
+    row = tiny("self").rows[0]
+    optimizer = dataclasses.replace(row.recipe.optimizer, learning_rate=1.0)
+    row = dataclasses.replace(row, recipe=dataclasses.replace(row.recipe, optimizer=optimizer))
+    found = {at: [Validated(Path(), float(error), 0.0, 1, 0.0) for error in errors] for at, errors in tried.items()}
+    assert choose_rate(row, found).rate == rate
+
+
+def test_memory_of_a_step():
+    recipe = tiny_recipe()
+    model = recipe.model.create(16, 1, ("a", "b")).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    measure.step_memory_mib(model, recipe)
+    assert not model.training  # the network is as it was
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    sizes = [
+        measure.step_memory_mib(ModelOptions("league_pooling", {"width": width}).create(16, 1, ("a", "b")), recipe)
+        for width in (8, 64)
+    ]
+    # The last convolution's output and its normalisation: 4×4 sites, twice, of 56 maps more, and their ReLU.
+    assert 2 <= (sizes[1] - sizes[0]) * 2**20 / (measure.STEP_IMAGES * 56 * 16 * 4) <= 4
+
+
+def test_a_tiny_benchmark_from_the_command_line(tiny, tmp_path, monkeypatch):
+    tiny("self", "average pooling")
+    monkeypatch.setattr(datasets, "FACTORS", (1.0, 3.0))
+    tested, choose, test = [], table.choose_rates, table.result_of
+
+    def chose(rows, grid):
+        chosen = choose(rows, grid)
+        assert not [*tmp_path.rglob("test.json"), *tmp_path.rglob("result.json"), *tested]  # validation alone chooses
+        for one in chosen:
+            default, other = one.tried.values()
+            assert one.rate == list(one.tried)[all(a > b for a, b in zip(default, other, strict=True))]
+        return chosen
+
+    monkeypatch.setattr(table, "choose_rates", chose)
+    monkeypatch.setattr(table, "result_of", lambda *arguments: tested.append(arguments) or test(*arguments))
+    folder = tmp_path / "mine"
+    words = ["table", "routings", "--data", "digits", "--seeds", "0", "1", "--out", str(folder)]
+    main(words)
+    values = json.loads((folder / "mine.json").read_text())
+    assert {tuple(row["label"]) for row in values["rows"]} == {("digits", "self"), ("digits", "average pooling")}
+    short = [RunFolder(path.parent).read_config()[1] for path in folder.glob("*split*/config.json")]
+    assert {recipe.data.split_seed for recipe in short} == set(range(datasets.SPLITS))
+    assert {recipe.epochs for recipe in short} == {1}
+    for row in values["rows"]:
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        assert row["rate"] in map(float, row["validation_errors_by_rate"])
+        cells = dict(zip(values["heads"], row["cells"], strict=True))
+        low, high = row["error"]["interval_95_percent"]
+        assert low <= row["error"]["error_percent"] <= high
+        assert cells["error, ours %"].startswith(f"{row['error']['error_percent']:.2f} [{low:.1f}, {high:.1f}]")
+        assert cells["rate"].endswith(" (edge)")  # as both of two rates are
+        assert (cells["entropy"] == "–") == (row["label"][1] == "average pooling")
+        for run in row["runs"]:
+            recipe = Recipe.from_dict(run["recipe"])
+            assert (recipe.optimizer.learning_rate, recipe.data.validation) == (row["rate"], datasets.LEFT_OUT)
+    monkeypatch.setattr(runs, "train", None)  # what is finished is read
+    monkeypatch.setattr(table, "choose_rates", choose)
+    main(words)
+    assert json.loads((folder / "mine.json").read_text()) == values
+
+
+@pytest.mark.slow
+def test_gains_over_uniform_couplings_are_at_the_rate_of_the_row(tiny, tmp_path, monkeypatch):
+    benchmark = tiny("heinsen")
+
+    def chosen(rows, grid):
+        rates = {row.slug: datasets.rate_at(row.recipe, 1.0 if row.uniform else 3.0) for row in rows}
+        return [datasets.ChosenRate({}, rates[r.slug], datasets.at_chosen_rate(r, rates[r.slug])) for r in rows]
+
+    monkeypatch.setattr(table, "choose_rates", chosen)
+    rows = by_routing(benchmark.run(tmp_path, (0, 1), "c", QUIET))
+    routed, uniform = rows["heinsen"], rows["heinsen, even"]
+    assert {run["recipe"]["optimizer"]["learning_rate"] for run in routed["uniform_runs"]} == {routed["rate"]}
+    assert {run["recipe"]["optimizer"]["learning_rate"] for run in uniform["runs"]} == {3 * routed["rate"]}
+    models = [[run["recipe"]["model"] for run in of] for of in (routed["uniform_runs"], uniform["runs"])]
+    assert models[0] == models[1]
+    gain = routed["gain_over_uniform"]
+    own, others = (accuracy([run["test"] for run in routed[key]]) for key in ("runs", "uniform_runs"))
+    assert gain["points"] == pytest.approx(100 * (own - others).mean())
+    assert gain["interval_95_points"][0] <= gain["points"] <= gain["interval_95_points"][1]
+    assert uniform["gain_over_uniform"] is None
+
+
+@pytest.mark.parametrize(("error", "reached"), [(99.0, True), (0.0, False)])
+def test_networks_that_stop_at_one_error_gain_on_changed_images(tiny, tmp_path, monkeypatch, error, reached):
+    monkeypatch.setitem(datasets.STOPS, "small", error)
+    values = tiny("heinsen", "CNN", dataset=STOPPED).run(tmp_path, (0, 1), "c", QUIET)
+    rows = by_routing(values)
+    assert not [*tmp_path.glob("*split*")]  # all have the recipe's rate
+    if not reached:
+        assert {row[gain] for row in values["rows"] for gain in ("gain_over_uniform", "gain_over_cnn")} == {None}
+        assert all("not reached" in row["cells"][3] and row["cells"][4] == "–" for row in values["rows"])
+        return
+    routed, uniform, cnn = (accuracy(rows[name]["changed"]) for name in ("heinsen", "heinsen, even", "CNN"))
+    assert rows["heinsen"]["gain_over_uniform"]["points"] == pytest.approx(100 * (routed - uniform).mean())
+    assert rows["heinsen"]["gain_over_cnn"]["points"] == pytest.approx(100 * (routed - cnn).mean())
+    assert rows["CNN"]["gain_over_cnn"] is None
+
+
+@pytest.mark.slow
+def test_diverged_seeds_stand_in_the_cell_and_take_the_rank(tiny, tmp_path, monkeypatch):
+    train = runs.train
+
+    def diverge(recipe, *arguments, **options):
+        if recipe.model.name == "league_pooling" and recipe.seed == 1:
+            raise TrainingDivergedError("loss: not a number")
+        return train(recipe, *arguments, **options)
+
+    monkeypatch.setattr(runs, "train", diverge)
+    rows = by_routing(tiny("self", "average pooling").run(tmp_path, (0, 1, 2), "c", QUIET))
+    assert [rows[name]["diverged_seeds"] for name in ("self", "average pooling")] == [[], [1]]
+    assert rows["average pooling"]["rank"] is None
+    assert rows["average pooling"]["cells"][3].endswith("(1 of 3 seeds diverged)")
+
+
+def test_missing_images_show_before_the_first_training(tiny, tmp_path, monkeypatch):
+    def missing(data):
+        raise CapsellaError("the others are not there")
+
+    monkeypatch.setattr(runs, "train", None)
+    dataset = dataclasses.replace(DIGITS, changed=ChangedImages("others", missing))
+    with pytest.raises(CapsellaError, match="others"):
+        tiny("self", dataset=dataset).run(tmp_path, (0,), "c", QUIET)

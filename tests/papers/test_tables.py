@@ -1,0 +1,382 @@
+"""Types of tables and figures, from their runs to JSON, on a few of scikit-learn's digits."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from capsella.cli import main
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.evaluation import AttackCurve, AttackOptions, UnderAttack
+from capsella.grid import Row
+from capsella.grid import run as runs
+from capsella.papers import attack_table, table_types
+from capsella.papers.attack_table import AttackTable
+from capsella.papers.figure_types import COLOURS, Panel, Series, panels_figure
+from capsella.papers.published import FIGURES, TABLES
+from capsella.papers.table_types import (
+    LIKE,
+    NOT_RUN,
+    ErrorRow,
+    ErrorTable,
+    MatchedErrorTable,
+    MatchedRow,
+    ReevaluatedRow,
+    RowSpec,
+    TestSet,
+    caveated_cells,
+    cells_with_caveats,
+    error_cells,
+    error_rows,
+    override,
+    table_values,
+)
+from capsella.routing import DynamicRouting
+from capsella.training import TrainingDivergedError
+from capsella.training.registry import RECIPES, get_recipe
+from tests.papers.tiny import CAPSNET, CNN, QUIET
+
+
+def error_table(budget="small"):
+    """A CNN that a paper has, and CapsNet, which it does not have; and the CNN tested again."""
+    rows = (
+        ErrorRow(slug="cnn", recipe_name="tiny", recipe=CNN, label=("digits", "CNN"), paper=9.7),
+        ErrorRow(slug="caps", recipe_name="tiny", recipe=CAPSNET, label=("digits", "CapsNet")),
+    )
+    again = ReevaluatedRow("negative", "cnn", ("digits", "CNN, again"), lambda model: model, 1.4)
+    return ErrorTable(title="A paper, Table 1", note="N.", columns=("data", "network"), rows=rows, reevaluated=(again,))
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setitem(TABLES, "tiny", error_table)
+    monkeypatch.setitem(RECIPES, "tiny", lambda: CNN)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_error_table_from_the_command_line(tmp_path, monkeypatch, capsys):
+    folder, trained, train = tmp_path / "mine", [], runs.train
+
+    def interrupted(recipe, run, **options):
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(run.name)
+        return train(recipe, run, **options)
+
+    words = ["table", "tiny", "--seeds", "0", "1", "--out", str(folder)]
+    monkeypatch.setattr(runs, "train", interrupted)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        main(words)
+    monkeypatch.setattr(runs, "train", train)
+    main(words)  # goes on
+    values = json.loads((folder / "mine.json").read_text())
+    assert trained == ["cnn-seed0"]
+    assert [row["label"] for row in values["rows"]] == [["digits", n] for n in ("CNN", "CNN, again", "CapsNet")]
+    assert [row["paper_error_percent"] for row in values["rows"]] == [9.7, 1.4, None]
+    assert values["command"] == "capsella table tiny --budget small --seeds 0 1"
+    cnn, again, _ = values["rows"]
+    for first, second in zip(cnn["runs"], again["runs"], strict=True):
+        assert (first["training"], first["test"]["errors"]) == (second["training"], second["test"]["errors"])
+    for row in values["rows"]:
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        assert {run["test"]["images"] for run in row["runs"]} == {20}
+    out = capsys.readouterr().out
+    for cells in caveated_cells(values):
+        assert all(cell in out for cell in cells)
+        assert cells[4] == "–"  # no gap of a short training to the paper
+
+    monkeypatch.setattr(runs, "train", None)  # what is finished is read
+    monkeypatch.setattr(runs, "evaluate", None)
+    main(words)
+    assert json.loads((folder / "mine.json").read_text()) == values
+    other = dataclasses.replace(CNN, epochs=2)
+    with pytest.raises(CapsellaError, match="cnn-seed0"):
+        runs.result_of(other, folder / "cnn-seed0", "tiny", QUIET)
+
+
+def test_recipes_of_rows_are_overridden_by_path():
+    changes = {"model.routing.iterations": 5, "model.reconstruction": False, "data.size": 20, "loss.name": "spread"}
+    recipe = override(get_recipe("sabour2017-mnist"), changes)
+    assert recipe.model.options["routing"] == DynamicRouting(iterations=5)
+    assert (recipe.model.options["reconstruction"], recipe.data.size, recipe.loss.name) == (False, 20, "spread")
+    spec = RowSpec("a", "demo", ("x",), 1.0, 0.1, {"epochs": 7})
+    (row,) = error_rows([spec], lambda recipe: dataclasses.replace(recipe, batch_size=2))
+    assert (row.recipe.epochs, row.recipe.batch_size, row.paper, row.paper_sd) == (7, 2, 1.0, 0.1)
+
+
+def test_error_cells_by_hand():
+    def run(error, loss):
+        best = {"train_loss": loss, "validation_loss": 2 * loss}
+        return {"test": {"error_percent": error}, "training": {"best": best, "images_per_second": 100 * loss}}
+
+    two = [run(4.0, 0.1), run(6.0, 0.3)]
+    assert error_cells(1.8, two) == ["1.8", "5.00 ± 1.41", "+3.20", "0.2000", "0.4000", "20"]
+    assert error_cells(None, two[:1]) == ["–", "4.00", "–", "0.1000", "0.2000", "10"]
+    assert error_cells(0.25, two[:1], 0.005)[:3] == ["0.25 ± 0.005", "4.00", "+3.75"]
+
+
+def test_diverged_runs_are_named_in_their_cells(tmp_path):
+    for name in ("a-seed0", "b-seed1", "ab-seed0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "diverged.json").write_text("{}")
+    rows = [
+        {"cells": ["1.0", NOT_RUN, "2.0", "3.0"], "slugs": ["a", "b"]},
+        {"cells": ["1.0", "4.0", "2.0", "5.0"], "slugs": ["c", "c"]},
+    ]
+    table = SimpleNamespace(title="t", note="", columns=())
+    values = table_values(table, "", "c", ["x paper", "x ours", "y paper", "y ours"], rows, folder=tmp_path)
+    cells = [row["cells"] for row in values["rows"]]
+    assert cells == [["1.0", "diverged", "2.0", "3.0 (1 seed diverged)"], rows[1]["cells"]]
+    with pytest.raises(ArgumentError) as error:
+        table_values(table, "", "c", ["a", "b"], [{"cells": ["1"]}])
+    assert error.value.argument == "cells"
+
+
+def test_a_table_of_which_every_training_diverged_is_refused(tmp_path, monkeypatch):
+    def diverges(*_):
+        raise TrainingDivergedError("the loss is nan")
+
+    monkeypatch.setattr("capsella.grid.grid.result_of", diverges)
+    for row in error_table().rows:
+        row.folder(tmp_path, 0).mkdir()
+    with pytest.raises(CapsellaError, match="cnn, caps"):
+        error_table().run(tmp_path, (0,), "c", QUIET)
+
+
+def test_wrong_sources_and_seeds_are_refused_before_the_first_training(tmp_path):
+    first, second = error_table().rows
+    data = dataclasses.replace(second.recipe.data, name="nowhere")
+    rows = (first, dataclasses.replace(second, recipe=dataclasses.replace(second.recipe, data=data)))
+    with pytest.raises(ArgumentError) as error:
+        dataclasses.replace(error_table(), rows=rows).run(tmp_path, [0], "", QUIET)
+    assert error.value.argument == "name"
+    for seeds in ([], [0, 1, 0]):
+        with pytest.raises(ArgumentError) as error:
+            error_table().run(tmp_path, seeds, "", QUIET)
+        assert error.value.argument == "seeds"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_on_other_sources_have_no_published_number():
+    table = error_table().on("mnist")
+    assert [(row.recipe.data.name, row.label[0], row.paper) for row in table.rows] == [("mnist", "mnist", None)] * 2
+    assert [row.paper for row in table.reevaluated] == [None]
+    pairs = TABLES["sabour2017-1"]("small").on("fashion-mnist").rows
+    assert {row.recipe.data.of for row in pairs} == {None, "fashion-mnist"}
+    assert {row.label[0] for row in pairs} == {"fashion-mnist", "pairs of fashion-mnist"}
+    others = TABLES["sabour2017-others"]("full").on("cifar10-jpeg,smallnorb-jpeg").rows
+    assert [row.recipe.data.name for row in others] == ["cifar10-jpeg", "smallnorb-jpeg", "fashion-mnist"]
+    assert [row.paper for row in others] == [10.6, 2.7, None]  # copies of the paper's images
+    with pytest.raises(ArgumentError) as error:
+        TABLES["sabour2017-others"]("full").on("kmnist")
+    assert (error.value.argument, error.value.got) == ("data", "kmnist")
+
+
+def test_a_state_replaces_the_tables_caveat_and_removes_the_gap():
+    medium = {"heads": ["row", "paper %", "ours %", "gap"], "command": "capsella table x --budget full"}
+    rows = [{"cells": ["a", "1.0", "3.0", "+2.0"], "slugs": ["a"]}, {"cells": ["a − b", "", "+2.0", "+1.0"]}]
+    assert cells_with_caveats({**medium, "rows": rows}) == [[(text, "") for text in row["cells"]] for row in rows]
+    learning = cells_with_caveats({**medium, "rows": rows}, {"a": "still learning"})
+    assert learning[0] == [("a", ""), ("1.0", ""), ("3.0", "still learning"), ("–", "")]
+    few = cells_with_caveats({**medium, "rows": rows, "caveat": "few images"}, {"a": "still learning"})
+    assert [row[2] for row in few] == [("3.0", "still learning"), ("+2.0", "few images")]
+    assert [row[3] for row in few] == [("–", "")] * 2
+
+
+@pytest.mark.parametrize("verb", ["table", "figure"])
+def test_an_unknown_name_lists_the_names(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "nonsense"])
+    out = capsys.readouterr().out
+    assert [name for name in {"table": TABLES, "figure": FIGURES}[verb] if name not in out] == []
+
+
+STOPPED = dataclasses.replace(CAPSNET, epochs=2, stop_at_error=100.0)
+STOPPED_CNN = dataclasses.replace(CNN, epochs=2, stop_at_error=100.0)
+FEWER = TestSet("less", "half of them", lambda data: dataclasses.replace(data, test_per_class=1))
+ROWS = (
+    MatchedRow(slug="capsnet", recipe_name="demo", recipe=STOPPED, label=("digits", "CapsNet"), paper=(1.0, 20.0)),
+    MatchedRow(slug="cnn", recipe_name="demo", recipe=STOPPED_CNN, label=("digits", "CNN"), paper=(1.5, 30.0)),
+)
+
+
+SETS = (TestSet("test", "all"), FEWER)
+
+
+def matched(rows=ROWS, sets=SETS):
+    return MatchedErrorTable(title="A paper", note="N.", columns=("data", "network"), rows=rows, test_sets=sets)
+
+
+def each(**changes):
+    return tuple(dataclasses.replace(row, **changes) for row in ROWS)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Both networks with two seeds, the second one's with one."""
+    folder = tmp_path_factory.mktemp("matched") / "mine"
+    return folder, matched().run(folder, (0, 1), "c", QUIET)
+
+
+def test_a_matched_error_table_from_its_runs(trained, monkeypatch):
+    folder, values = trained
+    assert json.loads((folder / "mine.json").read_text()) == values
+    capsnet, cnn, difference = values["rows"]
+    assert (capsnet["cells"][2], cnn["cells"][2], difference["cells"][1]) == (
+        *["epoch 1, epoch 1"] * 2,
+        "CNN − CapsNet",
+    )
+    for row in (capsnet, cnn):
+        assert [(run["test"]["images"], run["less"]["images"]) for run in row["runs"]] == [(20, 10)] * 2
+    pairs = list(zip(capsnet["runs"], cnn["runs"], strict=True))
+    by_seed = {key: [b[key]["error_percent"] - a[key]["error_percent"] for a, b in pairs] for key in ("test", "less")}
+    assert difference["by_seed"] == by_seed
+    assert difference["paper"] == {"test": 0.5, "less": 10.0}
+    assert difference["cells"][-1] == f"{sum(by_seed['less']) / 2 - 10:+.1f}"
+    ours = [run["less"]["error_percent"] for run in cnn["runs"]]
+    assert cnn["cells"][-1] == f"{sum(ours) / 2 - 30:+.1f}"
+    monkeypatch.setattr(runs, "evaluate", None)  # what is finished is read
+    assert matched().run(folder, (0, 1), "c", QUIET) == values
+
+
+def test_matched_rows_compare_the_seeds_they_share(trained):
+    folder, values = trained
+    results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
+    some = matched().build(results | {"cnn": results["cnn"][1:]}, folder, "c", QUIET)
+    apart = results["cnn"][1]["test"]["error_percent"] - results["capsnet"][1]["test"]["error_percent"]
+    assert some["rows"][2]["by_seed"]["test"] == [apart]
+    alone = matched().build({"capsnet": results["capsnet"]}, folder, "c", QUIET)["rows"]
+    assert [row["cells"][2] for row in alone[1:]] == ["–", NOT_RUN]
+
+
+def test_networks_that_did_not_reach_the_error_are_not_compared(trained):
+    folder, values = trained
+    results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
+    late = [dict(run, training=dict(run["training"], stopped={"reached": False})) for run in results["cnn"]]
+    rows = matched().build(results | {"cnn": late}, folder, "c", QUIET)["rows"]
+    assert [row["cells"][2] for row in rows[1:]] == ["not reached, not reached", "not all: not compared"]
+    assert [row["cells"][-1] == "–" for row in rows] == [False, True, True]
+
+
+def test_numbers_of_another_stop_or_on_a_stand_in_have_a_caveat_and_no_gap(trained):
+    folder, values = trained
+    results = {row.slug: made["runs"] for row, made in zip(ROWS, values["rows"], strict=False)}
+    for row in matched(each(other_stop=60.0)).build(results, folder, "c", QUIET)["rows"]:
+        assert all(row["cells"][at].endswith(" (at 60 %)") for at in (4, 6))
+        assert row["cells"][7] == "–"
+    sets = (TestSet("test", "all"), dataclasses.replace(FEWER, caveat=" (stand-in)"))
+    for row in matched(sets=sets).build(results, folder, "c", QUIET)["rows"]:
+        assert [row["cells"][at].endswith(" (stand-in)") for at in (4, 6)] == [False, True]
+        assert row["cells"][7] == "–"
+    affnist = TABLES["sabour2017-affnist"]
+    assert [on.caveat for on in affnist("small").on("affnist").test_sets] == ["", ""]
+    assert [on.caveat for on in affnist("small").on("affnist-like").test_sets] == ["", " (stand-in)"]
+    assert affnist("full").caveat("cnn") == ""
+
+
+def test_sources_that_cannot_make_a_row_or_stop_elsewhere(monkeypatch):
+    more = tuple(dataclasses.replace(row, slug=f"{row.slug}2", impossible={"wine": "No digits."}) for row in ROWS)
+    table = matched((*ROWS, *more))
+    assert [row.slug for row in table.on("wine").rows] == ["capsnet", "cnn"]
+    assert table.on("wine").note == "N. No digits."
+    assert {row.paper for row in table.on("mnist").rows} == {None}
+    monkeypatch.setitem(LIKE, "digits", ("digits-again",))
+    assert [row.paper for row in table.on("digits-again").rows] == [(1.0, 20.0), (1.5, 30.0)] * 2
+    table = matched(each(stops={"wine": 7.0}))
+    assert [(row.recipe.stop_at_error, row.other_stop) for row in table.on("wine").rows] == [(7.0, 7.0)] * 2
+    assert [(row.recipe.stop_at_error, row.other_stop) for row in table.on("mnist").rows] == [(100.0, None)] * 2
+    for rows in ((), ROWS[:1]):
+        with pytest.raises(ArgumentError):
+            matched(rows)
+
+
+def test_a_changed_set_with_a_source_is_what_other_data_replace(tmp_path, monkeypatch):
+    def far(source):
+        return matched(sets=(TestSet("test", "plain"), TestSet("far", "far", source="far"))).on(source)
+
+    assert {row.recipe.data for row in far("digits").rows} == {STOPPED.data}
+    monkeypatch.setattr(runs, "train", None)
+    with pytest.raises(ArgumentError):
+        far("nowhere").run(tmp_path, (0,), "c", QUIET)
+    load = table_types.load_data
+
+    def with_other_classes(data):
+        splits = load(dataclasses.replace(data, name="digits"))
+        test = dataclasses.replace(splits.test, classes=tuple("abcdefghij")) if data.name == "others" else splits.test
+        return SimpleNamespace(test=test)
+
+    monkeypatch.setattr(table_types, "load_data", with_other_classes)
+    with pytest.raises(CapsellaError, match="others"):
+        far("others").run(tmp_path, (0,), "c", QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
+OPTIONS = AttackOptions(epsilons=(0.1, 0.5), steps=1, restarts=1)
+
+
+def attacks(options=OPTIONS):
+    recipes = {
+        name: dataclasses.replace(recipe, stop_at_error=0.0) for name, recipe in (("caps", CAPSNET), ("cnn", CNN))
+    }
+    networks = {name: Row(slug=name, recipe_name="demo", recipe=recipe) for name, recipe in recipes.items()}
+    return AttackTable(title="A paper", note="N.", networks=networks, options=options)
+
+
+def test_an_attack_table_from_its_runs(tmp_path, monkeypatch):
+    def network(clean, at_full_reach, *curves):
+        return UnderAttack(clean, at_full_reach, 0.0, 0, tuple(AttackCurve(*curve) for curve in curves))
+
+    def attack(models, images, options, progress):
+        assert (sorted(models), len(images)) == (["caps", "cnn"], 20)
+        more = 10.0 * options.seed
+        caps = network(80.0 + more, 0.0, ("FGSM", None, (60.0, 20.0)), ("vote", None, (50.0, 10.0)))
+        cnn = network(70.0, 0.3 * more, ("FGSM", None, (40.0, 0.0)), ("transfer", "caps", (66.0, 44.0)))
+        return {"caps": caps, "cnn": cnn}
+
+    folder = tmp_path / "mine"
+    monkeypatch.setattr(attack_table, "attack_networks", attack)
+    values = attacks().run(folder, (0, 1), "c", QUIET)
+    assert json.loads((folder / "mine.json").read_text()) == values
+    assert [row["cells"] for row in values["rows"]] == [
+        ["none", "0", "85.00 ± 7.07", "70.00 ± 0.00"],
+        ["FGSM", "0.1", "60.00 ± 0.00", "40.00 ± 0.00"],
+        ["FGSM", "0.5", "20.00 ± 0.00", "0.00 ± 0.00"],
+        ["vote", "0.1", "50.00 ± 0.00", "–"],
+        ["vote", "0.5", "10.00 ± 0.00", "–"],
+        ["transfer from caps", "0.1", "–", "66.00 ± 0.00"],
+        ["transfer from caps", "0.5", "–", "44.00 ± 0.00"],
+        ["PGD, check for masked gradients", "1", "0.00 ± 0.00", "1.50 ± 2.12"],
+    ]
+    assert "Masked gradients: cnn." in values["measured"]
+    assert caveated_cells({**values, "command": "capsella table x --budget small"})[3][2] == "50.00 ± 0.00 (short)"
+    monkeypatch.setattr(attack_table, "attack_networks", None)  # what is finished is read
+    assert attacks().run(folder, (0, 1), "c", QUIET) == values
+    with pytest.raises(CapsellaError, match="attacks-seed0"):  # other attacks
+        attacks(dataclasses.replace(OPTIONS, steps=2)).run(folder, (0,), "", QUIET)
+    result = json.loads((folder / "cnn-seed1" / "result.json").read_text())
+    result["test"]["correct"] = "another training's"
+    (folder / "cnn-seed1" / "result.json").write_text(json.dumps(result))
+    with pytest.raises(CapsellaError, match="attacks-seed1"):  # of other networks
+        attacks().run(folder, (0, 1), "", QUIET)
+    with pytest.raises(ArgumentError):  # networks of other images
+        dataclasses.replace(attacks(), networks={**attacks().networks, "other": attacks().rows[0].on("mnist")})
+
+
+def test_panels_draw_the_papers_lines_hollow_and_dashed():
+    series = (
+        Series("a", (1, 2), (0.5, 0.6), (0.1, None)),
+        Series("b", (1, 2), (0.4, 0.3)),
+        Series("b", (1, 3), (0.2, 0.9), paper=True),
+    )
+    figure = panels_figure([Panel("t", "x", "y", series, ticks=(1, 2, 3), level=("chance", 0.2))] * 4)
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [(line.get_color(), line.get_markerfacecolor()) for line in dashed] == [(COLOURS[1], "none")]
+    assert list(dashed[0].get_ydata()) == [0.2, 0.9]
+    assert len(figure.axes) == 4
+    with pytest.raises(ArgumentError):
+        panels_figure([])
+    with pytest.raises(ArgumentError) as error:
+        Series("a", (1, 2), (1, 2), (0.1,))
+    assert error.value.argument == "sd"
