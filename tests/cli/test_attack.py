@@ -43,7 +43,8 @@ def test_two_runs(cli, trained, cnn, tmp_path):
     for network in values["networks"].values():
         assert f"{network['clean_accuracy_percent']:.1f}" in answer.out
         assert all(len(row["accuracy_percent"]) == 2 for row in network["attacks"])
-    for text in ("transfer from run-capsnet", "vote", "ε = 0.5", "run-capsnet: ", "PGD at ε = 1 leaves", str(tmp_path / "attacks.png")):
+    texts = ("transfer from run-capsnet", "vote", "ε = 0.5", "run-capsnet: ", "PGD at ε = 1 leaves")
+    for text in (*texts, str(tmp_path / "attacks.png")):
         assert text in answer.out
     with Image.open(tmp_path / "attacks.png") as picture:
         assert min(picture.size) > 300
