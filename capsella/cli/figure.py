@@ -13,7 +13,7 @@ class FigureOptions:
     """Draw a published figure. Finished runs are read, interrupted ones are continued."""
 
     budget: BudgetName = "small"
-    """small: short trainings, to compare the networks with one another. night: hours a row on two cores, near to
+    """small: short trainings, to compare the networks with one another. medium: hours a row on two cores, near to
     where it ends. full: the paper's own length."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of each line's runs; two or more give a standard deviation."""

@@ -61,7 +61,7 @@ def _check_sources(names: str) -> None:
 
 
 def _list(verb: str, registered: Mapping[str, Callable[[BudgetName], Any]], describe: Callable[[Any], str]) -> None:
-    print(f"usage: capsella {verb} NAME [--budget small|night|full] [--seeds 0 1 …]")
+    print(f"usage: capsella {verb} NAME [--budget small|medium|full] [--seeds 0 1 …]")
     print(f"       {' ' * len(f'capsella {verb} NAME')} [--data SOURCE] [--out FOLDER] [--on ray]\n")
     described = {name: describe(registered[name]("full")) for name in registered}
     list_entries({paper: [(name, described[name]) for name in of] for paper, of in by_paper(registered).items()})

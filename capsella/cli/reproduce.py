@@ -43,8 +43,8 @@ class ReproduceOptions:
     """One paper, as sabour2017; default: all."""
     hours: float | None = None
     """Plan what fits into this time, counted from now; default: all of it."""
-    budget: BudgetName = "night"
-    """small: minutes a row, for a first look. night: hours a row, nearer to the end. full: the whole recipes."""
+    budget: BudgetName = "medium"
+    """small: minutes a row, for a first look. medium: hours a row, nearer to the end. full: the whole recipes."""
     seeds: int = 3
     """Seeds of the rows that a claim compares; the others take one."""
     stand_ins: bool = False

@@ -16,7 +16,7 @@ class TableOptions:
     """Run a published table. Finished runs are read, interrupted ones are continued."""
 
     budget: BudgetName = "small"
-    """small: few images and epochs, to compare the rows with one another. night: hours a row on two cores, near to
+    """small: few images and epochs, to compare the rows with one another. medium: hours a row on two cores, near to
     where it ends. full: the whole training of each row."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of each row's runs; two or more give a standard deviation."""

@@ -8,8 +8,8 @@ from capsella.errors import check_argument
 from capsella.training import OptimizerOptions, Recipe
 from capsella.training.options import Precision
 
-BudgetName = Literal["small", "night", "full"]
-"""small: so short that rows compare with each other alone. night: nearer to where a network ends, hours a row on two
+BudgetName = Literal["small", "medium", "full"]
+"""small: so short that rows compare with each other alone. medium: nearer to where a network ends, hours a row on two
 cores. full: the whole training of each recipe."""
 
 IMAGE_LIMITS = ("per_class", "validation_per_class", "test_per_class", "validation_pairs", "test_pairs")
@@ -115,21 +115,21 @@ class Budgets:
     """
 
     small: Budget
-    night: Budget
+    medium: Budget
     small_optimizer: OptimizerOptions | None = None
 
     def limit(self, recipe: Recipe, budget: BudgetName) -> Recipe:
         """The recipe within the budget of that name."""
         if budget == "full":
             return recipe
-        if budget == "night":
-            return self.night.limit(recipe)
+        if budget == "medium":
+            return self.medium.limit(recipe)
         return self.small.limit(replace(recipe, optimizer=self.small_optimizer or recipe.optimizer))
 
     def note(self, budget: BudgetName, before: str = "") -> str:
         """A sentence for the note of a table, with words before it; none at the full budget."""
         if budget == "full":
             return ""
-        if budget == "night":
-            return f"{before}{self.night}. "
+        if budget == "medium":
+            return f"{before}{self.medium}. "
         return f"{before}{self.small}{'' if self.small_optimizer is None else ', Adam'}. "

@@ -48,7 +48,7 @@ PHOTOGRAPHS = Budgets(
 
 def few_images(budget: BudgetName) -> str:
     """Return the caveat of tables whose medium budget has a tenth of the paper's images or fewer."""
-    return FEW_IMAGES if budget == "night" else ""
+    return FEW_IMAGES if budget == "medium" else ""
 
 
 class RowSpec(NamedTuple):

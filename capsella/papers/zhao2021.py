@@ -58,7 +58,7 @@ def errors(budget: BudgetName) -> ErrorTable:
     """Return the test errors by data set."""
     return ErrorTable(
         title="Zhao and Cheng 2021: test errors",
-        note=PHOTOGRAPHS.note(budget) + NOTE + ("" if budget == "night" else HELD_OUT),
+        note=PHOTOGRAPHS.note(budget) + NOTE + ("" if budget == "medium" else HELD_OUT),
         columns=("data",),
         rows=error_rows(ERRORS, lambda recipe: PHOTOGRAPHS.limit(recipe, budget)),
         caveat_text=few_images(budget),

@@ -31,7 +31,7 @@ ANSWERS: dict[Answer, str] = {"supports": "supported", "contradicts": "contradic
 BUDGETS = {
     "small": "Every network is trained for minutes only, so no number here is to be held against a published one: each "
     "says so in its cell.",
-    "night": "Trainings are shorter than the papers', and much longer than the small budget's. What differs "
+    "medium": "Trainings are shorter than the papers', and much longer than the small budget's. What differs "
     "stands under each table. A network that still learned when its training ended says so in its cell; not where its "
     "rate fell to nothing along a cosine, which hides it.",
     "full": "Every network is trained as long as its recipe has it.",

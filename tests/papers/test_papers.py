@@ -24,7 +24,7 @@ from capsella.training import AugmentOptions, ModelOptions, Recipe, load_run, tr
 from capsella.training.registry import get_recipe
 from tests.papers.tiny import CAPSNET, QUIET
 
-BUDGETS = ("small", "night", "full")
+BUDGETS = ("small", "medium", "full")
 ERRORS = {
     "sabour2017-1": {
         ("MNIST", "CNN", "–", "–"): 0.39,

@@ -39,7 +39,7 @@ def words(folder, *more):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """An unbroken reproduction."""
-    made = tmp_path_factory.mktemp("night") / "whole"
+    made = tmp_path_factory.mktemp("medium") / "whole"
     with registered(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
         main(words(made))

@@ -27,7 +27,7 @@ def write_run(folder, slug, seed, errors, loss=FLAT, validation=1.0):
     run.mkdir(parents=True)
     hits = np.arange(IMAGES) >= errors
     test = {"images": IMAGES, "correct": base64.b64encode(np.packbits(hits).tobytes()).decode()}
-    recipe = rows("night")[slug.partition("-")[0]].recipe.to_dict()
+    recipe = rows("medium")[slug.partition("-")[0]].recipe.to_dict()
     best = {"validation_error": validation, "validation_loss": validation}
     training = {"kept_by": "validation_error", "best": best}
     result = {"seed": seed, "recipe": recipe, "test": test, "training": training}
@@ -36,11 +36,11 @@ def write_run(folder, slug, seed, errors, loss=FLAT, validation=1.0):
     (run / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
-def entry(folder, budget="night"):
+def entry(folder, budget="medium"):
     return Entry("made2026-1", "table", table(budget), budget, tuple(rows(budget).values()), folder)
 
 
-def verdict(folder, caps, cnn, budget="night", **options):
+def verdict(folder, caps, cnn, budget="medium", **options):
     for slug, errors in (("caps", caps), ("cnn", cnn)):
         for seed, count in enumerate(errors):
             write_run(folder, slug, seed, count, **options)
@@ -65,8 +65,8 @@ def test_a_seed_that_diverged_cannot_tell(tmp_path):
 
 def test_each_side_is_compared_at_the_rate_that_validation_chooses(tmp_path):
     claim = dataclasses.replace(CLAIM, worse_rates=("cnn-rate1", "cnn-rate2", "cnn-rate3"), better_rates=("no-such",))
-    tried = [at_rate(rows("night")["cnn"], rate) for rate in (1, 2)]
-    of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("night").values(), *tried))
+    tried = [at_rate(rows("medium")["cnn"], rate) for rate in (1, 2)]
+    of_both = dataclasses.replace(entry(tmp_path), rows=(*rows("medium").values(), *tried))
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
     assert "cnn-rate2" in judge(claim, of_both, 3).why
     (tmp_path / "cnn-rate2-seed0").mkdir()
@@ -100,7 +100,7 @@ def test_few_seeds_that_differ_cannot_tell_where_images_alone_would(tmp_path):
 
 def test_what_stands_behind_the_numbers_is_told(tmp_path):
     verdict(tmp_path, (20, 21, 22), (60, 61, 62))
-    of_few = dataclasses.replace(table("night"), caveat_text="few images")
+    of_few = dataclasses.replace(table("medium"), caveat_text="few images")
     found = judge(CLAIM, dataclasses.replace(entry(tmp_path), published=of_few, source="digits-like"), 3)
     assert (found.answer, found.marks, found.source) == ("supports", ("few images",), "digits-like")
 
@@ -136,7 +136,7 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
             test["correct"] = base64.b64encode(np.packbits(hits).tobytes()).decode()
             (run / "novel.json").write_text(json.dumps(test))
     both = tuple(
-        MatchedRow(slug=slug, recipe_name="bars", recipe=rows("night")[slug].recipe, label=(slug,), paper=None)
+        MatchedRow(slug=slug, recipe_name="bars", recipe=rows("medium")[slug].recipe, label=(slug,), paper=None)
         for slug in ("caps", "cnn")
     )
     on = (TestSet("test", "plain"), TestSet("novel", "novel", lambda data: data))
@@ -147,20 +147,20 @@ def test_a_stopped_table_is_judged_on_the_images_that_the_claim_is_about(tmp_pat
 
 
 def test_a_network_that_missed_its_stop_says_so(tmp_path):
-    recipe = dataclasses.replace(rows("night")["cnn"].recipe, stop_at_error=1.0).to_dict()
+    recipe = dataclasses.replace(rows("medium")["cnn"].recipe, stop_at_error=1.0).to_dict()
     runs = [{"recipe": recipe, "training": {"stopped": {"reached": reached}}} for reached in (True, False)]
-    stopped = SimpleNamespace(budget="night", rows=())
+    stopped = SimpleNamespace(budget="medium", rows=())
     assert state_of(stopped, "cnn", runs[:1]) == ""
     assert state_of(stopped, "cnn", runs) == "not reached"
 
 
-@pytest.mark.parametrize("budget", ["small", "night", "full"])
+@pytest.mark.parametrize("budget", ["small", "medium", "full"])
 def test_the_papers_claims_are_of_rows_that_there_are(budget):
     for claim in CLAIMS:
         published = {**TABLES, **FIGURES}[claim.where](budget)
         assert claim.paper is None or claim.paper[0] < claim.paper[1], claim.text
         if not claim.where.startswith("forslov2018"):  # whose rows depend on the images at hand
-            needed = claim.slugs if budget == "night" else {claim.better, claim.worse}  # which alone has other rates
+            needed = claim.slugs if budget == "medium" else {claim.better, claim.worse}  # which alone has other rates
             assert needed <= {row.slug for row in published.rows_to_train()}
         if claim.on is not None:
             assert claim.on in [on.head for on in published.test_sets]
@@ -170,7 +170,7 @@ def test_the_papers_claims_are_of_rows_that_there_are(budget):
 def test_the_thesiss_claims_are_of_rows_that_pbc_has():
     from capsella.papers.forslov2018.runs import ThesisRuns
 
-    runs = ThesisRuns("night", "pbc")
+    runs = ThesisRuns("medium", "pbc")
     slugs = {row.slug for row in runs.grid(runs.sets)}
     slugs |= {runs.with_decoder("capsnet1", decoder).slug for decoder in (True, False)}
     claims = [claim for claim in CLAIMS if claim.where.startswith("forslov2018")]

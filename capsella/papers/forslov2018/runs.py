@@ -58,17 +58,17 @@ class ThesisRuns:
     @property
     def limit(self) -> Budget | None:
         """Return the budget of tables 3 and 4; None at the full budget, as for `fine` and `drawn`."""
-        return {"small": SMALL, "night": MEDIUM, "full": None}[self.budget]
+        return {"small": SMALL, "medium": MEDIUM, "full": None}[self.budget]
 
     @property
     def fine(self) -> Budget | None:
         """Return the budget of `with_learning_rate`."""
-        return {"small": FINE, "night": MEDIUM_FINE, "full": None}[self.budget]
+        return {"small": FINE, "medium": MEDIUM_FINE, "full": None}[self.budget]
 
     @property
     def drawn(self) -> Budget | None:
         """Return the budget of `with_decoder`."""
-        return {"small": DRAWN, "night": MEDIUM_DRAWN, "full": None}[self.budget]
+        return {"small": DRAWN, "medium": MEDIUM_DRAWN, "full": None}[self.budget]
 
     def describe(self) -> str:
         """Return how the runs train compared with the thesis's."""
@@ -247,7 +247,7 @@ class FromRuns(Published):
 
     def caveat(self, slug: str) -> str:
         """Return that networks at the medium budget see 16,000 images, and the thesis's 500,000."""
-        return FEW_IMAGES if self.runs.budget == "night" else ""
+        return FEW_IMAGES if self.runs.budget == "medium" else ""
 
     def images(self) -> Iterator[DataOptions]:
         """Yield the images that decide which sets there are, then those of the rows."""

@@ -273,8 +273,8 @@ def _share(points: Sequence[Mapping[str, Any]], change: str) -> float:
 
 BATCHES = (1, 5)
 # At least so many rounds, and more until so many seconds have passed, of each batch size and pass.
-REPEATS: dict[BudgetName, int] = {"small": 3, "night": 5, "full": 15}
-SECONDS: dict[BudgetName, float] = {"small": 10.0, "night": 20.0, "full": 60.0}
+REPEATS: dict[BudgetName, int] = {"small": 3, "medium": 5, "full": 15}
+SECONDS: dict[BudgetName, float] = {"small": 10.0, "medium": 20.0, "full": 60.0}
 OVERALL = ("paper CPU s", "paper GPU s", "ours s", "paper × CNN", "ours × CNN", "batch 1 forward × CNN")
 TIMES_NOTE = (
     "Seconds and × are of forward and backward at batch 5, as in the thesis (i7-7700, GTX 1050 Ti); × compares with "

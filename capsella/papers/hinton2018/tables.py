@@ -50,14 +50,14 @@ MEDIUM_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0
 MEDIUM_BASE = "matrix-capsnet-smallnorb-best"
 BASES: dict[BudgetName, str] = {
     "small": "hinton2018-smallnorb-small",
-    "night": MEDIUM_BASE,
+    "medium": MEDIUM_BASE,
     "full": "hinton2018-smallnorb",
 }
 LIMITS = {
     "small": f"Small network, {BUDGETS.small}; the paper trains the large one on all images. ",
-    "night": "Small network, both cameras, a β_a that can be learned, a rate of 0.003 where no other is named, images "
+    "medium": "Small network, both cameras, a β_a that can be learned, a rate of 0.003 where no other is named, images "
     "that turn, stretch and are mixed in pairs, all five toys of each category in training, λ = 0.001 and, in E-steps "
-    f"before the last, τ = 1/64: every row otherwise as `{MEDIUM_BASE}`, {BUDGETS.night}. Few images: the paper's "
+    f"before the last, τ = 1/64: every row otherwise as `{MEDIUM_BASE}`, {BUDGETS.medium}. Few images: the paper's "
     "training saw 27 to 94 times as many, and its column is of the large network, but for the CNN, which is the "
     "paper's. ",
     "full": "One of the five toys of each category is held out to validate on, and the left camera alone is seen; the "
@@ -129,7 +129,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
     """
 
     def limit(recipe: Recipe) -> Recipe:
-        if budget == "night" and "routing" in recipe.model.options:
+        if budget == "medium" and "routing" in recipe.model.options:
             recipe = override(recipe, {f"model.routing.{name}": value for name, value in MEDIUM_ROUTING.items()})
         return BUDGETS.limit(recipe, budget)
 
@@ -159,7 +159,7 @@ def _at_rates(row: ErrorRow, budget: BudgetName, rates: tuple[float, ...]) -> li
     """Return the row, and at the medium budget also itself at other learning rates."""
     *first, couplings, crops = row.label
     before = "" if couplings == "–" else f"{couplings}, "
-    labels = {rate: (*first, f"{before}rate {rate:g}", crops) for rate in rates if budget == "night"}
+    labels = {rate: (*first, f"{before}rate {rate:g}", crops) for rate in rates if budget == "medium"}
     return [row, *(replace(at_rate(row, rate), label=label) for rate, label in labels.items())]
 
 
@@ -207,7 +207,7 @@ MEDIUM_BASES = {"capsules": "stem-capsnet-smallnorb-best", "CNN": "stem-capsnet-
 VIEWPOINT_LIMITS: dict[BudgetName, str] = {
     "small": f"Small network, 2 iterations; the paper trains the large one. At most {VIEWPOINT_SMALL}. Rates: "
     f"{SMALL_RATE:g}, and {SMALL_CNN_RATE:g} for the CNN. ",
-    "night": "Our networks of 122 K (capsules) and 144 K parameters (CNN), trained alike, as "
+    "medium": "Our networks of 122 K (capsules) and 144 K parameters (CNN), trained alike, as "
     f"`{MEDIUM_BASES['capsules']}` but at an even rate, on images that neither turn nor stretch; the paper has "
     f"310 K and 4.2 M. At most {VIEWPOINT_MEDIUM}. ",
     "full": "",
@@ -233,7 +233,7 @@ def viewpoints(budget: BudgetName) -> MatchedErrorTable:
             recipe=_viewpoint_recipe(get_recipe(name), network, budget),
             paper=errors,
             impossible=NO_AZIMUTHS if by == "azimuth" else {},
-            stops=MEDIUM_STOPS if budget == "night" else {},
+            stops=MEDIUM_STOPS if budget == "medium" else {},
         )
         for (by, network), errors in VIEWPOINTS.items()
         for name in [f"hinton2018-{by}" + ("-cnn" if network == "CNN" else "")]
@@ -295,7 +295,7 @@ MEDIUM_OPTIONS = AttackOptions(epsilons=(0.01, 0.02, 0.03, 0.05, 0.1), steps=20,
 ATTACK_NOTES: dict[BudgetName, str] = {
     "small": f"Images of 24×24, small matrix network, 2 iterations. At most {ATTACK_SMALL}. Rates: 3e-4, and 3e-3 for "
     "the matrix network. ",
-    "night": "Our matrix capsules of 122 K and the CNN of 144 K parameters, trained alike, as "
+    "medium": "Our matrix capsules of 122 K and the CNN of 144 K parameters, trained alike, as "
     f"`{MEDIUM_BASES['capsules']}` but at an even rate. At most {ATTACK_MEDIUM}. ",
     "full": "Each with its own recipe's optimizer, batches and loss; brightness and contrast change for the matrix "
     "network and the CNN alone, shifts for none. ",
@@ -315,7 +315,7 @@ def attacks(budget: BudgetName) -> AttackTable:
     without CapsNet.
     """
     networks = {}
-    if budget == "night":
+    if budget == "medium":
         options = MEDIUM_OPTIONS
         for head, slug, network in (("matrix capsules", "matrix", "capsules"), ("CNN", "cnn", "CNN")):
             recipe = ATTACK_MEDIUM.limit(medium_recipe(network, VIEWPOINTS["elevation", "capsules"][0]))

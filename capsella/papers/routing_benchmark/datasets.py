@@ -103,7 +103,7 @@ MEDIUM_STOPPED = Budget(
 )
 # Error in per cent on familiar elevations of other toys, at which networks are compared on novel ones. Lower ones are
 # not reached, as only three toys of each category train; at 15 % rows did not differ.
-STOPS: Mapping[BudgetName, float] = {"small": 40.0, "night": 7.0, "full": 7.0}
+STOPS: Mapping[BudgetName, float] = {"small": 40.0, "medium": 7.0, "full": 7.0}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class BenchmarkDataset:
     sources: tuple[str, ...]
     changed: ChangedImages | None = None
     stops: bool = False
-    budgets: Mapping[str, Budget] = field(default_factory=lambda: {"small": SMALL, "night": MEDIUM})
+    budgets: Mapping[str, Budget] = field(default_factory=lambda: {"small": SMALL, "medium": MEDIUM})
 
     def base(self, budget: BudgetName, source: str) -> Recipe:
         """Return the recipe within a budget, on the images of a source."""
@@ -161,15 +161,15 @@ DATASETS = (
     BenchmarkDataset("smallNORB", "routings-smallnorb", ("smallnorb", "smallnorb-jpeg")),
     BenchmarkDataset(
         "smallNORB, a third of the elevations", "routings-elevation", ("smallnorb-jpeg-poses",),
-        ChangedImages("novel elevations", _novel), True, {"small": SMALL_STOPPED, "night": MEDIUM_STOPPED},
+        ChangedImages("novel elevations", _novel), True, {"small": SMALL_STOPPED, "medium": MEDIUM_STOPPED},
     ),
     BenchmarkDataset(
         "MNIST", "routings-digits", ("mnist40",),
-        ChangedImages("affine digits", _affine), budgets={"small": SMALL, "night": HALF_MEDIUM},
+        ChangedImages("affine digits", _affine), budgets={"small": SMALL, "medium": HALF_MEDIUM},
     ),
     BenchmarkDataset(
         "blood cells", "routings-cells", ("pbc",),
-        ChangedImages("another laboratory", _other_laboratory), budgets={"small": SMALL, "night": HALF_MEDIUM},
+        ChangedImages("another laboratory", _other_laboratory), budgets={"small": SMALL, "medium": HALF_MEDIUM},
     ),
     BenchmarkDataset("CIFAR-10", "routings-cifar10", ("cifar10", "cifar10-jpeg")),
 )  # fmt: skip

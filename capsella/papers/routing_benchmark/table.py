@@ -37,7 +37,7 @@ EPSILON = 0.03
 # Strength of the attack, and number of images.
 ATTACKS: dict[BudgetName, tuple[AttackOptions, int]] = {
     "small": (AttackOptions((EPSILON,), steps=5, restarts=1), 20),
-    "night": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
+    "medium": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
     "full": (AttackOptions((EPSILON,), steps=20, restarts=2), 200),
 }
 FEWEST_SEEDS = 2  # with one, an interval covers the test images alone, and rows would differ by their seed
@@ -50,7 +50,7 @@ COLUMNS = (
 NOTE = (
     "Ranks hold for this length of training alone. **Alike**: the stem but for the width of its last convolution, the "
     "parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and the trials. "
-    "**Rates**: three, each in short trainings, a fifth of a night, of seed 0, on two splits of the training images; "
+    "**Rates**: three, each in short trainings, a fifth of the full length, of seed 0, on two splits of the training images; "
     "the middle one stays unless another errs less on both (edge: the least or the greatest of the three). No such "
     "training is a result: every seed trains anew on nearly all "
     "training images. No interval covers the choice of the rate. Networks that stop at one error have the recipe's "

@@ -58,7 +58,7 @@ OTHERS = Budgets(
         precision="auto",
     ),
 )  # fmt: skip
-STOPS = {"small": 5.0, "night": 1.0}  # error on plain digits, in per cent, at which both networks of affNIST stop
+STOPS = {"small": 5.0, "medium": 1.0}  # error on plain digits, in per cent, at which both networks of affNIST stop
 MNIST, PAIRED, EFFICIENT = "sabour2017-mnist", "sabour2017-multimnist", "capsnet-multimnist-best"
 
 
@@ -102,7 +102,7 @@ def table_1(budget: BudgetName) -> ErrorTable:
         return (PAIRS if recipe.data.is_paired else DIGITS).limit(recipe, budget)
 
     # The medium budget has no time for rows that the paper does not have.
-    specs = [s for s in TABLE_1 if s.paper is not None or s.recipe == EFFICIENT or budget != "night"]
+    specs = [s for s in TABLE_1 if s.paper is not None or s.recipe == EFFICIENT or budget != "medium"]
     rows = error_rows(specs, limit)
     rates = dict.fromkeys((*row.label[:2], row.recipe.optimizer.learning_rate) for row in rows)
     note = (
@@ -151,7 +151,7 @@ def affnist(budget: BudgetName) -> MatchedErrorTable:
             recipe=limit(get_recipe(name)),
             label=(label,),
             paper=AFFNIST_ERRORS[label],
-            other_stop=STOPS["night"] if budget == "night" else None,
+            other_stop=STOPS["medium"] if budget == "medium" else None,
         )
         for label, name in (("CapsNet", "sabour2017-affnist"), ("CNN", "sabour2017-affnist-cnn"))
     )

@@ -167,7 +167,7 @@ def test_tables_3_and_4_share_their_runs(tiny, tmp_path, monkeypatch):
     ours = [some["rows"][0]["cells"][3], *(row["cells"][5] for row in some["rows"])]
     assert re.fullmatch(r"[01]\.\d{3}", ours[0])
     assert ours[1:] == ["not run", "not run"]
-    medium = TABLES["forslov2018-table3"]("night").on(tiny).build(results, tmp_path, "c", QUIET)
+    medium = TABLES["forslov2018-table3"]("medium").on(tiny).build(results, tmp_path, "c", QUIET)
     assert caveated_cells(medium)[0][3] == f"{ours[0]} (few images)"
     sizes = FIGURES["forslov2018-31"]("small").on(tiny).build(results, tmp_path, "c", QUIET)
     lines = [line for panel in sizes["panels"] for line in panel["series"] if not line["paper"]]
