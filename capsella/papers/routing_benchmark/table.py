@@ -50,7 +50,7 @@ COLUMNS = (
 NOTE = (
     "Ranks hold for this length of training alone. **Alike**: the stem but for the width of its last convolution, the "
     "parameters (128,000, within 1 %), the images seen where networks do not stop at one error, and the trials. "
-    "**Rates**: three, each in short trainings, a fifth of the full length, of seed 0, on two splits of the training images; "
+    "**Rates**: three, each in short trainings, a fifth as long, of seed 0, on two splits of the training images; "
     "the middle one stays unless another errs less on both (edge: the least or the greatest of the three). No such "
     "training is a result: every seed trains anew on nearly all "
     "training images. No interval covers the choice of the rate. Networks that stop at one error have the recipe's "
