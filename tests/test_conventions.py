@@ -31,7 +31,7 @@ PARTS = [
     ),
     *("routing", "layers", "losses"),
     *("models", "data", "training", "evaluation", "uncertainty", "report", "export", "bench"),
-    *("grid", "search", "papers", "compare", "reproduce", "experiments", "share", "explorer", "web", "cli"),
+    *("grid", "papers", "compare", "reproduce", "experiments", "share", "explorer", "web", "cli"),
 ]
 
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}

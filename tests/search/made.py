@@ -9,14 +9,13 @@ import time
 from pathlib import Path
 
 from capsella.data import DataOptions, load_data
+from capsella.experiments.search import Choice, Range, Search, SearchOptions, Space, open_search, run_search
 from capsella.losses import LossOptions
-from capsella.search import Choice, Images, Range, Search, SearchOptions, Space, length, open_search, work
 from capsella.training import ModelOptions, Recipe
 from capsella.training.loop import Trainer
-from capsella.training.timing import StepTime
 
 RECIPE = Recipe(
-    model=ModelOptions("hinton2018_matrix_capsnet_small"),
+    model=ModelOptions("he2016_resnet10", {"width": 6}),
     data=DataOptions(name="digits", size=17, per_class=2, validation=0.02, test_per_class=1),
     loss=LossOptions(name="cross_entropy"),
     epochs=9,
@@ -26,31 +25,25 @@ SPACE = Space(
     {
         "optimizer.learning_rate": Range(1e-4, 1e-2, log=True),
         "augment.shift": Range(0, 2),
-        "model.pose_elements": Choice(9, 16),
+        "model.width": Choice(4, 6),
     }
 )
-OPTIONS = SearchOptions(trials=6, finalists=2, seeds=2, final=False)
+OPTIONS = SearchOptions(trials=6, finalists=2, seeds=2)
 
 
-def read(options: DataOptions):
+def opened(folder: Path, recipe: Recipe = RECIPE, space: Space = SPACE, **changes) -> Search:
+    return open_search(recipe, "tiny", dataclasses.replace(OPTIONS, out=folder, **changes), space, splits=images())
+
+
+def images():
     """Only 20 validation images: the smallest share of the source has more."""
-    splits = load_data(options)
+    splits = load_data(RECIPE.data)
     few = splits.validation.subset(range(0, len(splits.validation), max(1, len(splits.validation) // 20)))
     return dataclasses.replace(splits, validation=few)
 
 
-def an_epoch_takes(monkeypatch, seconds):
-    """By what is timed before a search: all of it in the steps of training."""
-
-    def time_of(recipe, images, machine):
-        return StepTime(seconds / length._steps_an_epoch(recipe, images), 0.0), 0.0
-
-    monkeypatch.setattr(length, "time_of", time_of)
-
-
-def opened(folder: Path, recipe: Recipe = RECIPE, **changes) -> Search:
-    options = dataclasses.replace(OPTIONS, out=folder, **changes)
-    return open_search(recipe, "tiny", options, SPACE, images=Images(read))
+def states(search: Search) -> list[str]:
+    return [trial.state.name for trial in search.trials()]
 
 
 def die_at(name: str, epoch: int, batch: int) -> None:
@@ -65,27 +58,25 @@ def die_at(name: str, epoch: int, batch: int) -> None:
     Trainer._train_step = deadly
 
 
-if __name__ == "__main__":  # a worker in a process of its own
-    # its folder, and as JSON: seconds of grace, and that each job waits at its end; batch size, options, where it is
-    # killed
-    folder, words = Path(sys.argv[1]), json.loads(sys.argv[2])
-    from capsella.search import study, worker
+if __name__ == "__main__":  # a worker in a process of its own: its folder, and its words as JSON
+    from capsella.experiments.search import trials
 
-    study.Study.open.__func__.__defaults__ = (0, words.get("grace", 8))
-    train_to = worker.train_to
+    folder, words = Path(sys.argv[1]), json.loads(sys.argv[2])
     if "dies" in words:
         die_at(*words["dies"])
+    train_to = trials.train_to
 
-    def slow(recipe, run, epochs, *others):
-        found = train_to(recipe, run, epochs, *others)
+    def logged(search, recipe, files, epochs):
+        before = trials._epochs_of(files)
+        train_to(search, recipe, files, epochs)
         with open(folder / "trained.txt", "a") as log:
-            log.write(f"{os.getpid()} {run.name} {epochs} {found.epochs}\n")
+            log.write(f"{os.getpid()} {files.path.name} {epochs} {epochs - before}\n")
         time.sleep(words.get("waits", 0.0))
-        return found
 
-    worker.train_to, worker.POLL = slow, 0.2
-    search = opened(folder, dataclasses.replace(RECIPE, batch_size=words.get("batch", 20)), **words.get("options", {}))
+    trials.train_to = logged
+    recipe = dataclasses.replace(RECIPE, batch_size=words.get("batch", 20))
+    search = opened(folder, recipe, **words.get("options", {}))
     (folder / f"{os.getpid()}.ready").touch()
     while not (folder / "go").exists():
         time.sleep(0.05)
-    work(search)
+    run_search(search)

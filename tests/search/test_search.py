@@ -1,338 +1,245 @@
-"""A search in one process: what is trained, refused, found, and never looked at."""
+"""A search in one process: what is trained, rejected, found, and never looked at."""
 
 import dataclasses
-import errno
-import io
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
 
-import optuna
 import pytest
 from PIL import Image
-from rich.console import Console
 from sklearn.datasets import load_digits
 
 from capsella.data import DataOptions, load_data, read_split_file
-from capsella.errors import CapsellaError
-from capsella.search import Choice, Range, Space, open_search, work, worker
-from capsella.search.candidate import Images, SealedError, Trained, candidate_folder, sealed
-from capsella.search.cost import Costs
-from capsella.search.final import save_finalists, train_winner, winning_recipe
-from capsella.search.schedule import ATTEMPTS, BASE, Job, candidates, done
-from capsella.training import Machine, RunFolder, read_recipe, save_recipe, train
+from capsella.errors import ArgumentError, CapsellaError
+from capsella.experiments.search import Choice, Range, SearchOptions, Space, open_search, run_search, trials
+from capsella.experiments.search.finalists import final_test, save_recipes
+from capsella.experiments.search.report import write_report
+from capsella.experiments.search.schedule import rungs_for, scaled, shorten
+from capsella.training import Machine, OptimizerOptions, RunFolder, TrainingDivergedError, read_recipe, train
+from capsella.training.timing import StepTime
 from tests.papers.tiny import QUIET
-from tests.search.made import OPTIONS, RECIPE, SPACE, an_epoch_takes, opened, read
+from tests.search.made import OPTIONS, RECIPE, SPACE, images, opened, states
 
 
-def test_every_candidate_is_trained_once_to_each_rung(searched):
-    search, outcome = searched
-    assert search.rules.rungs == (1, 3, 9)
-    jobs = [record.job for record in outcome.records if record.state == "done"]
-    assert len(set(jobs)) == len(jobs)
-    assert len(done(outcome.records, 0)) == 6
-    assert {record.state for record in outcome.records} == {"done"}
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    search = opened(tmp_path_factory.mktemp("study"))
+    return search, run_search(search)
 
 
-def test_a_promotion_goes_on_from_the_checkpoint(searched):
-    search, outcome = searched
-    for record in outcome.records:
-        before = search.rules.rungs[record.job.rung - 1] if record.job.rung and not record.job.seed else 0
-        assert record.epochs == search.rules.rungs[record.job.rung] - before
-    rows = (candidate_folder(search.folder, Job(BASE, 2)) / "metrics.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in rows[1:]] == [[str(epoch), str(epoch)] for epoch in range(1, 10)]
+@pytest.fixture
+def untrained(monkeypatch):
+    """A candidate's error is its learning rate, and nothing is trained."""
+
+    def rungs(search, trial, candidate, recipe, files):
+        trial.set_user_attr("errors", [3e3 * recipe.optimizer.learning_rate])
+        return 3e3 * recipe.optimizer.learning_rate
+
+    monkeypatch.setattr(trials, "_train_rungs", rungs)
 
 
-def test_in_rungs_or_in_one_go_a_training_computes_the_same(searched, tmp_path):
-    search, outcome = searched
-    (base,) = [one for one in done(outcome.records, search.rules.top) if one.job.candidate == BASE]
-    train(RECIPE, tmp_path / "whole", console=QUIET, splits=search.images.of(RECIPE.data))
-    best = RunFolder(tmp_path / "whole").read("summary")["best"]
-    assert (best["validation_error"], best["validation_loss"]) == (base.values[0], base.loss)
+class TestSearched:
+    def test_each_candidate_is_trained_or_stopped_at_a_rung(self, searched):
+        search, _ = searched
+        assert search.rungs == (1, 3, 9)
+        assert len(search.trials()) == 6
+        for trial in search.trials():
+            rungs = len(trial.user_attrs["errors"])
+            assert trial.user_attrs["epochs"] == search.rungs[rungs - 1]
+            assert trial.state.name == ("COMPLETE" if rungs == 3 else "PRUNED")
+        assert search.trials()[0].state.name == "COMPLETE"  # the recipe
+        assert search.trials()[0].params == SPACE.point_of(RECIPE)
+
+    def test_training_in_rungs_computes_the_same_as_in_one_go(self, searched, tmp_path):
+        search, _ = searched
+        train(RECIPE, tmp_path / "whole", console=QUIET, splits=search.splits)
+        assert RunFolder(tmp_path / "whole").read("summary")["best"]["validation_error"] == pytest.approx(
+            search.trials()[0].value, abs=1e-4
+        )
+
+    def test_the_recipe_and_the_best_have_every_seed(self, searched):
+        search, outcome = searched
+        assert outcome.base is not None
+        assert {len(finalist.errors) for finalist in outcome.finalists} == {2}
+        written = json.loads((search.folder / "outcome.json").read_text())
+        assert written["winner"] == outcome.winner.candidate
+
+    def test_no_checkpoint_is_left_and_only_complete_candidates_keep_weights(self, searched):
+        search, _ = searched
+        assert not list(search.folder.rglob("last.ckpt"))
+        kept = {path.parent.name for path in (search.folder / "candidates").rglob("model.safetensors")}
+        assert kept == {
+            search.run_folder(trial.number).name for trial in search.trials() if trial.state.name == "COMPLETE"
+        }
+
+    def test_a_finished_search_has_nothing_to_do(self, searched):
+        search, outcome = searched
+        again = run_search(opened(search.folder))
+        assert len(again.trials) == len(outcome.trials)
+        assert again.finalists == outcome.finalists
+
+    def test_other_settings_are_not_mixed_in(self, searched):
+        search, _ = searched
+        for changes in ({"limit_parameters": 10**6}, {"seeds": 3}):
+            with pytest.raises(CapsellaError, match=next(iter(changes)).split("_")[0]):
+                opened(search.folder, **changes)
+        with pytest.raises(CapsellaError, match="recipe"):
+            opened(search.folder, dataclasses.replace(RECIPE, seed=7))
+        fewer = images()
+        fewer = dataclasses.replace(fewer, validation=fewer.validation.subset(range(10)))
+        with pytest.raises(CapsellaError, match="images"):
+            open_search(RECIPE, "tiny", dataclasses.replace(OPTIONS, out=search.folder), SPACE, splits=fewer)
+
+    def test_the_winner_is_tested_once_and_its_recipe_saved(self, searched):
+        search, outcome = searched
+        tested = final_test(search, outcome.winner)
+        assert len(tested.errors) == 2
+        (search.folder / "test.json").write_text((search.folder / "test.json").read_text().replace("images", "images"))
+        assert final_test(search, outcome.winner) == tested
+        save_recipes(search, outcome)
+        winner = read_recipe(search.folder / "winner.json")
+        assert winner == search.space.recipe_at(RECIPE, outcome.winner.point)
+
+    def test_the_page(self, searched):
+        search, outcome = searched
+        page = write_report(search, outcome).read_text()
+        for name in ("finalists", "rungs", "importance", "protocol", "cost"):
+            assert f'<h2 id="{name}">' in page
+        assert page.count("data:image/png;base64,") == 2
+        assert all(path in page for path in SPACE.fields)
 
 
-def test_the_recipe_and_the_best_are_repeated_with_every_seed(searched):
-    search, outcome = searched
-    assert len(outcome.finalists) == 3
-    assert {len(one.errors) for one in outcome.finalists} == {2}
-    assert outcome.base is not None
-    assert outcome.base.point == SPACE.labels_of(RECIPE)
-    assert outcome.winner.error == min(one.error for one in outcome.finalists)
-    written = json.loads((search.folder / "outcome.json").read_text())
-    assert written["verdict"] == outcome.verdict
-    assert [one["candidate"] for one in written["finalists"]] == [one.candidate for one in outcome.finalists]
+def test_test_images_are_never_used(tmp_path):
+    splits = opened(tmp_path).splits
+    for use in (len, lambda test: test.images, lambda test: test.labels, lambda test: test.counts()):
+        with pytest.raises((AttributeError, TypeError)):
+            use(splits.test)
+    with pytest.raises(CapsellaError, match="validation"):
+        opened(tmp_path / "looks", dataclasses.replace(RECIPE, stop_at_error=1.0, stop_on="test"))
 
 
-def test_a_finished_study_has_nothing_to_do(searched):
-    search, outcome = searched
-    again = work(opened(search.folder))
-    assert [record.number for record in again.records] == [record.number for record in outcome.records]
-
-
-def test_a_study_of_something_else_is_not_mixed_in(searched):
-    search, _ = searched
-    with pytest.raises(CapsellaError, match="begun with other settings: limit_parameters None, not "):
-        opened(search.folder, limit_parameters=10**6)
-    with pytest.raises(CapsellaError, match="begun with other objectives"):
-        opened(search.folder, objectives=("error", "parameters"))
-
-
-def test_test_images_are_never_touched(tmp_path):
-    splits = sealed(read(RECIPE.data))
-    with pytest.raises(SealedError):
-        len(splits.test)
-    with pytest.raises(SealedError):
-        _ = splits.test.images
-    with pytest.raises(SealedError):
-        splits.named()["test"].counts()
-    assert isinstance(opened(tmp_path).images.of(RECIPE.data), type(splits))
-    with pytest.raises(SealedError):
-        len(Images(read).of(RECIPE.data).test)
-
-
-def test_images_of_a_folder_are_searched_and_their_split_is_kept(tmp_path):
+def test_the_split_of_a_folder_is_kept(tmp_path):
     for number, (image, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
         if number < 200 and label < 2:
             folder = tmp_path / "cells" / str(label)
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray((image.reshape(8, 8) * 15).astype("uint8")).save(folder / f"{number}.png")
     data = DataOptions(name="folder", path=tmp_path / "cells", size=17)
-    recipe, options = dataclasses.replace(RECIPE, data=data), {"trials": 1, "finalists": 1, "seeds": 1}
     space = Space({"optimizer.learning_rate": Range(1e-4, 1e-2, log=True)})
-    search = open_search(recipe, "tiny", dataclasses.replace(OPTIONS, out=tmp_path / "study", **options), space)
-    outcome = work(search)
-    assert {record.state for record in outcome.records} == {"done"}
-    kept = read_split_file(candidate_folder(search.folder, Job(BASE, 0)) / "split.csv")
-    whole = load_data(data)
-    assert {file for file, row in kept.rows.items() if row.split == "test"} == set(whole.test.files)
-    assert {row.split for row in kept.rows.values()} == {"train", "validation", "test"}
+    options = SearchOptions(trials=1, finalists=1, seeds=1, out=tmp_path / "study")
+    search = open_search(dataclasses.replace(RECIPE, data=data, epochs=1), "tiny", options, space)
+    run_search(search)
+    kept = read_split_file(search.run_folder(0) / "split.csv")
+    assert {file for file, row in kept.rows.items() if row.split == "test"} == set(load_data(data).test.files)
 
 
-def test_a_recipe_that_looks_at_the_test_is_refused(tmp_path):
-    looks = dataclasses.replace(RECIPE, stop_at_error=1.0, stop_on="test")
-    with pytest.raises(CapsellaError, match="never looks at test images"):
-        opened(tmp_path, looks)
+@pytest.mark.usefixtures("untrained")
+class TestUntrained:
+    def test_limits_reject_before_training_and_draws_lead_away(self, tmp_path, monkeypatch):
+        timed = []
+        monkeypatch.setattr(trials, "latency_of", lambda *_: timed.append(1) or 1.0)
+        options = {"limit_parameters": 30_000, "objectives": ("error", "ms", "parameters"), "trials": 15, "seeds": 1}
+        outcome = run_search(opened(tmp_path, **options))
+        over = [trial for trial in outcome.trials if "over_limit" in trial.user_attrs]
+        assert over  # with a width of 6 there are 44,068 parameters
+        assert all(trial.params["model.width"] == 6 for trial in over)
+        complete = [trial for trial in outcome.trials if trial.state.name == "COMPLETE"]
+        assert {trial.params["model.width"] for trial in complete[1:]} == {4}
+        assert len(complete) == 15
+        assert len(timed) == 2  # each network once
+        assert outcome.winner.candidate != 0  # the recipe is over the limit
+        assert outcome.base_excess["parameters"] == pytest.approx(44_068 / 30_000 - 1)
+        page = write_report(opened(tmp_path, **options), outcome).read_text()
+        assert '<h2 id="front-parameters">' in page
+
+    def test_limits_that_nothing_keeps_are_an_error(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(trials, "MAX_REJECTED", 3)
+        with pytest.raises(CapsellaError, match="parameters"):
+            run_search(opened(tmp_path, limit_parameters=10))
+
+    def test_a_finite_space_is_searched_to_its_last_point(self, tmp_path):
+        space = Space({"augment.shift": Range(0, 3), "model.width": Choice(4, 6)})
+        outcome = run_search(opened(tmp_path, space=space, trials=30, finalists=1, seeds=1))
+        points = {tuple(sorted(trial.params.items())) for trial in outcome.trials}
+        assert len(points) == 8
+        assert len(outcome.trials) <= 9  # the recipe's point may be drawn again, and is not trained twice
+
+    def test_minutes_end_a_search(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(trials, "latency_of", lambda *_: 1.0)
+        search = opened(tmp_path, trials=None, minutes=1e6, seeds=1)
+        trials.run_trials(search, QUIET, deadline=0.0)
+        assert states(search) == ["WAITING"]
 
 
-def test_too_few_minutes_leave_no_study_behind(tmp_path, monkeypatch):
-    an_epoch_takes(monkeypatch, 6000.0)
-    rule = "here for 6 candidates and 2 finalists with 2 seeds"
-    with pytest.raises(ValueError, match=rule):
-        opened(tmp_path / "study", minutes=1.0)
-    assert not (tmp_path / "study").exists()
+def test_a_candidate_that_fails_is_rejected_and_others_go_on(tmp_path, monkeypatch):
+    failures = iter([TrainingDivergedError("the loss is nan"), ValueError("no such kernel"), MemoryError()])
+
+    def rungs(search, trial, candidate, *_):
+        trial.set_user_attr("errors", [50.0])
+        if candidate and (failure := next(failures, None)):
+            raise failure
+        return 50.0
+
+    monkeypatch.setattr(trials, "_train_rungs", rungs)
+    search = opened(tmp_path, trials=5, seeds=1)
+    run_search(search)
+    assert states(search) == ["COMPLETE", *["PRUNED"] * 3, "COMPLETE"]
 
 
-def test_no_point_is_trained_twice(tmp_path, monkeypatch):
-    """Of four points there are four candidates, and the search ends."""
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(float(recipe.augment.shift), 1, 1, 1))
-    space = Space({"augment.shift": Range(0, 1), "model.pose_elements": Choice(9, 16)})
-    options = dataclasses.replace(OPTIONS, out=tmp_path, trials=30)
-    search, lines = open_search(RECIPE, "tiny", options, space, images=Images(read)), io.StringIO()
-    records = work(search, Console(file=lines, width=200)).records
-    assert candidates(records) == {record.job.candidate for record in records if record.state == "done"}
-    assert len(candidates(records)) == 4
-    assert lines.getvalue().count("the space has no more points") == 1
+def test_an_interrupted_trial_is_taken_up_again_and_one_that_never_ends_is_given_up(tmp_path, monkeypatch):
+    def stop(*_):
+        raise failure
 
-
-def test_minutes_count_for_all_calls_together(tmp_path, monkeypatch):
-    def slow(*_):
-        time.sleep(1.5)  # long beside what the database takes on a busy machine
-        return Trained(50.0, 1.0, 1, 1.5)
-
-    monkeypatch.setattr(worker, "train_to", slow)
-    an_epoch_takes(monkeypatch, 1e-6)
-    first = work(opened(tmp_path, trials=None, minutes=0.05)).records
-    assert first
-    assert len(work(opened(tmp_path, trials=None, minutes=0.05)).records) == len(first)
-    assert len(work(opened(tmp_path, trials=None, minutes=0.1)).records) > len(first)
-
-
-def test_at_the_end_of_its_time_a_worker_waits_for_what_others_still_train(tmp_path, monkeypatch):
-    """All of them then name the same winner."""
-    monkeypatch.setattr(worker, "POLL", 0.05)
-    ours, theirs = opened(tmp_path, trials=None), opened(tmp_path, trials=None)
-    claim = theirs.study.ask(None)
-    late = worker.Worker(ours, Costs(ours.options, ours.images), print, print, deadline=time.monotonic())
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(late.run)
-        time.sleep(0.5)
-        assert not found.done()
-        claim.finish([40.0], loss=1.0, epochs=1, seconds=1.0, parameters=9.0)
-        assert [record.state for record in found.result(30)] == ["done"]
+    monkeypatch.setattr(trials, "_train_rungs", stop)
+    for failure in (KeyboardInterrupt(), *[CapsellaError("last.ckpt is damaged")] * 3):
+        with pytest.raises(type(failure)):
+            run_search(opened(tmp_path, trials=2, seeds=1))
+    search = opened(tmp_path, trials=1, seeds=1)
+    assert {trial.user_attrs["candidate"] for trial in search.trials()} == {0}
+    assert states(search) == ["FAIL"] * 4
 
 
 def test_a_machine_that_lacks_the_device_takes_no_work(tmp_path):
-    """Every training would fail there, and its candidate be refused for all workers."""
     search = dataclasses.replace(opened(tmp_path), machine=Machine(accelerator="cuda"))
-    with pytest.raises(ValueError, match="accelerator, devices: must be there on this machine"):
-        work(search)
-    assert [record.state for record in search.study.records()] == ["waiting"]
+    with pytest.raises(ValueError, match="accelerator"):
+        run_search(search)
+    assert states(search) == ["WAITING"]
 
 
-def test_too_little_memory_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
-    def hungry(recipe, folder, *_):
-        if not folder.name.startswith("0000"):
-            raise MemoryError
-        return Trained(50.0, 1.0, 1, 0.01)
+class TestSchedule:
+    def test_rungs_within_the_warm_up_of_the_largest_batch_are_left_out(self):
+        recipe = dataclasses.replace(RECIPE, optimizer=OptimizerOptions(schedule="cosine", warmup_steps=2))
+        assert rungs_for(recipe, OPTIONS, images=20, batch_size=20) == (3, 9)
+        assert rungs_for(recipe, OPTIONS, images=40, batch_size=20) == (3, 9)
+        assert rungs_for(recipe, OPTIONS, images=80, batch_size=20) == (1, 3, 9)
 
-    monkeypatch.setattr(worker, "train_to", hungry)
-    for call in range(1, ATTEMPTS + 2):  # a process takes it once
-        records = work(opened(tmp_path, trials=2, finalists=1, seeds=1)).records
-        others = [record.state for record in records if record.job.candidate != BASE]
-        assert others == ["lost"] * min(call, ATTEMPTS)
+    @pytest.mark.parametrize("minutes", [3, 5, 8])
+    def test_a_plan_fits_into_its_time(self, minutes):
+        recipe = dataclasses.replace(RECIPE, epochs=270, optimizer=OptimizerOptions(warmup_steps=28))
+        options = dataclasses.replace(OPTIONS, minutes=float(minutes))
+        short = shorten(recipe, options, 20, 20, StepTime(1.0, 0.0), 20)
+        assert 9 <= short.epochs < 270
+        assert short.optimizer.warmup_steps == pytest.approx(28 * short.epochs / 270, abs=1)
+        assert options.expected_epochs(rungs_for(short, options, 20, 20)) <= 0.85 * 60 * minutes
 
+    def test_short_epochs_are_validated_whole(self):
+        recipe, time = dataclasses.replace(RECIPE, batch_size=2), StepTime(1.0, 1.0)
+        options = dataclasses.replace(OPTIONS, minutes=20.0)
+        short = shorten(recipe, options, 20, 2, time, seen=20)
+        assert (short.epochs, short.epoch_images) == (9, pytest.approx(12, abs=6))
+        epochs = options.expected_epochs((1, 3, 9))
+        assert epochs * (short.epoch_images / 2 + 20) <= 0.85 * 60 * 20
+        with pytest.raises(ArgumentError) as error:
+            shorten(recipe, dataclasses.replace(options, minutes=5.0), 20, 2, time, seen=20)
+        assert error.value.argument == "minutes"
 
-def test_a_full_disk_is_no_fault_of_the_candidate(tmp_path, monkeypatch):
-    def full(*_):
-        raise CapsellaError("no space left") from OSError(errno.ENOSPC, "full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(worker, "train_to", full)
-        for _ in range(ATTEMPTS):
-            with pytest.raises(CapsellaError, match="no space left"):
-                work(opened(tmp_path, trials=1, finalists=1, seeds=1))
-    monkeypatch.setattr(worker, "train_to", lambda *_: Trained(50.0, 1.0, 1, 0.01))
-    assert work(opened(tmp_path, trials=1, finalists=1, seeds=1)).base is not None
-
-
-def test_a_candidate_that_cannot_go_on_is_given_up(tmp_path, monkeypatch):
-    """As of a checkpoint that is damaged: the others go on."""
-
-    others = set()
-
-    def damaged(recipe, folder, *_):
-        others.update({folder.name} - {"0000-seed0"})
-        if folder.name == min(others, default=None):
-            raise CapsellaError("last.ckpt is damaged or cut off")
-        return Trained(50.0, 1.0, 1, 0.01)
-
-    monkeypatch.setattr(worker, "train_to", damaged)
-    for _ in range(ATTEMPTS):
-        with pytest.raises(CapsellaError, match="damaged or cut off"):
-            work(opened(tmp_path, trials=3, finalists=1, seeds=1))
-    records = work(opened(tmp_path, trials=3, finalists=1, seeds=1)).records
-    ended = {record.job.candidate for record in records if record.state == "done"}
-    assert len(ended) == 2
-    assert int(min(others)[:4]) not in ended
+    def test_decay_and_margin_keep_their_proportion(self):
+        loss = dataclasses.replace(RECIPE.loss, name="spread", spread_schedule="stairs")
+        short = scaled(dataclasses.replace(RECIPE, epochs=270, loss=loss), 135)
+        assert (short.loss.spread_steps, short.optimizer.decay_steps) == (1500, 1000)
 
 
-def test_a_point_that_was_one_too_many_may_be_drawn_again(tmp_path):
-    study = opened(tmp_path).study
-    study.ask(None).finish([50.0], loss=1.0, epochs=1, seconds=1.0)
-    surplus = study.ask(None)
-    study.records()
-    surplus.leave()
-    again = study.ask(Job(BASE, 1))
-    study.records()
-    assert not study.is_repeated(dataclasses.replace(again, job=Job(9, 0), point=surplus.point))
-    assert study.is_repeated(dataclasses.replace(again, job=Job(9, 0)))
-
-
-def test_other_settings_are_named_one_by_one(tmp_path):
-    opened(tmp_path)
-    with pytest.raises(
-        CapsellaError, match=r"other settings: recipe\.batch_size 20, not 10; recipe\.seed 0, not 7; call"
-    ):
-        opened(tmp_path, dataclasses.replace(RECIPE, seed=7, batch_size=10))
-
-
-def test_a_candidate_of_another_study_is_not_gone_on_with(tmp_path, monkeypatch):
-    """Its folder is there, but the study that trained it is not, as where study.db was deleted."""
-    first, trained = opened(tmp_path), []
-    train_to = worker.train_to
-
-    def two(*arguments):
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        trained.append(train_to(*arguments))
-        return trained[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(worker, "train_to", two)
-        with pytest.raises(KeyboardInterrupt):
-            work(first)
-    (tmp_path / "study.db").unlink()
-    other = dataclasses.replace(RECIPE, seed=7, batch_size=10)
-    again = open_search(other, "tiny", dataclasses.replace(OPTIONS, out=tmp_path), SPACE, images=Images(read))
-    with pytest.raises(CapsellaError, match="holds a run of another recipe; choose another folder, or move that one"):
-        work(again)
-
-
-def test_other_images_are_not_mixed_in(tmp_path):
-    opened(tmp_path)
-    few = dataclasses.replace(OPTIONS, out=tmp_path)
-
-    def fewer(options):
-        splits = read(options)
-        return dataclasses.replace(splits, validation=splits.validation.subset(range(10)))
-
-    with pytest.raises(CapsellaError, match="was begun with other settings: another set of images"):
-        open_search(RECIPE, "tiny", few, SPACE, images=Images(fewer))
-    study = opened(tmp_path).study
-    study.trials.set_user_attr("settings", {k: v for k, v in study.settings.items() if k != "set of images"})
-    open_search(RECIPE, "tiny", few, SPACE, images=Images(fewer))  # of an earlier version, which kept none
-
-
-def test_a_database_that_does_not_answer_is_said_so(tmp_path, monkeypatch):
-    search = opened(tmp_path)
-
-    def busy(*_, **__):
-        raise optuna.exceptions.StorageInternalError("database is locked")
-
-    monkeypatch.setattr(type(search.study), "seconds_spent", busy)
-    with pytest.raises(CapsellaError, match="the study's database does not answer; call the command again"):
-        work(search)
-
-
-def test_a_worker_that_was_taken_for_dead_in_the_first_job_has_nothing_to_tell(tmp_path):
-    search, said = opened(tmp_path), []
-    one = worker.Worker(search, Costs(search.options, search.images), said.append, print)
-    one._tell(Job(BASE, 0), Trained(50.0, 1.0, 1, 0.01))
-    assert said == []
-
-
-def test_the_winner_is_trained_on_all_images_and_tested_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(3000 * recipe.optimizer.learning_rate, 1, 1, 1))
-    search = opened(tmp_path, trials=2, finalists=1)
-    outcome = work(search)
-    recipe = winning_recipe(search, outcome.winner)
-    save_recipe(recipe, tmp_path / "mine.json")
-    assert read_recipe(tmp_path / "mine.json") == recipe.complete()
-    for one in outcome.finalists:
-        saved = read_recipe(save_finalists(search, outcome) / f"candidate-{one.candidate}.json")
-        assert saved == winning_recipe(search, one).complete()
-    tested = train_winner(search, outcome.winner, QUIET)
-    assert len(tested.errors) == 2
-    assert json.loads((tmp_path / "test.json").read_text())["test_error_percent"] == list(tested.errors)
-    assert train_winner(search, outcome.winner, QUIET) == tested
-
-
-def test_a_file_that_is_no_recipe(tmp_path):
-    for text in ("", "[]", '{"recipe": 3}', '{"recipe": {"model": 3}}'):
-        (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(CapsellaError, match=r"bad\.json"):
-            read_recipe(tmp_path / "bad.json")
-    with pytest.raises(CapsellaError, match=r"gone\.json"):
-        read_recipe(tmp_path / "gone.json")
-
-
-def test_a_space_of_numbers_that_can_be_counted_is_searched_to_its_last_point(tmp_path, monkeypatch):
-    """TPE likes its best points again and again: then one is drawn that no candidate has."""
-    monkeypatch.setattr(worker, "train_to", lambda recipe, *_: Trained(float(recipe.augment.shift), 1, 1, 1))
-    space = Space({"augment.shift": Range(0, 8), "model.pose_elements": Choice(9, 16)})
-    options = dataclasses.replace(OPTIONS, out=tmp_path, trials=18, finalists=1, seeds=1)
-    search = open_search(RECIPE, "tiny", options, space, images=Images(read))
-    records = work(search, QUIET).records
-    assert len({record.job.candidate for record in records if record.state == "done"}) == 18
-    assert len({tuple(point.items()) for point in search.study.points.values()}) == 18
-
-
-def test_recipes_of_former_finalists_are_removed(searched, tmp_path):
-    search, outcome = searched
-    folder = tmp_path / "finalists"
-    folder.mkdir()
-    (folder / "candidate-99.json").write_text("{}")
-    (folder / "notes.txt").write_text("mine")
-    assert save_finalists(dataclasses.replace(search, folder=tmp_path), outcome) == folder
-    names = {f"candidate-{one.candidate}.json" for one in outcome.finalists}
-    assert {path.name for path in folder.iterdir()} == {*names, "notes.txt"}
+def test_options():
+    for argument, wrong in (("objectives", ("ms",)), ("minutes", -1.0), ("finalists", 0)):
+        with pytest.raises(ArgumentError) as error:
+            SearchOptions(**{argument: wrong})
+        assert error.value.argument == argument
+    assert [SearchOptions(trials=n).number_of_finalists for n in (4, 12, 30, 300)] == [1, 2, 5, 5]

@@ -1,19 +1,16 @@
 """A space: what it takes, what it says of what it does not take, and the recipe at a point of it."""
 
-import subprocess
-import sys
+import dataclasses
 
 import pytest
 import torch
 
-from capsella.errors import CapsellaError
+from capsella.errors import ArgumentError, CapsellaError
 from capsella.papers import get_recipe, list_recipes
 from capsella.routing import EMRouting
-from capsella.search import Choice, Range, Space, default_space, register_space
-from capsella.search import space as spaces
-from capsella.search.space import with_value
-from capsella.search.study import check_optuna
-from tests.search.made import RECIPE, SPACE
+from capsella.training import ModelOptions, search_space
+from capsella.training.search_space import Choice, Range, Space, default_space, register_space, with_value
+from tests.search.made import RECIPE, SPACE, opened
 
 
 def test_every_recipe_has_a_space():
@@ -21,34 +18,39 @@ def test_every_recipe_has_a_space():
         recipe = get_recipe(name)
         space = default_space(recipe, name)
         space.check(recipe)
-        assert space.recipe_at(recipe, space.labels_of(recipe)) == recipe.complete(), name
-        assert "optimizer.learning_rate" in space.of, name
+        assert space.recipe_at(recipe, space.point_of(recipe)) == recipe.complete(), name
+        assert "optimizer.learning_rate" in space.fields, name
 
 
 @pytest.mark.parametrize("name", ["", "images-emnet"])
 def test_em_routing_and_widths_are_in_it(name):
     space = default_space(get_recipe("images-emnet"), name)
     fields = {"iterations", "inverse_temperature", "variance_floor", "beta_a_scale"}
-    assert {f"model.routing.{name}" for name in fields} <= set(space.of)
-    assert {"model.types", "model.front_width", "model.kernel", "model.pose_elements"} <= set(space.of)
+    assert {f"model.routing.{name}" for name in fields} <= set(space.fields)
+    assert {"model.types", "model.front_width", "model.kernel", "model.pose_elements"} <= set(space.fields)
 
 
 def test_the_rival_of_em_networks_is_trained_in_the_same_ways():
     em, rival = (default_space(get_recipe(name), name) for name in ("forslov2018-emnet1-init1-modern", "he2016-cells"))
     # The rival has its usual cosine; which of two schedules EM networks want is not known.
-    assert set(em.of) - set(rival.of) - {"loss.name", "optimizer.schedule"} == {
-        path for path in em.of if path.startswith("model.")
+    assert set(em.fields) - set(rival.fields) - {"loss.name", "optimizer.schedule"} == {
+        path for path in em.fields if path.startswith("model.")
     }
-    assert "model.width" in rival.of
+    assert "model.width" in rival.fields
 
 
 def test_the_recipe_at_a_point():
-    space = Space({**SPACE.of, "model.routing.iterations": Range(1, 4), "batch_size": Choice(10, 20)})
-    point = {"optimizer.learning_rate": 2e-3, "augment.shift": 1, "model.pose_elements": 9, "batch_size": 10}
-    recipe = space.recipe_at(RECIPE, {**point, "model.routing.iterations": 2})
-    assert (recipe.optimizer.learning_rate, recipe.augment.shift, recipe.batch_size) == (2e-3, 1, 10)
+    fields = {
+        "model.routing.iterations": Range(1, 4),
+        "model.pose_elements": Choice(9, 16),
+        "batch_size": Choice(8, 16),
+    }
+    space = Space({**fields, "augment.shift": Range(0, 2)})
+    recipe = dataclasses.replace(RECIPE, model=ModelOptions("hinton2018_matrix_capsnet_small"))
+    point = {"augment.shift": 1, "model.pose_elements": 9, "batch_size": 8, "model.routing.iterations": 2}
+    recipe = space.recipe_at(recipe, point)
+    assert (recipe.augment.shift, recipe.batch_size, recipe.model.options["pose_elements"]) == (1, 8, 9)
     assert recipe.model.options["routing"] == EMRouting(iterations=2)
-    assert recipe.model.options["pose_elements"] == 9
 
 
 def test_values_that_are_no_numbers_or_words_are_kept_as_text():
@@ -59,38 +61,36 @@ def test_values_that_are_no_numbers_or_words_are_kept_as_text():
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
-    ("of", "text"),
+    ("fields", "named"),
     [
-        ({}, "must name at least one field"),
-        ({"optimizer.learning_rates": Range(1e-4, 1e-2)}, "no field .*; did you mean optimizer.learning_rate"),
-        ({"epochs": Range(1, 20)}, "epochs must be the same for every candidate"),
-        ({"data.size": Choice(17, 20)}, "data.size must be the same"),
-        ({"loss.spread_steps": Range(1000, 9000, log=True)}, "loss.spread_steps must be the same"),
-        ({"optimizer.learning_rate": Range(1e-5, 1e-4)}, "the recipe's own value: must be in the range"),
-        ({"loss.name": Choice("margin", "spread")}, "the recipe's own value: must be one of margin, spread"),
-        ({"augment.shift": Range(-2, 2)}, "augment.shift = -2: shift: must not be negative"),
-        ({"loss.name": Choice("cross_entropy", "hinge")}, "loss.name = 'hinge': loss name: must be a registered name"),
+        ({}, "space"),
+        ({"optimizer.learning_rates": Range(1e-4, 1e-2)}, "optimizer.learning_rate"),
+        ({"epochs": Range(1, 20)}, "epochs"),
+        ({"data.size": Choice(17, 20)}, "data.size"),
+        ({"loss.spread_steps": Range(1000, 9000, log=True)}, "loss.spread_steps"),
+        ({"optimizer.warmup_steps": Choice(0, 40)}, "optimizer.warmup_steps"),
+        ({"optimizer.learning_rate": Range(1e-5, 1e-4)}, "optimizer.learning_rate"),
+        ({"loss.name": Choice("margin", "spread")}, "loss.name"),
+        ({"augment.shift": Range(-2, 2)}, "augment.shift"),
+        ({"loss.name": Choice("cross_entropy", "hinge")}, "hinge"),
     ],
 )
-def test_what_a_recipe_does_not_take(of, text):
-    with pytest.raises(CapsellaError, match=text):
-        Space(of).check(RECIPE)
+def test_a_space_that_does_not_fit_the_recipe(fields, named):
+    with pytest.raises(CapsellaError, match=named):
+        Space(fields).check(RECIPE)
 
 
 def test_ranges_and_choices_that_are_none():
-    with pytest.raises(ValueError, match="low before high"):
-        Range(2, 1)
-    with pytest.raises(ValueError, match="low: must be above 0"):
-        Range(0, 1, log=True)
-    with pytest.raises(ValueError, match="at least two different ones"):
-        Choice(1, 1)
+    for make in (lambda: Range(2, 1), lambda: Range(0, 1, log=True), lambda: Choice(1, 1)):
+        with pytest.raises(ArgumentError):
+            make()
 
 
 @pytest.mark.parametrize("name", ["stem-capsnet-smallnorb-best", "ribeiro2020-smallnorb", "tsai2020-cifar10"])
 def test_a_network_takes_all_choices_that_are_made_for_it(name):
     recipe = get_recipe(name)
     space = default_space(recipe)
-    choices = {path: values.ends for path, values in space.of.items() if path.startswith("model.")}
+    choices = {path: values.ends for path, values in space.fields.items() if path.startswith("model.")}
     assert ("model.norm" in choices) == (name == "tsai2020-cifar10")
     for path, values in choices.items():
         for value in values:
@@ -99,27 +99,22 @@ def test_a_network_takes_all_choices_that_are_made_for_it(name):
 
 
 def test_a_part_of_a_space():
-    assert list(SPACE.only(("shift", "optimizer.learning_rate")).of) == ["augment.shift", "optimizer.learning_rate"]
-    with pytest.raises(ValueError, match="'shft' must name one field of the space; did you mean"):
+    assert list(SPACE.only(("shift", "optimizer.learning_rate")).fields) == ["augment.shift", "optimizer.learning_rate"]
+    with pytest.raises(ValueError, match="shft"):
         SPACE.only(("shft",))
 
 
 def test_a_space_beside_a_recipe(monkeypatch):
-    monkeypatch.setattr(spaces, "_SPACES", {})
+    monkeypatch.setattr(search_space, "_SPACES", {})
     register_space("tiny")(lambda recipe: SPACE)
     assert default_space(RECIPE, "tiny") is SPACE
     assert default_space(RECIPE, "other") is not SPACE
 
 
-def test_optuna_is_loaded_by_a_search_alone():
-    code = "import sys, capsella.search, capsella.cli.search; assert 'optuna' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_without_optuna(monkeypatch):
+def test_without_optuna(monkeypatch, tmp_path):
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
-    with pytest.raises(CapsellaError, match=r"a search needs optuna: pip install 'capsella\[search\]'"):
-        check_optuna()
+    with pytest.raises(CapsellaError, match="optuna"):
+        opened(tmp_path)
 
 
 def test_a_schedule_is_its_recipes_own_or_the_cosine():
@@ -131,5 +126,5 @@ def test_a_schedule_is_its_recipes_own_or_the_cosine():
         "images-emnet": ("exponential", "cosine"),
     }
     for name, schedules in own.items():
-        found = default_space(get_recipe(name), name).of.get("optimizer.schedule")
+        found = default_space(get_recipe(name), name).fields.get("optimizer.schedule")
         assert (found and set(found.values)) == (schedules and set(schedules))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsella.cli import main
-from capsella.search import Search
+from capsella.experiments.search import Search
 from tests.reproduce.made import registered
 from tests.search.made import opened as opened_search
 from tests.stress.ground import Ended, command, forked, fresh, import_all, learned, make_images, make_run
@@ -160,12 +160,11 @@ def all_victims(images: Path, run: Path, folder: Path) -> dict[str, Victim]:
             main(["reproduce", "--budget", "small", "--seeds", "1", "--out", str(out / "night")])
 
     def search(out: Path) -> None:
-        from capsella.search import schedule, study, work
+        from capsella.experiments.search import run_search, trials
 
-        study.Study.open.__func__.__defaults__ = (0, 3)  # seconds of grace
-        schedule.ATTEMPTS = max(KILLS) + 1  # a trial that three processes died of is given up, and rightly so
-        with contextlib.suppress(KeyboardInterrupt):  # of which `capsella search` makes a sentence
-            return work(study_in(out))
+        trials.ATTEMPTS = max(KILLS) + 1  # a trial that three processes died of is given up, and rightly so
+        with contextlib.suppress(KeyboardInterrupt):  # the command turns it into a sentence
+            return run_search(study_in(out))
         sys.exit(130)
 
     share = ["share", str(run), "--images", "6", "--out"]
@@ -212,8 +211,7 @@ def study_in(folder: Path) -> Search:
 
 
 def study_of(folder: Path) -> object:
-    """What each job that was done found: a candidate's point, rung and seed, each once."""
-    study = study_in(folder).study
-    done = [record for record in study.records() if record.state == "done"]
-    point = {candidate: json.dumps(point, sort_keys=True) for candidate, point in study.points.items()}
-    return sorted((point[one.job.candidate], one.job.rung, one.job.seed, one.values) for one in done)
+    """How many candidates there are, and the recipe's errors at each rung."""
+    trials = [trial for trial in study_in(folder).trials() if trial.state.name in ("COMPLETE", "PRUNED")]
+    base = [trial.user_attrs["errors"] for trial in trials if trial.user_attrs["candidate"] == 0]
+    return len(trials), base

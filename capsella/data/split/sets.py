@@ -1,5 +1,6 @@
 """`Splits`: the images to train on, to choose a model by, and to test it on."""
 
+import copy
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -11,6 +12,13 @@ from capsella.image_options import ValueRange
 LabelledImages = ImageSet | PairSet
 """What a split holds: images of one class each, or pairs of images of two."""
 SPLIT_NAMES = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """Test images that are held back: only the names of their files are left."""
+
+    files: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +55,12 @@ class Splits:
             if count == 0:
                 raise CapsellaError(f"{self.name}: the class {name!r} has no image in train")
         self._check_groups()
+
+    def without_test(self) -> "Splits":
+        """Return the same splits without test images: any use of them other than their file names raises an error."""
+        held_back = copy.copy(self)
+        object.__setattr__(held_back, "test", HeldBack(self.test.files))
+        return held_back
 
     def digests(self) -> dict[str, str]:
         """Of train and validation: the number of images, and a digest of their file names, if any, and classes.

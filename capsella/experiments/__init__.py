@@ -1,0 +1,1 @@
+"""Experiments that train many networks: searches for better hyper-parameters."""

@@ -1,0 +1,114 @@
+"""Options of a search."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from capsella.errors import check_argument, check_minimum
+
+Objective = Literal["error", "ms", "parameters"]
+TRIALS = 30  # if neither a number of trials nor a time is given
+FACTOR = 3  # one candidate in three passes a rung; the next rung is three times as long
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How a search is done.
+
+    Raises:
+        ArgumentError: a field is outside its range.
+    """
+
+    minutes: float | None = None
+    """Search for about this long. If the time is too short for the trials, every training is shortened."""
+    trials: int | None = None
+    """Number of candidates, over all processes. Default: 30, or with --minutes as many as there is time for."""
+    objectives: tuple[Objective, ...] = ("error",)
+    """What to minimise: error (on validation images), ms (milliseconds per image in the fastest backend here),
+    parameters. With several, no candidate is stopped early, and the report shows the Pareto front."""
+    limit_ms: float | None = None
+    """Reject candidates that take more milliseconds per image, before they are trained."""
+    limit_parameters: int | None = None
+    """Reject candidates with more parameters; a decoder does not count."""
+    finalists: int | None = None
+    """Number of best candidates that are trained with every seed, in addition to the recipe. Default: one for every six
+    trials, at most 5."""
+    seeds: int = 3
+    """Number of seeds of the finalists."""
+    tune: tuple[str, ...] = ()
+    """Change only these fields of the space, e.g. `learning_rate shift`. Default: all."""
+    out: Path | None = None
+    """Folder of the study. Default: runs/search-NAME. An existing study is continued."""
+    storage: str | None = None
+    """URL of a database for the study, as Optuna takes it, if several machines search. Default: study.log in the
+    folder."""
+    save_recipe: Path | None = None
+    """Also write the winner as a recipe to this JSON file, which `capsella train` takes."""
+    final: bool = True
+    """Test the winner once at the end."""
+
+    def __post_init__(self) -> None:
+        check_minimum(1, trials=self.trials, limit_parameters=self.limit_parameters, finalists=self.finalists)
+        check_minimum(1, seeds=self.seeds)
+        for name in ("minutes", "limit_ms"):
+            number = getattr(self, name)
+            check_argument(number is None or 0 < number < math.inf, "be above 0 and finite", **{name: number})
+        known = bool(self.objectives) and len(set(self.objectives)) == len(self.objectives)
+        check_argument(known, "be at least one, and each only once", objectives=self.objectives)
+        check_argument("error" in self.objectives, "have error among them", objectives=self.objectives)
+
+    @property
+    def number_of_trials(self) -> int | None:
+        """The number of candidates; None if the time decides."""
+        return TRIALS if self.trials is None and self.minutes is None else self.trials
+
+    @property
+    def number_of_finalists(self) -> int:
+        """The number of finalists besides the recipe."""
+        return self.finalists or max(1, min(5, (self.number_of_trials or TRIALS) // 6))
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of costs, by objective."""
+        limits = {"parameters": self.limit_parameters, "ms": self.limit_ms}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+    @property
+    def measures_latency(self) -> bool:
+        """True if candidates are timed."""
+        return "ms" in self.objectives or self.limit_ms is not None
+
+    def excess(self, costs: Mapping[str, float]) -> dict[str, float]:
+        """Return by which share each limited cost is over its limit; negative if it is within."""
+        return {name: costs[name] / limit - 1 for name, limit in self.limits.items() if name in costs}
+
+    def rungs(self, epochs: int, warm_up: float = 0.0) -> tuple[int, ...]:
+        """Return the epochs at which candidates are judged; the last one ends the training.
+
+        Rungs that end within the warm-up (epochs) are left out, and Optuna stops no candidate early if there are
+        several objectives.
+
+        >>> SearchOptions().rungs(30), SearchOptions().rungs(9), SearchOptions().rungs(2)
+        ((3, 10, 30), (1, 3, 9), (1, 2))
+        >>> SearchOptions().rungs(30, 3.0), SearchOptions(objectives=("error", "ms")).rungs(30)
+        ((10, 30), (30,))
+        """
+        if len(self.objectives) > 1:
+            return (epochs,)
+        ends = sorted({max(1, round(epochs / FACTOR**k)) for k in range(3)})
+        return tuple(end for end in ends if end > warm_up or end == epochs)
+
+    def expected_epochs(self, rungs: tuple[int, ...]) -> float:
+        """Return how many epochs the search takes in all, finalists included.
+
+        A candidate passes a rung if it is in the best third of those that came there before, or the best.
+        """
+        trials, before, total = float(self.number_of_trials or TRIALS), 0, 0.0
+        for end in rungs:
+            total += trials * (end - before)
+            complete, before = trials, end
+            trials = sum(max(1, n // FACTOR) / n for n in range(1, round(trials) + 1))
+        finalists = min(self.number_of_finalists + 1, complete)
+        return total + finalists * (self.seeds - 1) * rungs[-1]

@@ -1,0 +1,219 @@
+"""The outcome of a search as data: the finalists, the Pareto front, and whether one of them beats the recipe."""
+
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import scipy
+
+from capsella.evaluation import over_seeds
+from capsella.evaluation.wilson import CONFIDENCE
+from capsella.experiments.search.options import SearchOptions
+from capsella.training.search_space import Label
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+BASE = 0  # the candidate that is the recipe itself
+# Of the winner against the recipe, by an interval over seeds; "one seed" if there are too few to judge.
+Comparison = Literal["better", "worse", "unclear", "one seed"]
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate that was trained to the end.
+
+    errors: on the validation images, in per cent, by seed. costs: the other objectives. The first seed chose the
+    candidate and was lucky, so that only the others count, unless that leaves fewer than two.
+    """
+
+    candidate: int
+    point: Mapping[str, Label]
+    errors: Mapping[int, float]
+    costs: Mapping[str, float]
+
+    @property
+    def is_judged(self) -> bool:
+        """True if there are at least two seeds that did not choose it."""
+        return len(self.errors) > 2
+
+    @property
+    def judged(self) -> list[float]:
+        """The errors that count."""
+        return [error for seed, error in self.errors.items() if seed or not self.is_judged]
+
+    @property
+    def error(self) -> float:
+        """The mean error."""
+        return statistics.fmean(self.judged)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over seeds; 0 for a single seed."""
+        return statistics.stdev(self.judged) if len(self.judged) > 1 else 0.0
+
+    @property
+    def error_text(self) -> str:
+        """The mean error for people, with its spread if there are several seeds."""
+        return over_seeds(self.judged)
+
+    @property
+    def name(self) -> str:
+        """The candidate for people."""
+        return "the recipe" if self.candidate == BASE else f"candidate {self.candidate}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found so far.
+
+    options: of the search. trials: all of them. candidates: the finalists' numbers, the recipe first, also of those
+    whose seeds are still to be trained. finalists: the best first, over the seeds that all of them have. is_balanced:
+    errors are means over classes.
+    """
+
+    options: SearchOptions
+    trials: "Sequence[FrozenTrial]"
+    candidates: tuple[int, ...]
+    points: Mapping[int, Mapping[str, Label]]
+    finalists: tuple[Finalist, ...]
+    is_balanced: bool = False
+
+    @property
+    def error_name(self) -> str:
+        """What candidates are judged by."""
+        return "balanced validation error" if self.is_balanced else "validation error"
+
+    @property
+    def base(self) -> Finalist | None:
+        """The recipe itself, if it was trained to the end."""
+        return next((finalist for finalist in self.finalists if finalist.candidate == BASE), None)
+
+    @property
+    def base_excess(self) -> dict[str, float]:
+        """The limits that the recipe itself is over, with the share by which it is."""
+        trial = next((trial for trial in self.trials if trial.user_attrs.get("candidate") == BASE), None)
+        costs = {} if trial is None else trial.user_attrs
+        excess = self.options.excess({name: costs[name] for name in ("parameters", "ms") if name in costs})
+        return {name: share for name, share in excess.items() if share > 0}
+
+    @property
+    def allowed(self) -> tuple[Finalist, ...]:
+        """The finalists within the limits."""
+        return tuple(one for one in self.finalists if one.candidate != BASE or not self.base_excess)
+
+    @property
+    def winner(self) -> Finalist | None:
+        """The finalist with the lowest error within the limits."""
+        return self.allowed[0] if self.allowed else None
+
+    @property
+    def front(self) -> tuple[Finalist, ...]:
+        """The finalists within the limits that no other dominates."""
+        points = [(finalist.error, *finalist.costs.values()) for finalist in self.allowed]
+        return tuple(self.allowed[index] for index in pareto_front(points))
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """How the winner compares with the recipe; None if either is missing, or the recipe wins."""
+        if self.winner is None or self.base is None or self.winner is self.base:
+            return None
+        return self.compare(self.winner)
+
+    def compare(self, finalist: Finalist) -> Comparison:
+        """Return how a finalist compares with the recipe, by an interval that holds for all finalists together."""
+        assert self.base is not None
+        if not self.base.is_judged:
+            return "one seed"
+        rivals = [other for other in self.finalists if other is not self.base]
+        low, high = gain_intervals([other.judged for other in rivals], self.base.judged)[rivals.index(finalist)]
+        return "better" if low > 0 else "worse" if high < 0 else "unclear"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        front = {finalist.candidate for finalist in self.front}
+        return {
+            "winner": None if self.winner is None else self.winner.candidate,
+            "winner_against_recipe": self.comparison,
+            "recipe_over_limits": self.base_excess,
+            "objectives": list(self.options.objectives),
+            "finalists": [
+                {
+                    "candidate": finalist.candidate,
+                    "validation_errors_percent": list(finalist.errors.values()),
+                    **finalist.costs,
+                    "on_the_front": finalist.candidate in front,
+                    "point": dict(finalist.point),
+                }
+                for finalist in self.finalists
+            ],
+        }
+
+
+def outcome_of(
+    trials: "Sequence[FrozenTrial]",
+    further: Callable[[int], Mapping[int, float]],
+    options: SearchOptions,
+    is_balanced: bool = False,
+) -> Outcome:
+    """Return the outcome of a study, finished or not.
+
+    Args:
+        trials: of the study.
+        further: from a candidate to its errors with further seeds; infinite where a training diverged.
+        options: of the search.
+        is_balanced: errors are means over classes.
+    """
+    column = options.objectives.index("error")
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    front = set(pareto_front([trial.values for trial in complete]))
+    order = sorted(range(len(complete)), key=lambda n: (n not in front, complete[n].values[column], n))
+    ranked = {complete[n].user_attrs["candidate"]: complete[n] for n in order}
+    errors = {candidate: {0: trial.values[column], **further(candidate)} for candidate, trial in ranked.items()}
+    whole = [candidate for candidate in ranked if math.isfinite(sum(errors[candidate].values()))]
+    chosen = [BASE] * (BASE in whole) + [c for c in whole if c != BASE][: options.number_of_finalists]
+    common = set.intersection(*(set(errors[candidate]) for candidate in chosen)) if chosen else set()
+    finalists = []
+    for candidate in chosen:
+        values = dict(zip(options.objectives, ranked[candidate].values, strict=True))
+        costs = {name: value for name, value in values.items() if name != "error"}
+        by_seed = {seed: error for seed, error in errors[candidate].items() if seed in common}
+        finalists.append(Finalist(candidate, ranked[candidate].params, by_seed, costs))
+    finalists.sort(key=lambda finalist: (finalist.error, *finalist.costs.values()))
+    points = {candidate: trial.params for candidate, trial in ranked.items()}
+    return Outcome(options, trials, tuple(chosen), points, tuple(finalists), is_balanced)
+
+
+def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
+    """Return the indices of the points that no other point dominates.
+
+    >>> pareto_front([(1, 5), (2, 2), (3, 3), (2, 2)])
+    [0, 1, 3]
+    """
+
+    def dominates(point: Sequence[float], other: Sequence[float]) -> bool:
+        return tuple(point) != tuple(other) and all(a <= b for a, b in zip(point, other, strict=True))
+
+    return [n for n, point in enumerate(points) if not any(dominates(other, point) for other in points)]
+
+
+def gain_intervals(errors: Sequence[Sequence[float]], base: Sequence[float]) -> list[tuple[float, float]]:
+    """Return simultaneous 95 % intervals of how much lower each candidate's mean error is than the recipe's.
+
+    The best of many equal candidates looks better than the recipe; Dunnett's intervals (1955) allow for that. They
+    assume that all candidates vary alike from seed to seed. If no error varies at all, as may happen with few
+    images, nothing is known about other seeds, and the intervals are infinite.
+
+    >>> [(round(low, 1), round(high, 1)) for low, high in gain_intervals([[1.0, 2.0, 3.0]], [4.0, 5.0, 6.0])]
+    [(0.7, 5.3)]
+    """
+    if not errors or all(len(set(row)) == 1 for row in (*errors, base)):
+        return [(-math.inf, math.inf)] * len(errors)
+    with warnings.catch_warnings():
+        # The intervals do not use the moments that SciPy warns about.
+        warnings.filterwarnings("ignore", message="Precision loss occurred in moment calculation")
+        interval = scipy.stats.dunnett(*errors, control=base, rng=0).confidence_interval(CONFIDENCE)
+    return [(-high, -low) for low, high in zip(interval.low.tolist(), interval.high.tolist(), strict=True)]

@@ -1,0 +1,233 @@
+"""A search: an Optuna study that any number of processes share, and the trainings of its trials and finalists.
+
+Optuna draws the candidates, stops them early and keeps the trials. Each trial trains one candidate from rung to rung in
+a folder of its own, so that a trial that is retried continues from its checkpoint.
+"""
+
+import contextlib
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capsella.data import Splits, load_data
+from capsella.errors import (
+    CapsellaError,
+    check_argument,
+    check_installed,
+)
+from capsella.experiments.search.options import FACTOR, SearchOptions
+from capsella.experiments.search.outcome import Outcome, outcome_of
+from capsella.experiments.search.schedule import rungs_for, shorten
+from capsella.files import alone_in
+from capsella.grid import duration
+from capsella.training import Machine, Recipe, RunFolder
+from capsella.training.balance import settle_balance
+from capsella.training.search_space import Label, Space, default_space
+from capsella.training.timing import time_steps
+from capsella.training.validation import kept_by
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+ATTEMPTS = 3  # retries of a trial whose process died
+HEARTBEAT, GRACE = 10, 60  # seconds between signs of life in a database, and without one until a process counts as dead
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search that this process takes part in.
+
+    recipe: as given. trained: the recipe that candidates train, perhaps for fewer epochs. rungs: the epochs at which
+    they are judged. splits: the images, without those of the test. seconds_per_epoch: estimated before the first trial.
+    """
+
+    folder: Path
+    name: str
+    recipe: Recipe
+    trained: Recipe
+    space: Space
+    options: SearchOptions
+    rungs: tuple[int, ...]
+    study: "optuna.Study"
+    splits: Splits
+    machine: Machine
+    seconds_per_epoch: float
+
+    @property
+    def base(self) -> dict[str, Label]:
+        """The recipe's own point of the space; it is candidate 0."""
+        return self.space.point_of(self.trained)
+
+    @property
+    def is_balanced(self) -> bool:
+        """True if errors are means over classes, because the recipe balances them."""
+        return settle_balance(self.recipe, self.splits.train)[0].balance != "none"
+
+    @property
+    def expected_seconds(self) -> float:
+        """The estimated time of the whole search with one process."""
+        seconds = self.options.expected_epochs(self.rungs) * self.seconds_per_epoch
+        return seconds if self.options.minutes is None else min(seconds, 60 * self.options.minutes)
+
+    def trials(self) -> "list[FrozenTrial]":
+        """Return all trials of the study."""
+        return self.study.get_trials(deepcopy=False)
+
+    def run_folder(self, candidate: int, seed: int = 0) -> Path:
+        """Return the folder of a candidate's run; seed 0 is the trial's."""
+        name = f"candidate-{candidate:04}"
+        if seed == 0:
+            return self.folder / "candidates" / name
+        return self.folder / "finalists" / f"{name}-seed{self.trained.seed + seed}"
+
+    def outcome(self) -> Outcome:
+        """Return what the search found so far."""
+        return outcome_of(self.trials(), self._errors, self.options, self.is_balanced)
+
+    def _errors(self, candidate: int) -> dict[int, float]:
+        """Return the validation errors of a finalist's further seeds; infinite where a training diverged."""
+        errors = {}
+        for seed in range(1, self.options.seeds):
+            files = RunFolder(self.run_folder(candidate, seed))
+            if files.has_diverged:
+                errors[seed] = math.inf
+            elif files.is_trained:
+                errors[seed] = error_at(files, self.trained.epochs)
+        return errors
+
+
+def open_search(
+    recipe: Recipe,
+    name: str,
+    options: SearchOptions,
+    space: Space | None = None,
+    machine: Machine = Machine(),
+    splits: Splits | None = None,
+) -> Search:
+    """Begin the search of a recipe, or open the one in its folder.
+
+    Args:
+        recipe, name: what is to be improved.
+        options: how long, for what, within which limits.
+        space: what may be changed. Default: the recipe's space, see `default_space`.
+        machine: where candidates are trained.
+        splits: the images, if they are loaded already.
+
+    Raises:
+        CapsellaError: Optuna is missing, the space does not fit the recipe, or another search is in the folder.
+        ValueError: too few minutes, or more than one device.
+    """
+    check_installed("a search", "search", "optuna")
+    check_argument(machine.devices == 1, "be 1: run the search again for a second process", devices=machine.devices)
+    if recipe.stop_at_error is not None and recipe.stop_on == "test":
+        raise CapsellaError("a search never looks at test images: set --stop-on validation")
+    folder = options.out or Path("runs", f"search-{name}")
+    recipe.data.check_outside(folder)
+    space = space or default_space(recipe, name)
+    space = space.only(options.tune) if options.tune else space
+    space.check(recipe)
+    splits = (splits or load_data(recipe.data)).without_test()
+    time, images = time_steps(recipe, machine, seconds=2.0, splits=splits), len(splits.train)
+    batches = space.fields["batch_size"].ends if "batch_size" in space.fields else (recipe.batch_size,)
+    shortened = shorten(recipe, options, images, max(batches), time, len(splits.validation))
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder / ".opening", wait=math.inf):
+        study = _open_study(folder, options)
+        settings = {
+            "recipe": recipe.complete().to_dict(),
+            "space": space.to_dict(),
+            "objectives": options.objectives,
+            "limits": options.limits,
+            "seeds": options.seeds,
+            "images": splits.digests(),
+        }
+        trained = _agreed(study, settings, shortened)
+        if not study.get_trials(deepcopy=False):
+            study.enqueue_trial(space.point_of(trained), user_attrs={"candidate": 0})
+    rungs = rungs_for(trained, options, images, max(batches))
+    steps = math.ceil((trained.epoch_images or images) / trained.batch_size)
+    seconds = steps * time.step + len(splits.validation) * time.image
+    return Search(folder, name, recipe, trained, space, options, rungs, study, splits, machine, seconds)
+
+
+def _open_study(folder: Path, options: SearchOptions) -> "optuna.Study":
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    with quiet_optuna():
+        retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=ATTEMPTS)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
+        try:
+            if options.storage is None:
+                journal = JournalFileBackend(str(folder / "study.log"))
+                storage: optuna.storages.BaseStorage = optuna.storages.JournalStorage(journal)
+            else:
+                storage = optuna.storages.RDBStorage(
+                    options.storage,
+                    heartbeat_interval=HEARTBEAT,
+                    grace_period=GRACE,
+                    heartbeat_stale_trial_callback=retry,
+                )
+            study = optuna.create_study(
+                storage=storage,
+                study_name=folder.name,
+                directions=["minimize"] * len(options.objectives),
+                pruner=pruner,
+                load_if_exists=True,
+            )
+        except Exception as error:  # each storage has errors of its own
+            raise CapsellaError(f"the study in {options.storage or folder} cannot be opened: {error}") from error
+        study.set_metric_names(list(options.objectives))
+    return study
+
+
+def _agreed(study: "optuna.Study", settings: dict[str, Any], shortened: Recipe) -> Recipe:
+    """Keep the settings of a new study, or compare them; return the recipe that all processes train.
+
+    Raises:
+        CapsellaError: the study was begun with other settings; names them.
+    """
+    known, asked = study.user_attrs.get("settings"), json.loads(json.dumps(settings, default=str))
+    if known is None:
+        study.set_user_attr("settings", asked)
+        study.set_user_attr("trained", json.loads(json.dumps(shortened.complete().to_dict(), default=str)))
+        return shortened
+    changed = [name for name, value in asked.items() if known.get(name) != value]
+    if changed:
+        names = ", ".join(changed)
+        raise CapsellaError(
+            f"the study {study.study_name!r} was begun with other settings ({names}); use the same, or another --out"
+        )
+    return Recipe.from_dict(study.user_attrs["trained"])
+
+
+@contextlib.contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Hide Optuna's log lines, and its warnings of what is experimental."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+def end_of(search: Search) -> str:
+    """Return the estimated duration and the time of day at which a search with one process ends."""
+    seconds = search.expected_seconds
+    return f"about {duration(seconds)}, until {datetime.now() + timedelta(seconds=seconds):%H:%M}"
+
+
+def error_at(files: RunFolder, epochs: int) -> float:
+    """Return the validation error of the epoch that a training of so many epochs would keep, in per cent."""
+    recipe, table = files.read_config()[1], files.read_metrics()
+    errors, losses = table[kept_by(recipe)][:epochs], table["validation_loss"][:epochs]
+    return float(errors[-1] if recipe.keep == "last" else errors[np.lexsort((losses, errors))[0]])

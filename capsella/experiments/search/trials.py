@@ -1,0 +1,285 @@
+"""The trials of a search: drawn by Optuna, trained from rung to rung, and taken up again if their process died."""
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from capsella.errors import BusyError, CapsellaError, NoMemoryError, memory_errors, pluralize
+from capsella.experiments.search.cost import latency_of, parameters_of
+from capsella.experiments.search.options import FACTOR
+from capsella.experiments.search.study import ATTEMPTS, Search, error_at, quiet_optuna
+from capsella.files import alone_in
+from capsella.grid import duration
+from capsella.training import Recipe, RunFolder, TrainingDivergedError, resume, train
+from capsella.training.search_space import Choice, Label, Range
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, Trial
+
+STARTUP = 10  # trials that are drawn at random before TPE begins
+POLL = 1.0  # seconds between looks at what other processes do
+MAX_REJECTED = 50  # for each trained candidate: beyond that the limits reject too much of the space
+WEIGHTS = ("model.safetensors", "novelty.safetensors")
+
+
+def run_trials(search: Search, console: Console, deadline: float) -> None:
+    """Train trial after trial, and wait at the end for those of other processes.
+
+    Raises:
+        CapsellaError: a training cannot continue for a reason that is not the candidate's, or the limits reject nearly
+            all of the space.
+    """
+    while True:
+        step = "wait"
+        with ExitStack() as asking, ExitStack() as alive, quiet_optuna():
+            asking.enter_context(alone_in(search.folder / ".asking", wait=math.inf))
+            if search.options.storage is None:
+                _retry_abandoned(search)
+            step = _next_step(search, deadline)
+            if step == "train":
+                _run_trial(search, console, asking, alive)
+        if step == "over":
+            return
+        if step == "wait":
+            time.sleep(POLL)
+
+
+def _next_step(search: Search, deadline: float) -> str:
+    """Return "train", "wait" (for other processes) or "over".
+
+    Raises:
+        CapsellaError: the limits reject nearly all of the space.
+    """
+    trials, states = search.trials(), [trial.state.name for trial in search.trials()]
+    rejected = [trial for trial in trials if "over_limit" in trial.user_attrs]
+    counted = sum(state in ("COMPLETE", "PRUNED", "RUNNING") for state in states) - len(rejected)
+    if len(rejected) >= MAX_REJECTED * max(1, counted):
+        raise CapsellaError(
+            f"{len(rejected)} candidates were rejected and {counted} trained: the limits leave too little of the "
+            f"space; the last: {rejected[-1].user_attrs['over_limit']}"
+        )
+    wanted = min(search.options.number_of_trials or math.inf, search.space.size)
+    # At least half of the time is for trials, the rest for the finalists.
+    runs = (search.options.number_of_finalists + 1) * (search.options.seeds - 1)
+    rest = runs * search.rungs[-1] * mean_seconds_per_epoch(search, trials)
+    has_time = time.monotonic() + min(rest, 30 * (search.options.minutes or math.inf)) < deadline
+    if has_time and (counted < wanted or "WAITING" in states):
+        return "train"
+    return "wait" if "RUNNING" in states else "over"
+
+
+def _retry_abandoned(search: Search) -> None:
+    """Enqueue again the running trials whose processes died: those that no living process has locked."""
+    import optuna
+
+    for trial in search.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+        with contextlib.suppress(BusyError), alone_in(_lock_of(search, trial.number)):
+            search.study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            _retry(search, trial.number)
+
+
+def _retry(search: Search, number: int) -> None:
+    import optuna
+
+    trial = search.study.get_trials()[number]
+    if trial.params.keys() == search.space.fields.keys():  # else the process died while it drew them
+        optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=ATTEMPTS)(search.study, trial)
+
+
+def _lock_of(search: Search, number: int) -> Path:
+    return search.folder / ".running" / f"{number:04}"
+
+
+def _run_trial(search: Search, console: Console, asking: ExitStack, alive: ExitStack) -> None:
+    """Draw the next trial and train it. `asking` is released once the trial is locked, `alive` when it is over."""
+    import optuna
+
+    number = -1
+
+    def objective(trial: "Trial") -> Sequence[float]:
+        nonlocal number
+        number = trial.number
+        alive.enter_context(alone_in(_lock_of(search, number), wait=math.inf))
+        asking.close()
+        return _train_trial(search, trial)
+
+    drawn = {other.user_attrs["candidate"] for other in search.trials() if "candidate" in other.user_attrs}
+    seed = (100_003 * search.recipe.seed + len(drawn)) % 2**32  # processes must not draw the same
+    if search.space.size <= (search.options.number_of_trials or 0):
+        search.study.sampler = optuna.samplers.BruteForceSampler(seed)
+    else:
+        search.study.sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=seed)
+    try:
+        search.study.optimize(objective, n_trials=1)
+    except BaseException:
+        if number >= 0:
+            _retry(search, number)
+        raise
+    _print_trial(search, number, console)
+
+
+def _train_trial(search: Search, trial: "Trial") -> Sequence[float]:
+    """Train a candidate from rung to rung, and return its objectives.
+
+    Raises:
+        optuna.TrialPruned: it is not among the best of a rung, over a limit, diverged, or a candidate's twin.
+    """
+    candidate = trial.user_attrs.get("candidate", trial.number)
+    trial.set_user_attr("candidate", candidate)
+    point = {path: _suggest(trial, path, values) for path, values in search.space.fields.items()}
+    files = RunFolder(search.run_folder(candidate))
+    try:
+        with memory_errors(f"candidate {candidate}"):
+            recipe = search.space.recipe_at(search.trained, point)
+            costs = _costs(search, trial, candidate, point, recipe)
+            error = _train_rungs(search, trial, candidate, recipe, files)
+    except (TrainingDivergedError, NoMemoryError, ValueError) as failure:
+        why = failure.what if isinstance(failure, TrainingDivergedError) else str(failure) or type(failure).__name__
+        _prune(trial, files, "failed", why)
+    files.checkpoint.unlink(missing_ok=True)
+    return [{"error": error, **costs}[objective] for objective in search.options.objectives]
+
+
+def _prune(trial: "Trial", files: RunFolder, kind: str, why: str) -> None:
+    """End a trial, and remove what only a continued training needs."""
+    import optuna
+
+    trial.set_user_attr(kind, why)
+    for path in (files.checkpoint, *(files.path / name for name in WEIGHTS)):
+        path.unlink(missing_ok=True)
+    raise optuna.TrialPruned(why)
+
+
+def _suggest(trial: "Trial", path: str, values: Range | Choice) -> Label:
+    if isinstance(values, Choice):
+        return trial.suggest_categorical(path, values.labels)
+    if values.is_whole:
+        return trial.suggest_int(path, int(values.low), int(values.high), log=values.log)
+    return trial.suggest_float(path, values.low, values.high, log=values.log)
+
+
+def _costs(
+    search: Search, trial: "Trial", candidate: int, point: Mapping[str, Label], recipe: Recipe
+) -> dict[str, float]:
+    """Return a candidate's costs: measured, or those of an earlier candidate with the same network.
+
+    Raises:
+        optuna.TrialPruned: a cost is over its limit, or an earlier candidate has the same point.
+    """
+    costs: dict[str, float] = {}
+    for other in search.trials():
+        if other.params == point and other.user_attrs.get("candidate", candidate) != candidate:
+            _prune(trial, RunFolder(search.run_folder(candidate)), "twin", f"the same as trial {other.number}")
+        if _network(other.params) == _network(point):
+            costs |= {name: other.user_attrs[name] for name in ("parameters", "ms") if name in other.user_attrs}
+    measures = {"parameters": parameters_of, **({"ms": latency_of} if search.options.measures_latency else {})}
+    for name, measure in measures.items():
+        costs[name] = costs[name] if name in costs else measure(recipe, search.splits)
+        trial.set_user_attr(name, costs[name])
+        if candidate != 0:  # the recipe is trained in any case, to compare with
+            _check_limit(search, trial, name, costs[name])
+    return costs
+
+
+def _check_limit(search: Search, trial: "Trial", name: str, cost: float) -> None:
+    excess = search.options.excess({name: cost}).get(name)
+    if excess is None:
+        return
+    trial.set_constraint(name, excess)  # later draws keep away from it
+    if excess > 0:
+        why = f"{cost:,.4g} {name}, more than {search.options.limits[name]:,.4g}"
+        _prune(trial, RunFolder(search.run_folder(trial.number)), "over_limit", why)
+
+
+def _network(point: Mapping[str, Label]) -> dict[str, Label]:
+    """Return what decides on a candidate's network, and so on its costs."""
+    return {path: value for path, value in point.items() if path.startswith("model.")}
+
+
+def _train_rungs(search: Search, trial: "Trial", candidate: int, recipe: Recipe, files: RunFolder) -> float:
+    """Train to the end of each rung, and return the validation error of the last one, in per cent.
+
+    Raises:
+        optuna.TrialPruned: the candidate is not among the best of a rung.
+    """
+    error, began = math.inf, time.monotonic()
+    before = _epochs_of(files)
+    for rung, epochs in enumerate(search.rungs):
+        train_to(search, recipe, files, epochs)
+        error = error_at(files, epochs)
+        trial.set_user_attr("epochs", max(0, epochs - before))
+        trial.set_user_attr("seconds", time.monotonic() - began)
+        trial.set_user_attr("errors", [*trial.user_attrs.get("errors", [])[:rung], error])
+        if len(search.options.objectives) == 1:
+            trial.report(error, FACTOR**rung)
+            if epochs < search.rungs[-1] and candidate != 0 and trial.should_prune():
+                _prune(trial, files, "stopped", f"not among the best after epoch {epochs}")
+    return error
+
+
+def train_to(search: Search, recipe: Recipe, files: RunFolder, epochs: int) -> None:
+    """Train a candidate up to an epoch, from its checkpoint if it has one.
+
+    Raises:
+        TrainingDivergedError: NaN or infinity.
+        CapsellaError: a run of another recipe is in the folder; and what `train` raises.
+    """
+    quiet, splits = Console(quiet=True), search.splits
+    files.check_recipe(recipe)
+    if files.is_trained or _epochs_of(files) >= epochs:
+        return
+    if files.checkpoint.exists():
+        resume(files.path, machine=search.machine, console=quiet, until=epochs, splits=splits)
+    else:
+        files.forget_start()
+        name = f"{search.name}-{files.path.name}"
+        train(recipe, files.path, name=name, machine=search.machine, console=quiet, until=epochs, splits=splits)
+
+
+def _epochs_of(files: RunFolder) -> int:
+    """Return how many epochs of a run are complete."""
+    has_begun = files.metrics.exists() and (files.checkpoint.exists() or files.is_trained)
+    return len(files.read_metrics()["epoch"]) if has_begun else 0
+
+
+def _print_trial(search: Search, number: int, console: Console) -> None:
+    """Print a line for a trial: its error, the best so far, and the time left."""
+    trials = search.trials()
+    trial, column = trials[number], search.options.objectives.index("error")
+    attributes = trial.user_attrs
+    candidate = f"candidate {attributes.get('candidate', number)}"
+    why = next((attributes[kind] for kind in ("twin", "over_limit", "failed") if kind in attributes), None)
+    if why is not None:
+        console.print(f"{candidate}: rejected, {why}", markup=False, soft_wrap=True)
+        return
+    errors = attributes["errors"]
+    done = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    best = min(done, key=lambda other: other.values[column], default=trial)
+    least = f"best {best.values[column]:.2f} % by {best.user_attrs['candidate']}" if done else ""
+    over = sum(trial.state.is_finished() and "over_limit" not in trial.user_attrs for trial in trials)
+    wanted = search.options.number_of_trials
+    left = _seconds_left(search, trials)
+    progress = f"{over} of {wanted} trials" if wanted else pluralize(over, "trial")
+    epoch = f"epoch {search.rungs[len(errors) - 1]}/{search.rungs[-1]}"
+    line = f"{candidate:<14} {epoch:<13} error {errors[-1]:6.2f} %   {least}   {progress}; {left} left"
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def mean_seconds_per_epoch(search: Search, trials: "Sequence[FrozenTrial]") -> float:
+    """Return the mean over what was trained; at first the estimate."""
+    epochs = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
+    seconds = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials)
+    return seconds / epochs if epochs else search.seconds_per_epoch
+
+
+def _seconds_left(search: Search, trials: "Sequence[FrozenTrial]") -> str:
+    done = sum(trial.user_attrs.get("epochs", 0) for trial in trials)
+    workers = max(1, sum(trial.state.name == "RUNNING" for trial in trials) + 1)
+    left = max(0.0, search.options.expected_epochs(search.rungs) - done)
+    return f"about {duration(left * mean_seconds_per_epoch(search, trials) / workers)}"
