@@ -86,7 +86,7 @@ def retrain(options: Retraining, console: Console) -> dict[str, Any]:
         raise ValueError(f"steps: must be at least 1, got {options.steps}")
     recipe = dataclasses.replace(get_recipe(options.recipe), seed=options.seed)
     if options.data is not None:
-        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, name=options.data))
+        recipe = dataclasses.replace(recipe, data=recipe.data.on(options.data))
     images = load_data(recipe.data).train
     trainings = {
         name: Training(recipe, name, _network(recipe, backend, images, nudge=name == "nudged"))

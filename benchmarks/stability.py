@@ -17,7 +17,7 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmarks.plain import PlainEMRouting
-from capsella.data import DataOptions, ImageSet, load_data
+from capsella.data import ImageSet, NamedData, load_data
 from capsella.environment import environment
 from capsella.files import write_json, write_whole
 from capsella.losses import LossOptions, spread_loss
@@ -157,7 +157,7 @@ def summarise(points: list[Point], study: Study, images: ImageSet) -> Summary:
 
 def run(study: Study, console: Console) -> dict[str, Summary]:
     """Train both; the three files are written anew with every tenth point."""
-    options = DataOptions(name=study.data, size=study.size, channels=1, per_class=study.images_per_class)
+    options = NamedData(study.data, size=study.size, channels=1, per_class=study.images_per_class)
     images = load_data(options).train
     if not isinstance(images, ImageSet):
         raise ValueError(f"data: must be a source of single images, got pairs: {study.data}")

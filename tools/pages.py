@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "pages"
-_SMALL = ("--model.reconstruction", "--model.decoder-width", "256", "--data.path", "None", "--data.size", "32")
+_SMALL = ("--model.reconstruction", "--model.decoder-width", "256", "--data.size", "32")
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": ("demo", "--model.decoder-width", "512"),
     "toys": (

@@ -11,8 +11,7 @@ from rich.text import Text
 from capsella.cli.laboratory import copies_seen, laboratory_of, own_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
-from capsella.data import DataOptions, ImageSet, LabelledImages, Splits, draw_labelled, single_images
-from capsella.data.options import LABORATORIES
+from capsella.data import DomainData, ImageSet, LabelledImages, Splits, draw_labelled, single_images
 from capsella.errors import CapsellaError, check_minimum, pluralize
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
 from capsella.image_options import check_range
@@ -115,7 +114,7 @@ def _check(options: Adapt, trained: Run) -> None:
     CapsellaError: a run is at `out`, or it lies among the images; the run was adapted before.
     """
     RunFolder(options.out).check_unused()
-    DataOptions(name=LABORATORIES, laboratories=(options.images,)).check_outside(options.out)
+    DomainData((options.images,)).check_outside(options.out)
     if trained.adapted is not None:
         raise CapsellaError(f"{options.run} was adapted before; adapt the run that it was made from")
 

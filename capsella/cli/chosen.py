@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from capsella.cli.flags import take
+from capsella.data import FolderData
 from capsella.data.listing import no_folder
 from capsella.data.outline import outline
 from capsella.errors import CapsellaError, check_argument, pluralize
@@ -27,16 +28,14 @@ def chosen_recipe(arguments: list[str], console: Console) -> tuple[str, Recipe, 
         images = Path(words.pop(0)) if words and not words[0].startswith("-") else None
         if images is not None:
             check_argument(
-                recipe.data.name == "folder", "be left out: the recipe is not for a folder", images=str(images)
+                isinstance(recipe.data, FolderData), "be left out: the recipe is not for a folder", images=str(images)
             )
-            recipe = replace(recipe, data=replace(recipe.data, path=images))
+            recipe = replace(recipe, data=recipe.data.replace(path=images))
         return Path(file).stem, recipe, images, words
     name, images, words = _named(arguments)
     if images is not None:
         source, _ = take(words, "--data", "--data.name")
-        check_argument(
-            source in (None, "folder", "multi"), f"be left out: the images are those of {images}", data=source
-        )
+        check_argument(source in (None, "pairs"), f"be left out: the images are those of {images}", data=source)
     return name, get_recipe(name) if images is None else _fit(name, images, words, console), images, words
 
 

@@ -1,8 +1,7 @@
 """`capsella data list`, `capsella data show NAME` and `capsella data split NAME`."""
 
-import os
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,9 +15,12 @@ from capsella.data import (
     THESIS_SETS,
     ClassCounts,
     DataOptions,
+    FolderData,
+    NamedData,
     PairSet,
     Splits,
     contact_sheet,
+    data_from,
     data_root,
     describe,
     drawing_speed,
@@ -26,12 +28,10 @@ from capsella.data import (
     overlap,
     save_split,
     save_thesis_sets,
-    source_names,
     source_table,
     thesis_set,
     too_few,
 )
-from capsella.data.listing import no_folder
 from capsella.errors import ArgumentError, CapsellaError, check_argument, pluralize
 from capsella.files import write_whole
 
@@ -45,7 +45,7 @@ show    counts the images of each class and split, and draws a contact sheet;
 split   writes which image is in which split, for --data.split-file
 
 Images of your own: capsella data show FOLDER
-Pairs of images:    capsella data show multi --of NAME
+Pairs of images:    capsella data show pairs --of SOURCE
 """
 HELP = ("-h", "--help")
 
@@ -54,7 +54,7 @@ HELP = ("-h", "--help")
 class Show:
     """Count the images of each class and split, and draw a contact sheet."""
 
-    data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)
+    data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=NamedData)
     split: Literal["train", "validation", "test"] = "train"
     """The split on the contact sheet."""
     out: Path | None = None
@@ -69,7 +69,7 @@ class Split:
     --duplicates ignore leaves that out.
     """
 
-    data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)
+    data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=NamedData)
     thesis_sets: bool = False
     """Write the sets of Forslöv's thesis, a file each: mini, small, medium-size, basic, medium and hard."""
     out: Path | None = None
@@ -99,13 +99,13 @@ def _list() -> None:
     rows = [(row.name, f"{row.images}; {row.size}; {row.classes} classes; {row.found}") for row in source_table()]
     print(f"data root: {data_root()}\n")
     list_entries({"train / validation / test images; height × width × channels": rows})
-    print("\nyour own images, a sub-folder for each class: --data folder --data.path FOLDER")
-    print("your own images, in an .npz file: --data npz --data.path FILE")
-    print("pairs of any source's images: --data multi --data.of NAME")
+    print("\nyour own images, with a sub-folder for each class: --data FOLDER/")
+    print("your own images in an .npz file: --data FILE.npz")
+    print("pairs of the images of any source: --data pairs --data.of SOURCE")
 
 
 def _show(name: str, words: list[str]) -> None:
-    options = tyro.cli(Show, args=[*_source(name), *words], prog=f"capsella data show {name}")
+    options = tyro.cli(Show, default=Show(data_from(name)), args=words, prog=f"capsella data show {name}")
     out = options.out or Path(f"{Path(name).resolve().name}-sheet.png")  # no name of a photograph
     check_argument(out.suffix.lower() == ".png", "end in .png", out=str(out))
     splits = load_data(options.data)
@@ -123,23 +123,6 @@ def _show(name: str, words: list[str]) -> None:
     print(f"contact sheet written to {out}")
 
 
-def _source(name: str) -> list[str]:
-    """The flags that name a source, or a folder of images.
-
-    tyro would build the default options first, and those of `folder` are not complete without their path.
-
-    Raises:
-        CapsellaError: a path, and there is no such folder.
-    """
-    if name in source_names():
-        return ["--name", name]
-    if Path(name).is_dir():
-        return ["--name", "folder", "--path", name]
-    if Path(name).parent != Path() or name.endswith(("/", os.sep)):
-        raise CapsellaError(f"{no_folder(name)}; a source of images is named as `capsella data list` does")
-    return ["--name", name]  # the error of the options names the nearest
-
-
 def _describe_pairs(splits: Splits) -> None:
     for split, pairs in splits.named().items():
         if isinstance(pairs, PairSet):
@@ -153,12 +136,13 @@ def _describe_pairs(splits: Splits) -> None:
 
 
 def _split(name: str, words: list[str]) -> None:
-    options = tyro.cli(Split, args=[*_source(name), *words], prog=f"capsella data split {name}")
+    options = tyro.cli(Split, default=Split(data_from(name)), args=words, prog=f"capsella data split {name}")
     data, name = options.data, Path(name).resolve().name
     if data.is_paired:
         raise CapsellaError(f"{name}: must be single images to be split, got pairs, made of a source's splits")
-    if data.name != "folder":  # of which no pixels are read; else images of all forms will do
-        data = replace(data, size=data.size or 1, channels=None if data.camera == "both" else 1)
+    if not isinstance(data, FolderData):  # no pixels of a folder are read; for other sources any size will do
+        both = isinstance(data, NamedData) and data.camera == "both"
+        data = data.replace(size=data.size or 1, channels=None if both else 1)
     if options.thesis_sets:
         out = options.out or Path(f"{name}-sets")
         sets = save_thesis_sets(data, out, print)

@@ -11,9 +11,9 @@ import tyro
 from capsella.cli.laboratory import laboratory_images
 from capsella.cli.runs import open_run
 from capsella.cli.screen import console, show
-from capsella.data import DataOptions, LabelledImages, load_data, single_images
+from capsella.data import DataOptions, LabelledImages, NamedData, PairData, data_from, load_data, single_images
 from capsella.data.laboratory import on_laboratory
-from capsella.data.options import PAIRED, STEREO, VIEWED
+from capsella.data.options import STEREO, WITH_VIEWPOINTS
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import (
     Elsewhere,
@@ -137,9 +137,10 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
         raise ValueError("test_per_class: not for a run on pairs; use --test-pairs")
     if options.data is not None:
         data = _of_source(data, options.data)
-    pairs = data.test_pairs if options.test_pairs is None else options.test_pairs
+    if isinstance(data, PairData) and options.test_pairs is not None:
+        data = replace(data, test_pairs=options.test_pairs)
     images = data.test_per_class if options.test_per_class is None else options.test_per_class
-    asked = replace(data, test_pairs=pairs, test_per_class=None if images == "all" else images)
+    asked = replace(data, test_per_class=None if images == "all" else images)
     files = RunFolder(trained.folder)
     splits = load_data(asked) if options.data is not None else images_of(files, asked, skip_broken=True)
     if splits.broken:
@@ -150,11 +151,13 @@ def _own(options: Evaluate, trained: Run) -> LabelledImages:
 
 def _of_source(data: DataOptions, name: str) -> DataOptions:
     """The images of another source, read as the run's own are; what only the run's source has is left out."""
-    if name == data.name or data.is_paired or name in PAIRED:
-        return replace(data, name=name)
-    both = {"camera": STEREO, "viewpoints": VIEWED, "test_viewpoints": VIEWED}
-    kept = {option: getattr(data, option) for option, sources in both.items() if name in sources}
-    return replace(on_laboratory(data, name), **kept)
+    if name == data.name or data.is_paired or data_from(name).is_paired:
+        return data.on(name)
+    other = on_laboratory(data, name)
+    if isinstance(data, NamedData) and isinstance(other, NamedData):
+        both = {"camera": STEREO, "viewpoints": WITH_VIEWPOINTS, "test_viewpoints": WITH_VIEWPOINTS}
+        return other.replace(**{option: getattr(data, option) for option, names in both.items() if name in names})
+    return other
 
 
 def _images(options: Evaluate, trained: Run) -> tuple[LabelledImages, dict[str, Any]]:

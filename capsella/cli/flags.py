@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from capsella.data.options import LABORATORIES
 from capsella.errors import near_names
 from capsella.training import Recipe
 from capsella.training.command_line import leaves
@@ -19,7 +18,7 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
 
     `--routing.iterations 1` and `--iterations 1` both become `--model.routing.iterations 1`; `--loss spread` becomes
     `--loss.name spread`. `--model NAME` and `--routing NAME` change which options there are, so they are taken first.
-    `--data NAME` of a source with a place of its own leaves the recipe's folder behind.
+    `--data SOURCE` changes which options of data there are.
     """
     network, words = take(words, "--model", "--model.name")
     routing, words = take(words, "--routing", "--model.routing")
@@ -35,23 +34,7 @@ def prepare(recipe: Recipe, words: list[str], *options: type) -> tuple[Recipe, l
 
 def _with_source(recipe: Recipe, words: list[str]) -> tuple[Recipe, list[str]]:
     source, others = take(words, "--data", "--data.name")
-    if source is None or source in ("folder", "npz", "multi") or recipe.data.path is None:
-        return recipe, words
-    places: tuple[str, ...] = ()
-    if source == LABORATORIES:  # no value of the options without its places
-        places, others = _take_several(others, "--laboratories", "--data.laboratories")
-    data = dataclasses.replace(recipe.data, name=source, path=None, laboratories=places)
-    return dataclasses.replace(recipe, data=data), others
-
-
-def _take_several(words: list[str], *names: str) -> tuple[tuple[str, ...], list[str]]:
-    """The values that follow a flag, up to the next one, and the words without them."""
-    words = [part for word in words for part in (word.split("=", 1) if word.partition("=")[0] in names else [word])]
-    begin = next((number for number, word in enumerate(words) if word in names), None)
-    if begin is None:
-        return (), words
-    end = next((number for number in range(begin + 1, len(words)) if words[number].startswith("-")), len(words))
-    return tuple(words[begin + 1 : end]), words[:begin] + words[end:]
+    return (recipe, words) if source is None else (dataclasses.replace(recipe, data=recipe.data.on(source)), others)
 
 
 def take(words: list[str], *names: str) -> tuple[str | None, list[str]]:

@@ -60,7 +60,7 @@ def laboratory_of(
         form = f"{height}×{width}×{channels}"
         raise CapsellaError(f"{run.folder}: must take square images of one object, grey or in colour, got {form}")
     skip = skip_broken or run.recipe.data.skip_broken
-    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, range=None, skip_broken=skip)
+    options = replace(run.recipe.data, size=height, channels=1 if channels == 1 else 3, skip_broken=skip)
     return read_laboratory(place, options, value_range, cell_radius, group).of_classes(run.model.classes)
 
 

@@ -14,7 +14,7 @@ from capsella.cli import screen
 from capsella.cli.chosen import changes_line, chosen_recipe, recipe_groups
 from capsella.cli.flags import prepare
 from capsella.cli.repeated import finish, train_folds, train_seeds
-from capsella.data import DataOptions
+from capsella.data import DataOptions, FolderData
 from capsella.errors import check_argument, check_minimum, pluralize
 from capsella.papers.own_images import UNNAMED
 from capsella.ray_cluster import Place, joined
@@ -150,7 +150,7 @@ def _told_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
 
 def _check_images(name: str, data: DataOptions) -> None:
     """A recipe for a folder of images was given one."""
-    if data.name == "folder" and data.path == UNNAMED and not UNNAMED.exists():
+    if isinstance(data, FolderData) and data.path == UNNAMED and not UNNAMED.exists():
         raise ValueError(f"IMAGES: must be named for this recipe, as in `capsella train {name} IMAGES`")
 
 

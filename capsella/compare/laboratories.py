@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 
 from capsella.data import (
-    DataOptions,
+    DomainData,
     ImageSet,
     Laboratory,
     common_classes,
@@ -27,7 +27,6 @@ from capsella.data import (
     read_laboratory,
     single_images,
 )
-from capsella.data.options import LABORATORIES
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, near_names, pluralize
 from capsella.evaluation import Groups, Interval, accuracy_interval, balanced_interval, evaluate
 from capsella.files import write_json, write_text
@@ -88,11 +87,10 @@ class TransferOptions:
         check_minimum(1, seeds=self.seeds, epochs=self.epochs, recipes=len(self.recipes))
 
     @property
-    def data(self) -> DataOptions:
+    def data(self) -> DomainData:
         """How images are read."""
-        return DataOptions(
-            name=LABORATORIES,
-            laboratories=self.laboratories,
+        return DomainData(
+            self.laboratories,
             size=self.size,
             channels=self.channels,
             group=self.group,
@@ -196,7 +194,7 @@ def _usual(name: str) -> Recipe:
 
 def _row(options: TransferOptions, name: str, places: tuple[str, ...], classes: tuple[str, ...]) -> Row:
     usual = _usual(name)
-    data = replace(options.data, cells=usual.data.cells, name=LABORATORIES, laboratories=places, classes=classes)
+    data = replace(options.data, cells=usual.data.cells, domains=places, classes=classes)
     epochs = options.epochs or usual.epochs
     recipe: Recipe = replace(usual, data=data, balance="sampling", epochs=epochs, epoch_images=CHOSEN_ON)
     where = "+".join(_slug(place, options) for place in places)

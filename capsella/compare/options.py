@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from capsella.data import DataOptions
+from capsella.data import FolderData
 from capsella.data.options import Duplicates
 from capsella.errors import ArgumentError, check_argument, check_minimum
 from capsella.grid import check_seeds
@@ -130,11 +130,10 @@ class ComparisonOptions:
         return self.out or Path("runs", name, "" if self.fold is None else f"fold{self.fold}")
 
     @property
-    def data(self) -> DataOptions:
+    def data(self) -> FolderData:
         """The images, before they are split."""
-        return DataOptions(
-            name="folder",
-            path=self.folder,
+        return FolderData(
+            self.folder,
             size=self.size,
             channels=self.channels,
             cells=self.cells,

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
         without,
     )
     from capsella.data.load import load_data, load_once
-    from capsella.data.options import DataOptions
+    from capsella.data.options import (
+        DataOptions,
+        DomainData,
+        FolderData,
+        NamedData,
+        NpzData,
+        PairData,
+        data_from,
+    )
     from capsella.data.pairs import Overlap, PairSet, drawing_speed, overlap
     from capsella.data.reading import read_image
     from capsella.data.show import ClassCounts, contact_sheet, describe, few_groups, too_few, warn_of_few

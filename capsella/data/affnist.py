@@ -20,7 +20,7 @@ from torch import Tensor
 from capsella.data import idx
 from capsella.data.download import data_root, find_or_download
 from capsella.data.images import ImageSet, join
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.pairs import place
 from capsella.data.source import Parts, Source, resized
 from capsella.data.split.holdout import hold_out
@@ -44,7 +44,7 @@ _DAMAGED = (OSError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _AT_A_TIME = 1000  # images whose maps are in memory together
 
 
-def _read(options: DataOptions) -> Parts:
+def _read(options: NamedData) -> Parts:
     stored = replace(options, name="mnist", size=None, channels=None)
     train, validation = hold_out(idx.read_split(stored, "train"), options.validation, options.split_seed)
     if options.name == "affnist":

@@ -1,16 +1,15 @@
 """Every source of images by its name: reading one, and the table of all of them."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from capsella.data import affnist, cells, cifar10, digits, idx, medmnist, smallnorb, toys
 from capsella.data.download import data_root
 from capsella.data.folder import read_folder
 from capsella.data.npz import read_npz
-from capsella.data.options import LABORATORIES, PAIRED, DataOptions
+from capsella.data.options import DataOptions, FolderData, NamedData, NpzData
 from capsella.data.source import Parts, Source
 from capsella.data.split.table import SplitTable
-from capsella.errors import unknown_name
+from capsella.errors import ArgumentError, unknown_name
 
 _SOURCES: dict[str, Source] = {
     source.name: source
@@ -21,20 +20,20 @@ _SOURCES: dict[str, Source] = {
 
 def read_source(options: DataOptions, table: SplitTable | None) -> Parts:
     """The images of a source, split as the source does; `table`: a split file, whose unused files need no reading."""
-    if options.name == "folder":
+    if isinstance(options, FolderData):
         return read_folder(options, table)
-    if options.name == "npz":
-        return read_npz(Path(options.path or ""), options)
-    if options.name == LABORATORIES:
-        raise ValueError(f"name: {LABORATORIES} have no split of their own; split each of them for itself")
+    if isinstance(options, NpzData):
+        return read_npz(options.path, options)
+    if not isinstance(options, NamedData):
+        raise ArgumentError("data", "be a single source of images", options.kind)
     if options.name not in _SOURCES:
         raise unknown_name("name", options.name, source_names())
     return _SOURCES[options.name].read(options)
 
 
 def source_names() -> tuple[str, ...]:
-    """Every name that `DataOptions` takes."""
-    return (*_SOURCES, *PAIRED, LABORATORIES, "folder", "npz")
+    """Return the names of all public data sets."""
+    return tuple(_SOURCES)
 
 
 class SourceRow(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from capsella.data.download import find, find_or_download
 from capsella.data.images import ImageSet
 from capsella.data.npz import image_set, load_arrays
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
 from capsella.errors import CapsellaError, errors_of
@@ -25,12 +25,12 @@ _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 _CITATION = "Krizhevsky 2009, technical report, University of Toronto"
 
 
-def _read_original(options: DataOptions) -> Parts:
+def _read_original(options: NamedData) -> Parts:
     path = find_or_download(_ARCHIVE, [_URL], f"md5:{_MD5}", "A JPEG copy is the source cifar10-jpeg. ")
     return Parts("cifar10", train=_read_split(path, "train", options), test=_read_split(path, "test", options))
 
 
-def _read_split(path: Path, split: str, options: DataOptions) -> ImageSet:
+def _read_split(path: Path, split: str, options: NamedData) -> ImageSet:
     """A record is one byte of label, then 32×32 bytes each of red, green and blue."""
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -53,7 +53,7 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     return file.read()
 
 
-def _read_jpeg(options: DataOptions) -> Parts:
+def _read_jpeg(options: NamedData) -> Parts:
     train, test = (
         image_set(path, load_arrays(path), options) for path in (find(file, _JPEG_GET) for file in _JPEG.values())
     )

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from capsella.data.images import ImageSet
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
 from capsella.data.split.holdout import hold_out
@@ -12,7 +12,7 @@ from capsella.data.split.holdout import hold_out
 _TEST_SHARE, _TEST_SEED = 0.2, 0  # the set has no test split of its own; this one is the same for every split_seed
 
 
-def _read(options: DataOptions) -> Parts:
+def _read(options: NamedData) -> Parts:
     from sklearn.datasets import load_digits  # a second to import
 
     digits = load_digits()

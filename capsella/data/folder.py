@@ -22,7 +22,7 @@ from torch import Tensor
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import PassedOver, is_image, spread, sub_folders, walk
-from capsella.data.options import DataOptions
+from capsella.data.options import FolderData
 from capsella.data.reading import ENDINGS, Look, decode, read_all, rgb_images
 from capsella.data.source import Parts
 from capsella.data.split.sets import SPLIT_NAMES
@@ -51,7 +51,7 @@ Reader = Callable[[Path, Look | None], Tensor]
 """From a file to its image, uint8 [c h w]."""
 
 
-def read_folder(options: DataOptions, table: SplitTable | None = None, read: Reader | None = None) -> Parts:
+def read_folder(options: FolderData, table: SplitTable | None = None, read: Reader | None = None) -> Parts:
     """Read the folder `options.path`; its sub-folders, sorted, are the classes.
 
     Args:
@@ -66,7 +66,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
         CapsellaError: no folder or sub-folders, one class only, a class without images, a broken image (unless
             skip_broken), mixed channels or sizes where the options keep them.
     """
-    root, passed_over = Path(options.path or ""), PassedOver()
+    root, passed_over = options.path, PassedOver()
     listed = _used(list_files(root, passed_over), root, table)
     seen = Fingerprints(wanted=options.duplicates != "ignore")
     if read is None:
@@ -93,7 +93,7 @@ def read_folder(options: DataOptions, table: SplitTable | None = None, read: Rea
     return replace(parts, cell_radius=options.cell_radius)
 
 
-def _with_radius(options: DataOptions, files: Sequence[Path]) -> DataOptions:
+def _with_radius(options: FolderData, files: Sequence[Path]) -> FolderData:
     """With the radius of the images' usual nucleus, where cells are to be cut out by it."""
     if options.cells == "whole" or options.cell_radius is not None:
         return options
@@ -110,13 +110,13 @@ def _used(listed: list[ClassFile], root: Path, table: SplitTable | None) -> list
     return used
 
 
-def _read(file: Path, look: Look | None, options: DataOptions) -> Tensor:
+def _read(file: Path, look: Look | None, options: FolderData) -> Tensor:
     return decode(file, str(file), options.height_width, options.channels, options.range, options.cut, look)
 
 
-def folder_files(options: DataOptions) -> list[str]:
+def folder_files(options: FolderData) -> list[str]:
     """The files that a folder of classes has for these options, relative to it."""
-    return [file.path for file in list_files(Path(options.path or ""), PassedOver())]
+    return [file.path for file in list_files(options.path, PassedOver())]
 
 
 def list_files(root: Path, passed_over: PassedOver) -> list[ClassFile]:

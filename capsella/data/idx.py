@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 
 from capsella.data.download import find_or_download
 from capsella.data.images import ImageSet
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
 from capsella.data.unpack import gunzip
@@ -98,7 +98,7 @@ def files(name: str) -> tuple[str, ...]:
     return tuple(f"{name}/{file}" for pair in _FILES.values() for file in pair)
 
 
-def read_split(options: DataOptions, split: str) -> ImageSet:
+def read_split(options: NamedData, split: str) -> ImageSet:
     """The images of `train` or `test`.
 
     Raises:
@@ -122,7 +122,7 @@ def read_split(options: DataOptions, split: str) -> ImageSet:
         )
 
 
-def _read(options: DataOptions) -> Parts:
+def _read(options: NamedData) -> Parts:
     return Parts(options.name, train=read_split(options, "train"), test=read_split(options, "test"))
 
 

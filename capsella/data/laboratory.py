@@ -5,7 +5,7 @@ All of its images are taken, whatever splits it brings: a network of another lab
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 from capsella.data.catalogue import source_names
 from capsella.data.fingerprints import fingerprint, same_look
 from capsella.data.images import ImageSet, join
-from capsella.data.options import LABORATORIES, PAIRED, DataOptions
+from capsella.data.options import DataOptions, DomainData, FileData, NamedData, data_from
 from capsella.data.source import Parts
 from capsella.data.split.copies import keep_together
 from capsella.data.split.holdout import TOGETHER
@@ -28,10 +28,7 @@ from capsella.data.split.make import ReadSource
 from capsella.errors import CapsellaError, near_names, pluralize
 from capsella.image_options import ValueRange
 
-_OF_ONE_SOURCE = (
-    *("of", "path", "group", "camera", "viewpoints", "test_viewpoints", "folds", "fold", "split_file", "duplicates"),
-    *("laboratories", "classes", "cell_radius"),
-)
+_OF_ONE_SOURCE = ("group", "folds", "fold", "split_file", "cell_radius")
 MOST_COMPARED = 20_000
 """Images among which copies are looked for by their look; among more, by their pixels alone."""
 
@@ -87,17 +84,16 @@ def on_laboratory(data: DataOptions, place: str) -> DataOptions:
     Raises:
         CapsellaError: it is none of them.
     """
-    path = Path(place)
-    fresh = {name: getattr(DataOptions, name) for name in _OF_ONE_SOURCE}
-    if path.is_dir() or path.suffix == ".npz":
-        kind = "folder" if path.is_dir() else "npz"
-        group = data.group if data.name == LABORATORIES else None
-        return replace(data, **{**fresh, "name": kind, "path": path, "duplicates": "keep", "group": group})
-    known = [name for name in source_names() if name not in (*PAIRED, LABORATORIES, "folder", "npz")]
-    if place not in known:
-        hint = near_names(place, known, "`capsella data list` shows the sources")
-        raise CapsellaError(f"{place}: must be a folder of images, an .npz file or a named source; {hint}")
-    return replace(data, **{**fresh, "name": place, "range": None})
+    path, other = Path(place), data_from(place)
+    shared = {field.name: getattr(data, field.name) for field in fields(DataOptions)}
+    shared |= {name: getattr(DataOptions, name) for name in _OF_ONE_SOURCE}
+    if isinstance(other, FileData) and (path.is_dir() or path.suffix == ".npz"):
+        group = data.group if isinstance(data, DomainData) else None
+        return replace(other, **{**shared, "group": group}, duplicates="keep")
+    if not isinstance(other, NamedData) or place not in source_names():
+        hint = near_names(place, source_names(), "`capsella data list` shows the data sets")
+        raise CapsellaError(f"{place}: must be a folder of images, an .npz file or a public data set; {hint}")
+    return replace(other, **shared)
 
 
 def read_laboratory(
@@ -120,14 +116,14 @@ def read_laboratory(
         CapsellaError: the images are not there, or cannot be read.
     """
     options = on_laboratory(data, place)
-    options = replace(
-        options, range=value_range or options.range, cell_radius=cell_radius, group=group or options.group
-    )
+    options = replace(options, cell_radius=cell_radius, group=group or options.group)
+    if isinstance(options, FileData):
+        options = replace(options, range=value_range or options.range)
     read = ReadSource.of(options, whole=True)
     source = read.source
     everything = Parts(source.name, join(list(source.named().values())))
     # Copies are looked for over all parts together.
-    images = keep_together(everything, options.duplicates).train
+    images = keep_together(everything, options.duplicates if isinstance(options, FileData) else "ignore").train
     return Laboratory(source.name, images, {}, source.notes, source.broken, read.value_range, source.cell_radius)
 
 

@@ -11,7 +11,7 @@ import torch
 from capsella.data.download import data_root
 from capsella.data.images import ImageSet, join
 from capsella.data.laboratory import by_class_name, common_classes, copies_among, on_laboratory
-from capsella.data.options import LABORATORIES, DataOptions
+from capsella.data.options import DataOptions, DomainData, PairData
 from capsella.data.pairs import PairSet
 from capsella.data.split.make import ReadSource
 from capsella.data.split.sets import SPLIT_NAMES, LabelledImages, Splits, single_images
@@ -33,9 +33,9 @@ def load_data(options: DataOptions) -> Splits:
             of fewer than three classes.
         CapsellaError: the images are not there, cannot be read, or cannot be split as asked.
     """
-    if options.is_paired:
+    if isinstance(options, PairData):
         return _pairs(load_data(options.single()), options)
-    if options.name == LABORATORIES:
+    if isinstance(options, DomainData):
         return _laboratories(options)
     return ReadSource.of(options).split(options)
 
@@ -51,14 +51,14 @@ def _loaded(options: DataOptions, root: Path) -> Splits:
     return load_data(options)
 
 
-def _laboratories(options: DataOptions) -> Splits:
+def _laboratories(options: DomainData) -> Splits:
     """Each laboratory split for itself, then joined; the metadata `laboratory` counts them.
 
     Where one has groups, an image of another that has none is a group of its own.
 
     A range of values belongs to one laboratory's camera: the whole has none.
     """
-    places = options.laboratories
+    places = options.domains
     read = [on_laboratory(options, place) for place in places]
     sources = [ReadSource.of(one) for one in read]
     whole = [join(list(source.source.named().values())) for source in sources]
@@ -98,7 +98,7 @@ def _numbered(images: LabelledImages, number: int, laboratories: int, alone: Ite
     return replace(single, metadata=metadata)
 
 
-def _pairs(splits: Splits, options: DataOptions) -> Splits:
+def _pairs(splits: Splits, options: PairData) -> Splits:
     """Pairs within each split; no two splits share the seed of their draws.
 
     Raises:

@@ -27,7 +27,7 @@ from torch import Tensor
 from capsella.data.fingerprints import Fingerprints
 from capsella.data.images import ImageSet
 from capsella.data.listing import spread
-from capsella.data.options import DataOptions
+from capsella.data.options import DataOptions, NpzData
 from capsella.data.reading import decode, read_all, resize_array, rgb_images
 from capsella.data.source import Parts
 from capsella.data.stained import SAMPLED, usual_radius
@@ -139,7 +139,7 @@ def image_set(
     names = _class_names(path, arrays, labels) if classes is None else classes
     rows = np.arange(len(labels)) if rows is None else rows
     broken: tuple[str, ...] = ()
-    seen = Fingerprints(wanted=options.name == "npz" and options.duplicates != "ignore")
+    seen = Fingerprints(wanted=isinstance(options, NpzData) and options.duplicates != "ignore")
     if "image_offset" in arrays:
         images, rows, broken = _decode_joined(path, arrays, options, rows, len(labels), seen)
     else:
@@ -211,7 +211,8 @@ def _metadata(path: Path, arrays: Arrays, options: DataOptions, images: int) -> 
         for name, values in arrays.items()
         if name not in _NO_METADATA and values.shape == (images,) and values.dtype.kind in "iu"
     }
-    metadata = {name: values for name, values in found.items() if options.name != "npz" or name not in _TAKEN}
+    ambiguous = _TAKEN if isinstance(options, NpzData) else set()
+    metadata = {name: values for name, values in found.items() if name not in ambiguous}
     if (group := options.group) is None:
         return metadata
     if group not in found:
@@ -250,7 +251,8 @@ def _decode_joined(
     def reader(row: int) -> Tensor:
         content = BytesIO(joined[offsets[row] : offsets[row + 1]].tobytes())
         name = f"{path}, image {row}"
-        return decode(content, name, options.height_width, options.channels, options.range, options.cut, seen.of(row))
+        how = options.height_width, options.channels, options.value_range, options.cut
+        return decode(content, name, *how, seen.of(row))
 
     readers = {f"{path}, image {row}": partial(reader, row) for row in rows.tolist()}
     images, positions, errors = read_all(readers, options.skip_broken)

@@ -1,204 +1,114 @@
-"""`DataOptions`: which images, at which size, split how; the fields are the command line's flags."""
+"""Data options, one class for each kind of source: `FolderData`, `NpzData`, `NamedData`, `PairData`, `DomainData`.
+
+All of them are `DataOptions`, which holds what every source has: size, splits, limits per class. Needs no PyTorch.
+"""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal, Self
 
-from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, not_negative
+from capsella.errors import (
+    ArgumentError,
+    CapsellaError,
+    check_argument,
+    check_minimum,
+    check_types,
+    near_names,
+    not_negative,
+)
 from capsella.image_options import CellCut, Cells, ValueRange, check_cells, check_range
 
 STEREO = ("smallnorb", "smallnorb-jpeg", "smallnorb-jpeg-poses")
-VIEWED = (*STEREO, "toys")
-PAIRED = ("multimnist", "multi")
-LABORATORIES = "laboratories"
-STAINED = ("folder", "npz", "pbc", "bccd", "segmentation-wbc", LABORATORIES)
+WITH_VIEWPOINTS = (*STEREO, "toys")
+STAINED = ("pbc", "bccd", "segmentation-wbc")
+MAX_SIZE = 4096  # pixels a side; a larger number is a slip of the pen, and means 48 MB of memory per image
 Duplicates = Literal["error", "keep", "ignore"]
-PAIR_FIELDS = ("pair_shift", "pair_invert", "train_pairs", "validation_pairs", "test_pairs")
-
-MOST_SIZE = 4096
-"""Pixels a side; more is a slip of the pen, and 48 MB of memory an image."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which images to load, at which size, and how to split them.
+    """Options that every source of images has: how images are read, split and limited in number.
 
     Raises:
-        ValueError: a field is outside its range, or belongs to other sources than `name`.
+        ValueError: a field is outside its range, or the source does not have it.
     """
 
-    name: str = "digits"
-    """Name of the source (`capsella data list` shows them all), `folder` or `npz` for images of your own, or `multi`
-    for pairs of another source's images, one over the other."""
-
-    of: str | None = None
-    """Only for `multi`: the source of the images in the pairs; its own flags, as `path` and `size`, go with it."""
-
-    path: Path | None = None
-    """The folder with one sub-folder a class (`folder`), or the .npz file (`npz`)."""
+    kind: ClassVar[str]
+    is_paired: ClassVar[bool] = False
 
     size: int | None = None
-    """Crop the centre to a square and resize to this many pixels a side; without it images keep their size."""
+    """Crop the centre to a square and resize to this many pixels a side. Default: keep the size."""
 
     channels: Literal[1, 3] | None = None
-    """1 converts to grey, 3 to RGB; without it images stay as they are, and all must be alike."""
-
-    range: ValueRange | None = None
-    """The values that become 0 and 255 in files of more than 8 bits a channel, as `0 4095` of a camera of 12 bits. For
-    `folder`, without it: what the training images state, or else the percentiles 0.1 and 99.9 of their values."""
+    """1 converts to grey, 3 to RGB. Default: keep the channels, which must then be the same in all images."""
 
     cells: Cells = "whole"
-    """Only for stained cells in colour, with a size: `cut` finds the cell of each image by its nucleus and cuts it out,
-    at the laboratory's own scale; `matched` also brings background and nucleus to one colour."""
+    """For stained cells in colour: `cut` finds the cell by its nucleus and crops it at a scale common to all images;
+    `matched` also normalises background and stain. Needs a size."""
 
     cell_radius: float | None = None
-    """Only with `--cells`: the radius of a usual nucleus in pixels of the image files; default: the median of 100
-    images. It sets the scale, for microscopes magnify differently."""
-
-    validation: float = 0.1
-    """Share of the training images held out for validation, class by class, where the source sets none apart."""
-
-    test: float = 0.2
-    """Share of all images held out for the test, class by class, where the source sets none apart."""
-
-    folds: int | None = None
-    """Part all images into this many folds, class by class, and test on one of them, in place of `--test`: for few
-    images, so that in turn each is tested once. Of a source that sets test images apart, as smallNORB, only its
-    training images are parted, and nothing sees the test images: to choose a training by."""
-
-    fold: int | None = None
-    """With `--folds`: which of them is tested, from 0 on. Without it, `capsella train` trains on all in turn."""
-
-    split_file: Path | None = None
-    """A CSV file that says which image is in train, validation or test, or unused, in place of the shares and of the
-    source's own split. Columns: file (for `folder`, relative to it) and split; `capsella data split` writes one."""
+    """With `cells`: radius of a typical nucleus in pixels of the image files, which sets the scale. Default: the median
+    of 100 images."""
 
     group: str | None = None
-    """Images of one group stay on one side of every split. For `folder`: a regular expression whose one capture group,
-    found in the relative path, names the patient or slide; for `npz`: the name of an array of integers; for toys and
-    smallNORB: `instance`; for `laboratories`: that of each folder or .npz file among them."""
+    """Images of one group stay in one split. For folders: a regular expression whose one capture group, searched in the
+    relative path, names the patient or slide. For .npz files: the name of an array of integers. For toys and smallNORB:
+    `instance`."""
 
-    camera: Literal["left", "right", "both"] = "left"
-    """Which images of smallNORB's stereo pairs; both become two channels."""
+    validation: float = 0.1
+    """Fraction of the training images held out for validation, per class, unless the source has a validation split."""
 
-    viewpoints: Literal["all", "azimuth", "elevation"] = "all"
-    """Only for toys and smallNORB: train on a third of the azimuths or elevations, and test on the novel rest."""
+    test: float = 0.2
+    """Fraction of all images held out as the test set, per class, unless the source has a test split."""
 
-    test_viewpoints: Literal["novel", "familiar"] = "novel"
-    """With `viewpoints`: test on the novel ones, or on those trained on, for comparison."""
+    folds: int | None = None
+    """Cross-validation: divide the images into this many folds, per class, and test on one of them, in place of
+    `test`. If the source has a test split, only its training images are divided, and the test images stay unused."""
+
+    fold: int | None = None
+    """With `folds`: the fold to test on, counted from 0. Without it, `capsella train` trains on all in turn."""
+
+    split_file: Path | None = None
+    """A CSV file with the columns file and split (train, validation, test or unused), which replaces the fractions and
+    the source's own split. `capsella data split` writes one."""
 
     split_seed: int = 0
-    """Seed of the held-out shares and of what the limits a class keep: the same seed gives the same split on every
+    """Seed of the random splits and of the images that the limits per class keep. A seed gives the same split on every
     machine."""
 
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them, instead of stopping at the first."""
 
-    duplicates: Duplicates = "error"
-    """Only for images of your own: the same image in two classes, or in two parts of a split of your own, is an error,
-    or with `keep` a warning. Copies of an image, resized or saved anew too, stay on one side of the splits that are
-    drawn. `ignore` does not look for copies."""
-
     per_class: int | None = None
-    """Keep at most this many training images a class; a smaller number keeps a part of what a larger one keeps."""
+    """Maximum number of training images per class. The images kept by a smaller number are among those of a larger."""
 
     first_classes: int | None = None
-    """Keep only the first this many classes, in the source's order. They are taken last: their images are in the same
-    splits, and `per_class` keeps the same ones, as with all classes."""
+    """Keep only this many classes, in the source's order. Splits and limits are the same as with all classes."""
 
     validation_per_class: int | None = None
-    """Keep at most this many validation images a class, where an epoch would spend more time on them than training."""
+    """Maximum number of validation images per class."""
 
     test_per_class: int | None = None
-    """Keep at most this many test images a class, for quick tables that compare their own rows; an error rate to be
-    compared with others takes all."""
-
-    pair_shift: int = 4
-    """Only for pairs: most pixels that each image moves in each direction on a canvas larger by twice as much."""
-
-    pair_invert: bool = False
-    """Only for pairs: turn light and dark over first, for images that are dark on a bright background. A pair is a sum,
-    in which bright backgrounds would leave nothing but white."""
-
-    train_pairs: int | None = None
-    """Only for pairs: how many there are to train on; without it, 1,000 for each training image."""
-
-    validation_pairs: int | None = None
-    """Only for pairs: how many there are to choose a model by; without it, 1,000 for each validation image."""
-
-    test_pairs: int | None = None
-    """Only for pairs: how many there are to test on, the first of the same 1,000 for each test image."""
-
-    laboratories: tuple[str, ...] = ()
-    """Only for `laboratories`, the images of several together: each a folder, an .npz file or a named source. Each is
-    split for itself. Classes are those, by name, that all have."""
-
-    classes: tuple[str, ...] = ()
-    """Only for `laboratories`: these classes alone, in this order."""
+    """Maximum number of test images per class, for quick tables. An error rate to compare with others needs all."""
 
     def __post_init__(self) -> None:
-        self._check_pairs()
-        if self.is_paired:
-            check_argument(self.folds is None, "be None for pairs", folds=self.folds)
-            self.single()  # which checks the fields of the source that the pairs are made of
-            return
-        for name, share in (("validation", self.validation), ("test", self.test)):
-            check_argument(0 < share < 1, "be a share between 0 and 1, both excluded", **{name: share})
-        size = self.size
-        check_argument(size is None or 1 <= size <= MOST_SIZE, f"be from 1 to {MOST_SIZE}, as --size 64", size=size)
-        check_range(self.range)
+        for name, fraction in (("validation", self.validation), ("test", self.test)):
+            check_argument(0 < fraction < 1, "be a fraction between 0 and 1, both excluded", **{name: fraction})
+        size, radius = self.size, self.cell_radius
+        check_argument(size is None or 1 <= size <= MAX_SIZE, f"be from 1 to {MAX_SIZE}, e.g. 64", size=size)
+        check_argument(self.channels in (1, 3, None), "be 1, 3 or None", channels=self.channels)
         check_cells(self.cells)
         check_argument(self.cells == "whole" or size is not None, "be whole without a size", cells=self.cells)
-        radius = self.cell_radius
-        check_argument(
-            radius is None or 0 < radius < float("inf"), "be above 0 and finite, or None", cell_radius=radius
-        )
-        check_argument(
-            radius is None or self.cells != "whole", "be None where cells are not cut out", cell_radius=radius
-        )
+        fits = radius is None or 0 < radius < float("inf")
+        check_argument(fits, "be above 0 and finite, or None", cell_radius=radius)
+        fits = radius is None or self.cells != "whole"
+        check_argument(fits, "be None unless cells are cropped", cell_radius=radius)
         check_minimum(1, per_class=self.per_class)
         check_minimum(1, validation_per_class=self.validation_per_class, test_per_class=self.test_per_class)
         check_minimum(2, first_classes=self.first_classes)
-        check_argument(self.channels in (1, 3, None), "be 1 or 3, as --channels 1, or None", channels=self.channels)
         not_negative(split_seed=self.split_seed)
         self._check_folds()
-        self._check_belongs("path", ("folder", "npz"), self.path)
-        self._check_belongs("cells", STAINED, repr(self.cells))
-        self._check_belongs("range", ("folder", "npz"), self.range)
-        self._check_belongs("group", ("folder", "npz", LABORATORIES, *VIEWED), self.group)
-        self._check_belongs("duplicates", ("folder", "npz"), repr(self.duplicates))
-        self._check_views()
-        self._check_belongs("laboratories", (LABORATORIES,), self.laboratories)
-        self._check_belongs("classes", (LABORATORIES,), self.classes)
-        if self.name == LABORATORIES:
-            check_argument(bool(self.laboratories), "name at least one", laboratories=self.laboratories)
-            check_argument(self.folds is None, f"be None for {LABORATORIES}", folds=self.folds)
-            check_argument(self.split_file is None, f"be None for {LABORATORIES}", split_file=self.split_file)
-        if self.name in ("folder", "npz") and self.path is None:
-            raise ValueError(f"path: must be given for the source {self.name!r}")
-        if self.name == "folder" and self.group is not None:
-            _check_pattern(self.group)
-
-    def _check_pairs(self) -> None:
-        self._check_belongs("of", ("multi",), repr(self.of))
-        named = self.name != "multi" or not (self.of is None or self.of in PAIRED)
-        check_argument(named, "name the source of the images in the pairs", of=self.of)
-        not_negative(pair_shift=self.pair_shift)
-        self._check_belongs("pair_shift", PAIRED, self.pair_shift)
-        self._check_belongs("pair_invert", PAIRED, "it")
-        for name in ("train_pairs", "validation_pairs", "test_pairs"):
-            number = getattr(self, name)
-            self._check_belongs(name, PAIRED, number)
-            check_minimum(1, **{name: number})
-
-    def _check_views(self) -> None:
-        self._check_belongs("camera", STEREO, repr(self.camera))
-        self._check_belongs("viewpoints", VIEWED, repr(self.viewpoints))
-        if self.viewpoints == "all":
-            check_argument(
-                self.test_viewpoints == "novel", "be novel without viewpoints", test_viewpoints=self.test_viewpoints
-            )
 
     def _check_folds(self) -> None:
         check_minimum(2, folds=self.folds)
@@ -206,59 +116,38 @@ class DataOptions:
             check_argument(self.fold is None, "be None without folds", fold=self.fold)
             return
         last = self.folds - 1
-        check_argument(
-            self.fold is None or 0 <= self.fold <= last, f"be from 0 to {last} of {last + 1} folds", fold=self.fold
-        )
-        no_share = f"stay at its default with folds, which test 1 of {self.folds} parts"
-        check_argument(self.test == DataOptions.test, no_share, test=self.test)
-        if self.split_file is not None:
-            raise ArgumentError("folds", "be None with a split file, which sets test images apart", self.folds)
-
-    def _check_belongs(self, field: str, sources: tuple[str, ...], got: object) -> None:
-        """A field that is for some sources alone has its default for the others; `got`: its value in the error."""
-        if getattr(self, field) != getattr(DataOptions, field) and self.name not in sources:
-            raise ValueError(f"{field}: only for the source {' or '.join(sources)}, got {got} with {self.name!r}")
+        check_argument(self.fold is None or 0 <= self.fold <= last, f"be from 0 to {last}", fold=self.fold)
+        check_argument(self.test == DataOptions.test, "stay at its default with folds", test=self.test)
+        check_argument(self.split_file is None, "be None with folds", split_file=self.split_file)
 
     @property
-    def is_paired(self) -> bool:
-        """Whether images are overlaid in pairs, so that each has two classes."""
-        return self.name in PAIRED
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the images are one's own, in files that may change between two runs."""
-        return self.path is not None or bool(self.laboratories)
-
-    def check_outside(self, out: Path) -> None:
-        """Nothing is written among the images: it would be read as a class of them.
-
-        Raises:
-            CapsellaError: `out` is, or lies in, a folder of images.
-        """
-        for place in (self.path, *self.laboratories):
-            if place is not None and Path(place).is_dir() and out.resolve().is_relative_to(Path(place).resolve()):
-                raise CapsellaError(
-                    f"{out}: must lie outside the folder of images {Path(place).resolve()}; go to another folder, or "
-                    "give one with --out"
-                )
+    def name(self) -> str:
+        """The source's name: that of a registered set, or the kind of source."""
+        return self.kind
 
     @property
     def source(self) -> str:
-        """Name of the source; of pairs, that of their images."""
-        return self.single().name if self.is_paired else self.name
+        """The source's name; for pairs, that of their images' source."""
+        return self.name
 
-    def on(self, source: str) -> "DataOptions":
-        """The same options of another source; of pairs, of pairs of its images."""
-        return replace(self, name="multi", of=source) if self.is_paired else replace(self, name=source)
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The user's own files and folders, which may change between two runs."""
+        return ()
 
-    def single(self) -> "DataOptions":
-        """The options of the images that pairs are made of."""
-        default = {field: getattr(DataOptions, field) for field in ("of", *PAIR_FIELDS)}
-        return replace(self, name="mnist" if self.of is None else self.of, **default)
+    @property
+    def is_own(self) -> bool:
+        """Whether images come from the user's own files."""
+        return bool(self.paths)
+
+    @property
+    def value_range(self) -> ValueRange | None:
+        """The values that become 0 and 255 in files of more than 8 bits per channel, if they are set."""
+        return None
 
     @property
     def cut(self) -> CellCut | None:
-        """How cells are cut out of the images, or None."""
+        """How cells are cropped, or None."""
         return None if self.cells == "whole" else CellCut(self.cells == "matched", self.cell_radius)
 
     @property
@@ -266,11 +155,306 @@ class DataOptions:
         """(height, width) that images are resized to, or None."""
         return None if self.size is None else (self.size, self.size)
 
+    @property
+    def text(self) -> str:
+        """The source as `data_from` reads it."""
+        return self.name
+
+    def check_outside(self, out: Path) -> None:
+        """Check that `out` is outside the folders of images. Files written there would be read as a class.
+
+        Raises:
+            CapsellaError: `out` is a folder of images, or lies in one.
+        """
+        for path in self.paths:
+            if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+                raise CapsellaError(f"{out}: must be outside the folder of images {path.resolve()}; set --out")
+
+    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
+        """Return options with the range and the scale that were measured, unless they are set."""
+        return self if self.cells == "whole" else replace(self, cell_radius=self.cell_radius or cell_radius)
+
+    def with_paths_from(self, folder: Path) -> "DataOptions":
+        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
+        return self if self.split_file is None else replace(self, split_file=_moved(self.split_file, folder))
+
+    def on(self, source: str) -> "DataOptions":
+        """Return the same options for another source, named as in `data_from`; fields that it lacks are dropped.
+
+        `pairs` means pairs of this source's images. A group is dropped unless the kind of source stays.
+        """
+        other = PairData(of=self.text) if source == "pairs" else data_from(source)
+        common = {field.name for field in fields(self)} & {field.name for field in fields(other)} - _IDENTITY
+        if other.kind != self.kind and not other.is_paired:
+            common -= {"group"}
+        return replace(other, **{name: getattr(self, name) for name in common})
+
+    def replace(self, **changes: Any) -> Self:
+        """Return options with other values of some fields, as `dataclasses.replace` does."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kind and all fields, ready for JSON."""
+        values = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        return {"kind": self.kind, **values}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> "DataOptions":
+        """Read what `to_dict` returned.
+
+        Raises:
+            KeyError: without a kind. ValueError: an unknown kind or field, or a value of another type.
+        """
+        values = dict(values)
+        kind = values.pop("kind")
+        if kind not in KINDS:
+            raise ArgumentError("data.kind", f"be {', '.join(KINDS)}", kind)
+        known = {field.name for field in fields(KINDS[kind])}
+        for name, value in values.items():
+            if name not in known:
+                raise ArgumentError(f"data.{name}", "be a field of this kind of data", value, near_names(name, known))
+            if name in ("path", "split_file") and value is not None:
+                values[name] = Path(value)
+            elif isinstance(value, list):
+                values[name] = tuple(value)
+        check_types(KINDS[kind], values, "data")
+        return KINDS[kind](**values)
+
+
+@dataclass(frozen=True)
+class FileData(DataOptions):
+    """Options of the user's own images, in a folder or a file."""
+
+    path: Path
+    """The folder with one sub-folder per class, or the .npz file."""
+
+    _: KW_ONLY
+
+    range: ValueRange | None = None
+    """The values that become 0 and 255 in files of more than 8 bits per channel, e.g. `0 4095` for a 12-bit camera.
+    Default: the range that the training images state, or else percentiles 0.1 and 99.9 of their values."""
+
+    duplicates: Duplicates = "error"
+    """What to do if the same image is in two classes, or in two splits of your own: stop, or warn (`keep`). Copies of
+    an image, also resized or compressed ones, stay in one split. `ignore` does not look for copies."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self.range)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The folder or file."""
+        return (self.path,)
+
+    @property
+    def value_range(self) -> ValueRange | None:
+        """The range, if it is set."""
+        return self.range
+
+    def with_measured(self, value_range: ValueRange | None, cell_radius: float | None) -> Self:
+        """Return options with the range and the scale that were measured, unless they are set."""
+        return replace(super().with_measured(value_range, cell_radius), range=self.range or value_range)
+
+    def with_paths_from(self, folder: Path) -> DataOptions:
+        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
+        return super().with_paths_from(folder).replace(path=_moved(self.path, folder))
+
+
+@dataclass(frozen=True)
+class FolderData(FileData):
+    """Images in a folder with one sub-folder per class."""
+
+    kind: ClassVar[str] = "folder"
+
+    @property
+    def text(self) -> str:
+        """The folder, with a slash at the end."""
+        return f"{self.path}/"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.group is not None:
+            _check_pattern(self.group)
+
+
+@dataclass(frozen=True)
+class NpzData(FileData):
+    """Images in a NumPy .npz file; `capsella.data.npz` lists the layouts."""
+
+    kind: ClassVar[str] = "npz"
+
+    @property
+    def text(self) -> str:
+        """The file."""
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class NamedData(DataOptions):
+    """A public data set; `capsella data list` names them all."""
+
+    kind: ClassVar[str] = "named"
+
+    name: str = "digits"
+    """Name of the data set."""
+
+    _: KW_ONLY
+
+    camera: Literal["left", "right", "both"] = "left"
+    """Which images of smallNORB's stereo pairs to use; both become two channels."""
+
+    viewpoints: Literal["all", "azimuth", "elevation"] = "all"
+    """For toys and smallNORB: train on a third of the azimuths or elevations, and test on the other, novel ones."""
+
+    test_viewpoints: Literal["novel", "familiar"] = "novel"
+    """With `viewpoints`: test on novel viewpoints, or on familiar ones for comparison."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_only("cells", STAINED, self.cells == "whole")
+        self._check_only("group", WITH_VIEWPOINTS, self.group is None)
+        self._check_only("camera", STEREO, self.camera == "left")
+        self._check_only("viewpoints", WITH_VIEWPOINTS, self.viewpoints == "all")
+        fits = self.viewpoints != "all" or self.test_viewpoints == "novel"
+        check_argument(fits, "be novel without viewpoints", test_viewpoints=self.test_viewpoints)
+
+    def _check_only(self, field: str, sources: tuple[str, ...], is_default: bool) -> None:
+        if not is_default and self.name not in sources:
+            got = getattr(self, field)
+            raise ArgumentError(field, f"stay at its default for {self.name}", got, f"only {', '.join(sources)} use it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData(DataOptions):
+    """Pairs of overlaid images of two classes, as in MultiMNIST.
+
+    The shared fields apply to the images that the pairs are made of.
+    """
+
+    kind: ClassVar[str] = "pairs"
+    is_paired: ClassVar[bool] = True
+
+    of: str = "mnist"
+    """Source of the images: a public data set, a folder or an .npz file."""
+
+    pair_shift: int = 4
+    """Maximum shift of each image in pixels, in each direction. The canvas is larger by twice as much."""
+
+    pair_invert: bool = False
+    """Invert images that are dark on a bright background. A pair is a sum, and bright backgrounds would make it white.
+    """
+
+    train_pairs: int | None = None
+    """Number of training pairs. Default: 1,000 for each training image."""
+
+    validation_pairs: int | None = None
+    """Number of validation pairs. Default: 1,000 for each validation image."""
+
+    test_pairs: int | None = None
+    """Number of test pairs: the first of 1,000 for each test image."""
+
+    def __post_init__(self) -> None:
+        not_negative(pair_shift=self.pair_shift)
+        check_minimum(1, train_pairs=self.train_pairs, validation_pairs=self.validation_pairs)
+        check_minimum(1, test_pairs=self.test_pairs)
+        check_argument(self.folds is None, "be None for pairs", folds=self.folds)
+        check_argument(self.of not in ("pairs", "multimnist"), "be a source of single images", of=self.of)
+        self.single()  # checks the shared fields
+
+    def single(self) -> DataOptions:
+        """Return the options of the images that the pairs are made of."""
+        return replace(data_from(self.of), **{field.name: getattr(self, field.name) for field in fields(DataOptions)})
+
+    @property
+    def source(self) -> str:
+        """The source of the images."""
+        return self.of
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the images."""
+        return self.single().paths
+
+    def with_paths_from(self, folder: Path) -> DataOptions:
+        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
+        data, moved = super().with_paths_from(folder), _moved(Path(self.of), folder)
+        return data if moved == Path(self.of) else data.replace(of=str(moved))
+
+    def on(self, source: str) -> DataOptions:
+        """Return the same options for pairs of another source's images."""
+        return self if source == "pairs" else replace(self, of="mnist" if source == "multimnist" else source)
+
+
+@dataclass(frozen=True)
+class DomainData(DataOptions):
+    """Images of several domains together, e.g. laboratories. Each domain is split for itself."""
+
+    kind: ClassVar[str] = "domains"
+
+    domains: tuple[str, ...]
+    """The domains: folders, .npz files or public data sets. Only classes that all have, by name, are used."""
+
+    _: KW_ONLY
+
+    classes: tuple[str, ...] = ()
+    """Use only these classes, in this order."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_argument(bool(self.domains), "name at least one", domains=self.domains)
+        check_argument(self.folds is None, "be None for several domains", folds=self.folds)
+        check_argument(self.split_file is None, "be None for several domains", split_file=self.split_file)
+
+    @property
+    def text(self) -> str:
+        """The domains, with commas between."""
+        return ",".join(self.domains)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All domains; the name of a public data set is no folder."""
+        return tuple(map(Path, self.domains))
+
+    def with_paths_from(self, folder: Path) -> DataOptions:
+        """Return options whose relative paths are taken from `folder` if they exist there and not here."""
+        moved = [_moved(path, folder) for path in self.paths]
+        pairs = zip(self.domains, self.paths, moved, strict=True)
+        return replace(self, domains=tuple(domain if old == new else str(new) for domain, old, new in pairs))
+
+
+KINDS: dict[str, type[DataOptions]] = {
+    kind.kind: kind for kind in (FolderData, NpzData, NamedData, PairData, DomainData)
+}
+_IDENTITY = {"path", "name", "of", "domains"}
+
+
+def data_from(source: str) -> DataOptions:
+    """Return the default options for a source.
+
+    Args:
+        source: a folder, an .npz file, the name of a public data set, `pairs`, or several domains with commas between.
+
+    >>> [data_from(source).kind for source in ("cells/", "cells.npz", "mnist", "pairs", "lab-a/,lab-b/")]
+    ['folder', 'npz', 'named', 'pairs', 'domains']
+    """
+    path = Path(source)
+    if source in ("pairs", "multimnist"):
+        return PairData()
+    if "," in source and not path.exists():
+        return DomainData(tuple(source.split(",")))
+    if path.suffix == ".npz":
+        return NpzData(path)
+    return FolderData(path) if path.is_dir() or path.parent != Path() or source.endswith("/") else NamedData(source)
+
+
+def _moved(path: Path, folder: Path) -> Path:
+    return folder / path if not path.exists() and (folder / path).exists() else path
+
 
 def _check_pattern(pattern: str) -> None:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise ValueError(f"group: must be a regular expression, got {pattern!r} ({error})") from error
-    if groups != 1:
-        raise ValueError(f"group: must have one capture group, as in '(patient[0-9]+)', got {groups} in {pattern!r}")
+        raise ArgumentError("group", "be a regular expression", pattern, str(error)) from error
+    check_argument(groups == 1, "have one capture group, e.g. '(patient[0-9]+)'", group=pattern)

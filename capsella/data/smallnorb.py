@@ -11,7 +11,7 @@ import torch
 from capsella.data.download import data_root, find, find_or_download
 from capsella.data.images import ImageSet
 from capsella.data.npz import image_set, load_arrays
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
 from capsella.data.source import Parts, Source
 from capsella.data.unpack import gunzip
@@ -80,12 +80,12 @@ def read_norb_matrix(path: Path) -> np.ndarray:
     return np.frombuffer(content, dtype=dtype, offset=header).reshape(shape)
 
 
-def _read_original(options: DataOptions) -> Parts:
+def _read_original(options: NamedData) -> Parts:
     sets = {split: _read_split(stem, options) for split, stem in _STEM.items()}
     return arrange_viewpoints(Parts("smallnorb", train=sets["train"], test=sets["test"]), options)
 
 
-def _read_split(stem: str, options: DataOptions) -> ImageSet:
+def _read_split(stem: str, options: NamedData) -> ImageSet:
     """`dat` [n 2 96 96], `cat` [n] and `info` [n 4]: instance, elevation 0–8, azimuth in tens of degrees, lighting."""
     paths = {part: _find(f"{stem}-{part}.mat") for part in ("dat", "cat", "info")}
     dat, cat, info = (read_norb_matrix(path) for path in paths.values())
@@ -112,7 +112,7 @@ def _find(name: str) -> Path:
     return find_or_download(f"smallnorb/{packed}", [_URL + packed], f"sha256:{_SHA256[packed]}", _INSTEAD)
 
 
-def _read_jpeg(options: DataOptions) -> Parts:
+def _read_jpeg(options: NamedData) -> Parts:
     if options.viewpoints != "all":
         raise CapsellaError(
             f"smallNORB (JPEG copy): viewpoints: the images must have their {options.viewpoints} as metadata, and "
@@ -125,7 +125,7 @@ def _read_jpeg(options: DataOptions) -> Parts:
     return arrange_viewpoints(parts, options)
 
 
-def _read_posed_jpeg(options: DataOptions) -> Parts:
+def _read_posed_jpeg(options: NamedData) -> Parts:
     """The test file alone, the only one of the copy with poses, parted by toys: three train, two test."""
     images, broken = _read_jpeg_split(find(_JPEG["test"], _JPEG_GET), options)
     tested = torch.isin(images.metadata["instance"], torch.tensor(POSED_TEST_INSTANCES))
@@ -135,7 +135,7 @@ def _read_posed_jpeg(options: DataOptions) -> Parts:
     )
 
 
-def _read_jpeg_split(path: Path, options: DataOptions) -> tuple[ImageSet, tuple[str, ...]]:
+def _read_jpeg_split(path: Path, options: NamedData) -> tuple[ImageSet, tuple[str, ...]]:
     """Image files 2i and 2i + 1 are the left and the right camera of pair i, and every array has a number a pair."""
     arrays = load_arrays(path)
     alone = ("image", "image_offset", "classes")
@@ -154,7 +154,7 @@ def _read_jpeg_split(path: Path, options: DataOptions) -> tuple[ImageSet, tuple[
     return images, broken
 
 
-def _cameras(options: DataOptions) -> tuple[int, ...]:
+def _cameras(options: NamedData) -> tuple[int, ...]:
     if options.camera == "both" and options.channels is not None:
         raise ArgumentError("channels", "be left out with camera 'both', which has two", options.channels)
     return {"left": (0,), "right": (1,), "both": (0, 1)}[options.camera]

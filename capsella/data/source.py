@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from capsella.data.images import ImageSet
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.reading import resize_array
 from capsella.errors import CapsellaError
 
@@ -46,7 +46,7 @@ class Parts:
         return {split: images for split, images in sets.items() if images is not None}
 
 
-def resized(images: ImageSet, options: DataOptions) -> ImageSet:
+def resized(images: ImageSet, options: NamedData) -> ImageSet:
     """The images at the size and with the channels that `options` ask for."""
     pixels = resize_array(images.images.permute(0, 2, 3, 1).numpy(), options.height_width, options.channels)
     return replace(images, images=pixels)
@@ -57,7 +57,7 @@ class Source:
     """A named source."""
 
     name: str
-    read: Callable[[DataOptions], Parts]
+    read: Callable[[NamedData], Parts]
     images: str
     """Images in train / validation / test, as the source parts them."""
     size: str

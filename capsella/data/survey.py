@@ -14,7 +14,7 @@ from torch import Tensor
 from capsella.data.depth import depth_of, read_values, stated_range
 from capsella.data.folder import list_files
 from capsella.data.listing import PassedOver
-from capsella.data.options import DataOptions
+from capsella.data.options import FolderData
 from capsella.data.reading import Look, check_memory, opened
 from capsella.errors import CapsellaError, pluralize
 from capsella.image_options import ValueRange
@@ -56,8 +56,8 @@ class _Deep(NamedTuple):
 class Survey:
     """What the files of the folder in `options` hold; `look` is called for each."""
 
-    def __init__(self, options: DataOptions) -> None:
-        self.options, self.root = options, Path(options.path or "")
+    def __init__(self, options: FolderData) -> None:
+        self.options, self.root = options, options.path
         self.files = 0
         number = len(list_files(self.root, PassedOver()))
         self.sampled = max(100, min(_SAMPLED, _SAMPLED_IN_ALL // max(1, number)))

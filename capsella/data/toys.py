@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from capsella.data.images import ImageSet
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.source import Parts, Source, resized
 from capsella.data.toy_models import TOYS, toy
 from capsella.data.toy_render import Light, render
@@ -54,7 +54,7 @@ def render_toys(
     return ImageSet(torch.from_numpy(images).reshape(-1, 1, size, size), columns[:, 0], names, None, metadata)
 
 
-def _read(options: DataOptions) -> Parts:
+def _read(options: NamedData) -> Parts:
     train, test = (resized(render_toys(instances), options) for instances in (TRAIN_INSTANCES, TEST_INSTANCES))
     return arrange_viewpoints(Parts("toys", train=train, test=test), options)
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from capsella.data.images import ImageSet
-from capsella.data.options import DataOptions
+from capsella.data.options import NamedData
 from capsella.data.source import Parts
 from capsella.errors import CapsellaError, check_argument, errors_of
 
@@ -32,7 +32,7 @@ def is_familiar(images: ImageSet, by: Literal["azimuth", "elevation"]) -> Bool[T
     return torch.isin(images.metadata[by], torch.tensor(FAMILIAR[by]))
 
 
-def arrange_viewpoints(parts: Parts, options: DataOptions) -> Parts:
+def arrange_viewpoints(parts: Parts, options: NamedData) -> Parts:
     """What `options.viewpoints`, `test_viewpoints` and `group` ask of a source that brings train and test along.
 
     With viewpoints by azimuth or elevation, only familiar ones are trained on, and the test is on novel ones, or on

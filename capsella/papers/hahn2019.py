@@ -5,7 +5,7 @@ The loss of all is −ln of the true class's activation, which is a cross-entrop
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.grid import BudgetName
 from capsella.losses import LossOptions
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
@@ -23,7 +23,7 @@ def hahn2019_cifar10() -> Recipe:
     """
     return Recipe(
         model=ModelOptions("hahn2019_resnet20"),
-        data=DataOptions(name="cifar10"),
+        data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4, mirror=True),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(
@@ -63,7 +63,7 @@ def hahn2019_azimuth() -> Recipe:
     options = {"crop": 32, "brightness": 32 / 255, "contrast": 0.3}
     return Recipe(
         model=ModelOptions("hahn2019_convnet", options),
-        data=DataOptions(name="smallnorb", size=48, viewpoints="azimuth", test_viewpoints="novel"),
+        data=NamedData("smallnorb", size=48, viewpoints="azimuth", test_viewpoints="novel"),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(
             method="sgd", learning_rate=0.1, l2=1e-4, schedule="steps", decay=0.1, drops=(0.5, 0.75)
@@ -83,7 +83,7 @@ def hahn2019_azimuth_cnn() -> Recipe:
 def hahn2019_elevation() -> Recipe:
     """Self-routing on a third of smallNORB's elevations, tested on the others."""
     azimuth = hahn2019_azimuth()
-    return replace(azimuth, data=replace(azimuth.data, viewpoints="elevation"))
+    return replace(azimuth, data=azimuth.data.replace(viewpoints="elevation"))
 
 
 @register_recipe
@@ -96,7 +96,7 @@ def hahn2019_elevation_cnn() -> Recipe:
 def hahn2019_smallnorb() -> Recipe:
     """Self-routing on all viewpoints of smallNORB, trained as on a third; the poster has no such number."""
     azimuth = hahn2019_azimuth()
-    return replace(azimuth, data=DataOptions(name="smallnorb", size=48, group="instance", validation=0.2))
+    return replace(azimuth, data=NamedData("smallnorb", size=48, group="instance", validation=0.2))
 
 
 def _pooled(recipe: Recipe) -> Recipe:

@@ -1,6 +1,6 @@
 """Heinsen 2019, "An Algorithm for Routing Capsules in All Domains": the recipe for smallNORB and its table."""
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.grid import Budget, BudgetName, Budgets
 from capsella.losses import LossOptions
 from capsella.papers.table_types import ErrorTable, RowSpec, error_rows
@@ -20,7 +20,7 @@ def heinsen2019_smallnorb() -> Recipe:
     """
     return Recipe(
         model=ModelOptions("heinsen2019_capsnet", {"routing": HeinsenRouting()}),
-        data=DataOptions(name="smallnorb", camera="both", validation=0.05),
+        data=NamedData("smallnorb", camera="both", validation=0.05),
         augment=AugmentOptions(shift=16, border="repeat", mixup=0.2),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=5e-4, schedule="cosine", warmup_steps=5770),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData, PairData
 from capsella.routing import SelfAttentionRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import register_recipe
@@ -19,7 +19,7 @@ def mazzia2021_mnist() -> Recipe:
     options = {"routing": SelfAttentionRouting(), "reconstruction": True}
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", options),
-        data=DataOptions(name="mnist"),
+        data=NamedData("mnist"),
         augment=AugmentOptions(margin_shift=True, rotation_sd=10.0, squeeze=0.25, erase=4),
         optimizer=OptimizerOptions(learning_rate=5e-4, decay=0.97, decay_steps=3375, least_rate=5e-5),
         epochs=150,
@@ -54,7 +54,7 @@ def capsnet_multimnist_best() -> Recipe:
     """
     return replace(
         capsnet_mnist_best(),
-        data=DataOptions(name="multi", of="mnist", validation_pairs=10_000, test_pairs=10_000),
+        data=PairData(of="mnist", validation_pairs=10_000, test_pairs=10_000),
         augment=AugmentOptions(),
         epoch_images=60_000,
         precision="32-true",

@@ -5,7 +5,7 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from capsella.data import DataOptions
+from capsella.data import FolderData
 from capsella.data.outline import Outline
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
@@ -17,7 +17,7 @@ from capsella.training.registry import get_recipe, register_recipe
 
 UNNAMED = Path("images")
 """The folder of these recipes where none is named."""
-FOLDER = DataOptions(name="folder", path=UNNAMED, size=32)
+FOLDER = FolderData(UNNAMED, size=32)
 """The images; the path is the least that one gives."""
 RECIPE_OF = {
     "sabour2017_capsnet": "images-capsnet",
@@ -207,7 +207,7 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
     Raises:
         ValueError: the recipe is not for a folder.
     """
-    if recipe.data.name != "folder":
+    if not isinstance(recipe.data, FolderData):
         raise ValueError(f"folder: only for a recipe that trains on one, got one for {recipe.data.name!r}")
     side, most = min(images.height, images.width), recipe.data.size or max(SIDES)
     size = max((one for one in SIDES if one <= min(side, most)), default=SIDES[0])

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.grid import Budget, BudgetName, Budgets
 from capsella.losses import LossOptions
 from capsella.papers.hinton2018.recipes import MOVED_AND_MIXED
@@ -26,7 +26,7 @@ def ribeiro2020_smallnorb() -> Recipe:
     options = {"routing": VariationalRouting(proportions=False, bias=False), "crop": 32}
     return Recipe(
         model=ModelOptions("ribeiro2020_capsnet", options),
-        data=DataOptions(name="smallnorb", size=48, camera="both", validation=0.2),
+        data=NamedData("smallnorb", size=48, camera="both", validation=0.2),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(learning_rate=1e-3, decay=1.0),
         epochs=300,

@@ -327,7 +327,7 @@ class TestSet:
     def options(self, data: DataOptions) -> DataOptions | None:
         """Return the options of the set, from those of the recipe; None for the recipe's own test images."""
         if self.source is not None:
-            return replace(data, name=self.source)
+            return data.on(self.source)
         return None if self.data is None else self.data(data)
 
 
@@ -417,7 +417,7 @@ class MatchedErrorTable(Published):
         data, runs = self.rows[0].recipe.data, [row.folder(folder, seed) for seed in seeds for row in self.rows]
         for test_set in self.test_sets:
             if test_set.source and not all((run / f"{test_set.key}.json").exists() for run in runs):
-                tests = [load_data(options).test for options in (data, replace(data, name=test_set.source))]
+                tests = [load_data(options).test for options in (data, data.on(test_set.source))]
                 forms = [(images.classes, images.channels, images.image_size) for images in tests]
                 if forms[0] != forms[1]:
                     raise CapsellaError(

@@ -3,7 +3,7 @@
 Recipes as in the authors' code, and the table of CIFAR-10.
 """
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.grid import BudgetName
 from capsella.losses import LossOptions
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
@@ -22,7 +22,7 @@ def tsai2020_cifar10() -> Recipe:
     """
     return Recipe(
         model=ModelOptions("tsai2020_resnet", {"routing": InvertedAttentionRouting(iterations=2)}),
-        data=DataOptions(name="cifar10"),
+        data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4, mirror=True),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(
@@ -39,7 +39,7 @@ def tsai2020_smallnorb() -> Recipe:
     recipe = tsai2020_cifar10()
     return Recipe(
         model=recipe.model,
-        data=DataOptions(name="smallnorb", size=32, group="instance", validation=0.2),
+        data=NamedData("smallnorb", size=32, group="instance", validation=0.2),
         augment=AugmentOptions(shift=4, border="repeat"),
         loss=recipe.loss,
         optimizer=recipe.optimizer,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.grid import BudgetName
 from capsella.losses import LossOptions
 from capsella.papers.table_types import PHOTOGRAPHS, ErrorTable, RowSpec, error_rows, few_images
@@ -25,7 +25,7 @@ def zhao2021_smallnorb() -> Recipe:
     """
     return Recipe(
         model=ModelOptions("zhao2021_cluster_capsnet", {"crop": 32, **JITTER}),
-        data=DataOptions(name="smallnorb", size=48, camera="both", group="instance", validation=0.2),
+        data=NamedData("smallnorb", size=48, camera="both", group="instance", validation=0.2),
         augment=AugmentOptions(shift=9, border="repeat"),
         loss=LossOptions(name="cross_entropy"),
         optimizer=OptimizerOptions(
@@ -40,9 +40,7 @@ def zhao2021_smallnorb() -> Recipe:
 def zhao2021_cifar10() -> Recipe:
     """Cluster routing on CIFAR-10, shifted and mirrored; batches of 64, 300 epochs."""
     recipe = zhao2021_smallnorb().with_model(crop=None)
-    return replace(
-        recipe, data=DataOptions(name="cifar10"), augment=AugmentOptions(shift=4, border="repeat", mirror=True)
-    )
+    return replace(recipe, data=NamedData("cifar10"), augment=AugmentOptions(shift=4, border="repeat", mirror=True))
 
 
 # Test errors in per cent, reported beside the authors' code; 3.37 on SVHN is not among the sources.

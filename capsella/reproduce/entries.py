@@ -1,6 +1,5 @@
 """The tables and figures that are to be made, on the images at hand."""
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Mapping
@@ -152,7 +151,7 @@ class ImageCounts:
         Raises:
             CapsellaError: they are not there, or broken.
         """
-        key = json.dumps(dataclasses.asdict(data), default=str, sort_keys=True)
+        key = json.dumps(data.to_dict(), sort_keys=True)
         if key not in self._known or data.source not in self._present:
             if (known := self._missing.get(data.source, self._missing.get(key))) is not None:
                 raise known

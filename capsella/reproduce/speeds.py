@@ -3,19 +3,18 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from capsella.data import DataOptions
 from capsella.environment import environment
 from capsella.files import write_json
 from capsella.reproduce.entries import ImageCounts, remembered
 from capsella.training import Recipe
 from capsella.training.timing import StepTime, time_steps
 
-_OF_A_STEP = ("name", "of", "path", "size", "channels", "camera", "viewpoints", "first_classes", "cells")
+_OF_A_STEP = ("name", "of", "path", "domains", "size", "channels", "camera", "viewpoints", "first_classes", "cells")
 _OF_A_MACHINE = ("cpu", "gpu", "threads", "torch", "capsella")
 
 
@@ -65,7 +64,8 @@ class Speeds:
 
 def _key(recipe: Recipe) -> str:
     """What a step's time depends on; not how many images there are, nor the learning rate."""
-    data = DataOptions(**{name: getattr(recipe.data, name) for name in _OF_A_STEP})
+    others = {field.name: field.default for field in fields(recipe.data) if field.name not in _OF_A_STEP}
+    data = recipe.data.replace(**others)
     values = replace(recipe, data=data, seed=0, epochs=1, epoch_images=None, stop_at_error=None).to_dict()
     values["optimizer"] = {"ema": recipe.optimizer.ema is not None}
     return json.dumps(values, default=str, sort_keys=True)

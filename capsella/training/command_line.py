@@ -20,6 +20,9 @@ def command(name: str, recipe: Recipe) -> str:
     usual, recipe = get_recipe(name), recipe.complete()
     words = [f"capsella train {name}"]
     # A routing, and a network of other options, bring defaults of their own, against which the other flags are told.
+    if recipe.data.kind != usual.data.kind:
+        usual = dataclasses.replace(usual, data=usual.data.on(recipe.data.text))
+        words.append(f"--data {shlex.quote(recipe.data.text)}")
     if recipe.model.name != usual.model.name:
         usual = usual.with_network(recipe.model.name)
         words.append(f"--model {recipe.model.name}")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from capsella.data import (
     DataOptions,
+    FolderData,
     Splits,
     SplitTable,
     folder_files,
@@ -29,7 +30,7 @@ def keep_split(files: RunFolder, data: DataOptions, splits: Splits) -> None:
 
     What limits a split, as `test_per_class`, is not in it: it thins the split out anew whenever that is read.
     """
-    if data.name != "folder":
+    if not isinstance(data, FolderData):
         return
     rows = {file: Row(0, UNUSED, None) for file in folder_files(data)}
     whole = replace(data, per_class=None, validation_per_class=None, test_per_class=None, first_classes=None)
@@ -68,7 +69,7 @@ def images_of(
     files: RunFolder, data: DataOptions, splits: Splits | None = None, *, skip_broken: bool = False
 ) -> Splits:
     """As `own_splits`, of a run that may not be trained yet. splits: where they are loaded already."""
-    if data.name == "folder" and data.path is not None and not data.path.is_dir():
+    if isinstance(data, FolderData) and not data.path.is_dir():
         raise CapsellaError(
             f"{no_folder(data.path)}; the images of {files.path} were there: put them back, or make a link to where "
             f"they are now, as with ln -s IMAGES {shlex.quote(str(data.path))}"
@@ -76,8 +77,8 @@ def images_of(
     if splits is None:
         asked = replace(data, skip_broken=True) if skip_broken else data
         new = _new_files(files, data)
-        as_kept = data.name == "folder" and files.split.exists() and (new or asked.skip_broken)
-        splits = _as_kept(new, files, asked) if as_kept else load_data(asked)
+        as_kept = files.split.exists() and (new or asked.skip_broken)
+        splits = _as_kept(new, files, asked) if isinstance(asked, FolderData) and as_kept else load_data(asked)
     left_out = "" if data.skip_broken else "\n  ".join(map(str, splits.broken))
     try:
         files.check_images(splits)
@@ -96,7 +97,7 @@ def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
     Raises:
         CapsellaError: some that it has are gone.
     """
-    if data.name != "folder" or not files.split.exists():
+    if not isinstance(data, FolderData) or not files.split.exists():
         return []
     table, there = read_split_file(files.split), folder_files(data)
     if gone := sorted(table.rows.keys() - table.unused - set(there)):
@@ -108,7 +109,7 @@ def _new_files(files: RunFolder, data: DataOptions) -> list[str]:
     return [file for file in there if file not in table.rows]
 
 
-def _as_kept(new: Sequence[str], files: RunFolder, data: DataOptions) -> Splits:
+def _as_kept(new: Sequence[str], files: RunFolder, data: FolderData) -> Splits:
     """The images of a folder as split.csv of the run has them, and a warning of those that are new, if any."""
     table = read_split_file(files.split)
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from capsella.data import DataOptions
@@ -105,9 +104,8 @@ class Recipe:
 
     def with_found(self, value_range: ValueRange | None, cell_radius: float | None) -> "Recipe":
         """With the range and scale that its images were read by, so that all who read them again do as the training."""
-        own = self.data
-        data = dataclasses.replace(own, range=own.range or value_range, cell_radius=own.cell_radius or cell_radius)
-        return self if data == own else dataclasses.replace(self, data=data)
+        data = self.data.with_measured(value_range, cell_radius)
+        return self if data == self.data else dataclasses.replace(self, data=data)
 
     def with_network(self, name: str) -> "Recipe":
         """With another network, see `ModelOptions.of_network`. A CNN brings cross-entropy, capsules margin loss.
@@ -133,11 +131,9 @@ class Recipe:
         """JSON-ready; `Recipe.from_dict` reads it back."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         values["model"] = self.model.to_dict()
-        for group in ("data", "augment", "loss", "optimizer"):
-            values[group] = {
-                key: str(value) if isinstance(value, Path) else value
-                for key, value in dataclasses.asdict(values[group]).items()
-            }
+        values["data"] = self.data.to_dict()
+        for group in ("augment", "loss", "optimizer"):
+            values[group] = dataclasses.asdict(values[group])
         return values
 
     @classmethod
@@ -148,20 +144,11 @@ class Recipe:
             CapsellaError: a field is missing, unknown or out of range.
         """
         try:
-            data = dict(values["data"])
-            for key in ("path", "split_file"):
-                data[key] = None if data[key] is None else Path(data[key])
-            if data["name"] in ("folder", "npz") or data.get("of") in ("folder", "npz"):
-                data.setdefault("duplicates", "ignore")  # a run from before copies were looked for keeps its split
-            for key in ("laboratories", "classes"):
-                data[key] = _tuple(data.get(key, ()))
-            if data.get("range") is not None:
-                data["range"] = _tuple(data["range"])
             optimizer = dict(values["optimizer"])
             optimizer["drops"] = _tuple(optimizer.get("drops", ()))
             groups = {
                 "model": ModelOptions.from_dict(values["model"]),
-                "data": _made(DataOptions, data, "data"),
+                "data": DataOptions.from_dict(values["data"]),
                 "augment": _made(AugmentOptions, values["augment"], "augment"),
                 "loss": _made(LossOptions, values["loss"], "loss"),
                 "optimizer": _made(OptimizerOptions, optimizer, "optimizer"),

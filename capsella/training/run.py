@@ -292,9 +292,6 @@ def _found(recipe: Recipe, begun_in: Path) -> Recipe:
     def here(given: str) -> str:  # as it was written, if it has not moved: recipes are compared
         return str(begun_in / given) if not Path(given).exists() and (begun_in / given).exists() else given
 
-    data, stem = recipe.data, recipe.model.options.get("stem")
-    path, split_file = (None if one is None else Path(here(str(one))) for one in (data.path, data.split_file))
-    places = tuple(map(here, data.laboratories))  # a source's name is no folder here or there
-    found = replace(data, path=path, split_file=split_file, laboratories=places)
-    recipe = recipe if found == data else replace(recipe, data=found)
+    stem, data = recipe.model.options.get("stem"), recipe.data.with_paths_from(begun_in)
+    recipe = recipe if data == recipe.data else replace(recipe, data=data)
     return recipe.with_model(stem=here(stem)) if isinstance(stem, str) and "/" in stem else recipe

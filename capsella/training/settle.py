@@ -62,4 +62,4 @@ def as_begun(recipe: Recipe, begun: Recipe) -> Recipe:
         recipe = recipe.with_model(routing=replace(mine, votes=votes))
     if recipe.data.cells != begun.data.cells:
         return recipe  # another one, which has no use for what was found
-    return recipe.with_found(begun.data.range, begun.data.cell_radius)
+    return recipe.with_found(begun.data.value_range, begun.data.cell_radius)

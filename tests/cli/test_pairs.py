@@ -56,7 +56,7 @@ def test_a_run_on_pairs(cli, run_on_pairs, tmp_path) -> None:
 
 def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = cli("data", "show", "multi", "--of", "digits", "--size", "28", "--test-pairs", "70")
+    answer = cli("data", "show", "pairs", "--of", "digits", "--size", "28", "--test-pairs", "70")
     assert answer.code == 0, answer.err
     assert "pairs of digits: 36×36×1" in answer.out
     shares = re.search(
@@ -66,4 +66,4 @@ def test_show_measures_the_overlap(cli, tmp_path, monkeypatch) -> None:
     assert abs(float(shares[2]) - 75) < 8  # scikit-learn's digits fill nearly the whole height
     assert "drawn alone at" in answer.out
     assert int(re.search(r"drawn alone at ([\d,]+) a second", answer.out)[1].replace(",", "")) > 1000
-    assert (tmp_path / "multi-sheet.png").exists()
+    assert (tmp_path / "pairs-sheet.png").exists()

@@ -23,7 +23,7 @@ HEADS = ("images-stem-capsules", "images-stem-linear")
 def own(images):
     """A run whose convolutions are a stem."""
     folder = images.parent / "earlier"
-    words = ("train", "he2016-cells", "--data.name", "folder", "--data.path", images, *SHORT, "--out", folder)
+    words = ("train", "he2016-cells", "--data", f"{images}/", *SHORT, "--out", folder)
     main([str(word) for word in words])
     return folder
 

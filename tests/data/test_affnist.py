@@ -11,10 +11,10 @@ import torch
 from scipy.io import savemat
 from scipy.ndimage import affine_transform
 
-from capsella.data import DataOptions, affnist, load_data, source_table
+from capsella.data import NamedData, affnist, load_data, source_table
 from capsella.errors import CapsellaError
 
-OPTIONS = DataOptions(name="mnist40", validation=0.25)
+OPTIONS = NamedData("mnist40", validation=0.25)
 
 
 def pack(values):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsella.data import DataOptions, load_data
+from capsella.data import NamedData, load_data
 from capsella.errors import CapsellaError
 
 NAMES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
@@ -33,7 +33,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]
 
 def test_records_become_images(tmp_path: Path, records: list[np.ndarray]):
     write_archive(tmp_path, records)
-    splits = load_data(DataOptions(name="cifar10", validation=0.2))
+    splits = load_data(NamedData("cifar10", validation=0.2))
     assert [len(images) for images in splits.named().values()] == [40, 10, 10]
     assert splits.classes[3] == "cat"
     assert np.array_equal(splits.test.images.numpy(), records[5][:, 1:].reshape(10, 3, 32, 32))
@@ -43,14 +43,14 @@ def test_records_become_images(tmp_path: Path, records: list[np.ndarray]):
 def test_damaged_archives_are_named(tmp_path: Path, records: list[np.ndarray]):
     write_archive(tmp_path, records[:3])
     with pytest.raises(CapsellaError, match=r"tar\.gz"):
-        load_data(DataOptions(name="cifar10"))
+        load_data(NamedData("cifar10"))
     write_archive(tmp_path, [*records[:5], records[5][:, :-1]])
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="cifar10"))
+        load_data(NamedData("cifar10"))
     records[5][4, 0] = 11
     write_archive(tmp_path, records)
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="cifar10"))
+        load_data(NamedData("cifar10"))
     (tmp_path / "cifar10/cifar-10-binary.tar.gz").write_bytes(b"not an archive")
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="cifar10"))
+        load_data(NamedData("cifar10"))

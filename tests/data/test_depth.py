@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, Splits, load_data, read_image, save_split
+from capsella.data import FolderData, NamedData, Splits, load_data, read_image, save_split
 from capsella.errors import CapsellaError
 
 from .deep_files import planar, png16, tiff
@@ -20,7 +20,7 @@ SCALED = np.rint(RGB * (255 / 4095)).astype(np.uint8)
 
 def folder(path: Path, **changes: object) -> Splits:
     """What `load_data` makes of a folder; its images are the same in both classes, and that is not looked at."""
-    return load_data(DataOptions(name="folder", path=path, duplicates="ignore", **changes))  # type: ignore[arg-type]
+    return load_data(FolderData(path, duplicates="ignore", **changes))  # type: ignore[arg-type]
 
 
 def ramp(low: int, high: int) -> np.ndarray:
@@ -151,12 +151,6 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float):
         read_image(tmp_path / "a.tif", value_range=TWELVE)
 
 
-@pytest.mark.parametrize("value_range", [(4095.0, 0.0), (1.0, 1.0), (0.0, np.inf), (np.nan, 1.0)])
-def test_a_range_must_be_one(tmp_path: Path, value_range: tuple[float, float]):
-    with pytest.raises(ValueError, match="range"):
-        DataOptions(name="folder", path=tmp_path, range=value_range)
-
-
 def test_too_much_for_the_memory_is_told_before_a_pixel_is_read(camera: Path, monkeypatch: pytest.MonkeyPatch):
     def forbidden(*arguments: object) -> None:
         raise AssertionError("pixels were read")
@@ -166,7 +160,7 @@ def test_too_much_for_the_memory_is_told_before_a_pixel_is_read(camera: Path, mo
     with pytest.raises(CapsellaError):
         folder(camera, size=4096)
     with pytest.raises(CapsellaError, match=r"1,797 images of 4096×4096×1 need"):
-        load_data(DataOptions(size=4096))
+        load_data(NamedData(size=4096))
 
 
 def test_thirty_two_bits_without_a_sign(tmp_path: Path):
@@ -191,7 +185,7 @@ def test_a_broken_file_that_is_left_out_is_in_no_split_and_in_no_count(camera: P
     splits = folder(camera, skip_broken=True, group="((?:train|test)/./[0-9e])")
     assert "28 files of 16 bits a channel" in splits.notes[1]
     assert "1 file of 8 bits taken as stored" in splits.notes[1]
-    options = DataOptions(name="folder", path=camera, duplicates="ignore", skip_broken=True)
+    options = FolderData(camera, duplicates="ignore", skip_broken=True)
     save_split(options, tmp_path / "split.csv")
     assert not re.search("broken|nan", (tmp_path / "split.csv").read_text())
     again = folder(camera, skip_broken=True, split_file=tmp_path / "split.csv")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsella.data import DataOptions, data_root, idx, load_data
+from capsella.data import NamedData, data_root, idx, load_data
 from capsella.data.download import find_or_download
 from capsella.errors import CapsellaError
 
@@ -60,13 +60,13 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
 
 def test_images_and_labels_are_read(root: Path):
     write_mnist(root)
-    splits = load_data(DataOptions(name="mnist", validation=0.25))
+    splits = load_data(NamedData("mnist", validation=0.25))
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (30, 10, 40)
     assert splits.image_size == (28, 28)
     expected = np.random.default_rng(1).integers(0, 256, (40, 28, 28), dtype=np.uint8)
     assert np.array_equal(splits.test.images.numpy()[:, 0], expected)
     assert splits.test.labels.tolist() == [*range(10)] * 4
-    assert load_data(DataOptions(name="mnist", size=32, channels=3)).test.images.shape == (40, 3, 32, 32)
+    assert load_data(NamedData("mnist", size=32, channels=3)).test.images.shape == (40, 3, 32, 32)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_labels_must_fit_the_images(root: Path):
     labels = root / "mnist/train-labels-idx1-ubyte.gz"
     labels.write_bytes(pack(np.zeros(39, np.uint8)))
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="mnist"))
+        load_data(NamedData("mnist"))
     labels.write_bytes(pack(np.full(40, 10, np.uint8)))
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="mnist"))
+        load_data(NamedData("mnist"))
 
 
 def test_a_set_is_downloaded_once(root: Path, server: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch):
@@ -108,9 +108,9 @@ def test_a_set_is_downloaded_once(root: Path, server: tuple[str, Path, list[str]
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (served / "mirror").iterdir()}
     monkeypatch.setitem(idx._SHA256, "mnist", sums)
     monkeypatch.setitem(idx._MIRRORS, "mnist", (f"{url}gone/", f"{url}mirror/"))
-    first = load_data(DataOptions(name="mnist"))
+    first = load_data(NamedData("mnist"))
     assert len(asked) == 8  # four files, each asked of the mirror that is gone first
-    assert len(first.test) == len(load_data(DataOptions(name="mnist")).test) == 40
+    assert len(first.test) == len(load_data(NamedData("mnist")).test) == 40
     assert len(asked) == 8
 
 

@@ -12,6 +12,8 @@ from PIL import Image
 
 from capsella.data import (
     DataOptions,
+    DomainData,
+    FolderData,
     ImageSet,
     by_class_name,
     copies_among,
@@ -51,7 +53,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def options(places: dict[str, Path]) -> DataOptions:
-    return DataOptions(name="folder", path=places["a"], size=SIZE, channels=1, split_seed=3)
+    return FolderData(places["a"], size=SIZE, channels=1, split_seed=3)
 
 
 def test_all_images_are_taken_whatever_their_split(places, options):
@@ -122,7 +124,7 @@ class TestSeveralInOneTraining:
     @pytest.fixture
     def together(self, places) -> DataOptions:
         two = tuple(str(places[name]) for name in ("a", "c.npz"))
-        return DataOptions(name="laboratories", laboratories=two, size=SIZE, channels=1)
+        return DomainData(two, size=SIZE, channels=1)
 
     def test_each_is_split_for_itself(self, together):
         splits = load_data(together)
@@ -157,7 +159,7 @@ class TestSeveralInOneTraining:
                     image = picture(np.random.default_rng([k, len(name), len(lab) + (lab == "two")]))
                     Image.fromarray(image).save(tmp_path / lab / name / f"{name[0]}{k // 2}_{k}.png")
         two = tuple(str(tmp_path / lab) for lab in ("one", "two"))
-        asked = DataOptions(name="laboratories", laboratories=two, size=SIZE, channels=1, group="([bm][0-9])_")
+        asked = DomainData(two, size=SIZE, channels=1, group="([bm][0-9])_")
         patients = [
             {(int(lab), Path(file).name[:2]) for lab, file in zip(one.metadata["laboratory"], one.files, strict=True)}
             for one in load_data(asked).named().values()
@@ -170,7 +172,7 @@ class TestSeveralInOneTraining:
             for number in range(8):  # in another order, so that others are drawn for the test
                 shutil.copy(places["a"] / name / f"{number}.png", tmp_path / "b" / name / f"{7 - number}.png")
         two = (str(places["a"]), str(tmp_path / "b"))
-        splits = load_data(DataOptions(name="laboratories", laboratories=two, size=SIZE, channels=1))
+        splits = load_data(DomainData(two, size=SIZE, channels=1))
         shared = len(copies_among(splits.test, join([splits.train, splits.validation])))
         assert shared > 0
         (note,) = splits.notes

@@ -1,19 +1,18 @@
 """Options, the sources by name, what is said about them, and the real sets where they are at hand."""
 
 import os
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import tyro
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from capsella.data import (
-    DataOptions,
+    FolderData,
     ImageSet,
+    NamedData,
     Splits,
     contact_sheet,
     describe,
@@ -32,52 +31,8 @@ def needs(file: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not (Path(DATA) / file).is_file() or not DATA, reason=f"CAPSELLA_DATA has no {file}")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"validation": 0.0}, "validation: must be a share between 0 and 1, both excluded, got 0.0"),
-        ({"test": 1.0}, "test: must be a share"),
-        ({"size": 20_000}, "size: must be from 1 to 4096, as --size 64, got 20000"),
-        ({"size": 0}, "size: must be from 1 to 4096, as --size 64, got 0"),
-        ({"per_class": 0}, "per_class: must be at least 1, got 0"),
-        ({"validation_per_class": -1}, "validation_per_class: must be at least 1, got -1"),
-        ({"test_per_class": 0}, "test_per_class: must be at least 1, got 0"),
-        ({"channels": 4}, "channels: must be 1 or 3, as --channels 1, or None, got 4"),
-        ({"split_seed": -1}, "split_seed: must not be negative, got -1"),
-        ({"name": "mnist", "path": Path("x")}, "path: only for the source folder or npz, got x with 'mnist'"),
-        ({"first_classes": 1}, "first_classes: must be at least 2, got 1"),
-        ({"group": "(a)"}, "group: only for the source folder or npz"),
-        ({"folds": 1}, "folds: must be at least 2, got 1"),
-        ({"fold": 0}, "fold: must be None without folds, got 0"),
-        ({"folds": 3, "fold": 3}, "fold: must be from 0 to 2 of 3 folds, got 3"),
-        ({"folds": 3, "fold": -1}, "fold: must be from 0 to 2 of 3 folds, got -1"),
-        ({"folds": 4, "test": 0.3}, "test: must stay at its default with folds, which test 1 of 4 parts, got 0.3"),
-        ({"folds": 4, "split_file": Path("x")}, "folds: must be None with a split file, which sets test images apart"),
-        ({"name": "multi", "of": "digits", "folds": 4}, "folds: must be None for pairs, got 4"),
-        ({"name": "folder"}, "path: must be given for the source 'folder'"),
-        ({"name": "folder", "path": Path("x"), "group": "("}, r"group: must be a regular expression, got '\('"),
-        ({"name": "folder", "path": Path("x"), "group": "a"}, "group: must have one capture group.* got 0 in 'a'"),
-    ],
-)
-def test_options_say_what_is_wrong(changes: dict[str, object], message: str):
-    with pytest.raises(ValueError, match=message):
-        DataOptions(**changes)  # type: ignore[arg-type]
-
-
-def test_options_are_flags(capsys: pytest.CaptureFixture[str]):
-    flags = ["--name", "npz", "--path", "x.npz", "--size", "32", "--channels", "1", "--skip-broken", "--group", "slide"]
-    expected = DataOptions(name="npz", path=Path("x.npz"), size=32, channels=1, skip_broken=True, group="slide")
-    assert tyro.cli(DataOptions, args=flags) == expected
-    with pytest.raises(SystemExit):
-        tyro.cli(DataOptions, args=["--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert all(f"--{field.name.replace('_', '-')}" in text for field in fields(DataOptions))
-    assert "Seed of the held-out shares" in text
-    assert "for quick tables that compare their own rows" in text
-
-
 def test_digits_are_all_there_and_parted():
-    splits = load_data(DataOptions())
+    splits = load_data(NamedData())
     assert [len(images) for images in splits.named().values()] == [1295, 143, 359]
     assert (splits.image_size, splits.channels, splits.classes) == ((8, 8), 1, tuple("0123456789"))
     every = torch.cat([images.images for images in splits.named().values()]).flatten(1).double() / 255 * 16
@@ -88,9 +43,9 @@ def test_digits_are_all_there_and_parted():
 
 
 def test_fewer_test_images_are_the_same_for_the_same_seed_and_change_no_other_split():
-    whole = load_data(DataOptions())
+    whole = load_data(NamedData())
     three, again, eight, other = (
-        load_data(DataOptions(test_per_class=number, split_seed=seed))
+        load_data(NamedData(test_per_class=number, split_seed=seed))
         for number, seed in ((3, 0), (3, 0), (8, 0), (3, 1))
     )
     assert set(three.test.counts().values()) == {3}
@@ -101,7 +56,7 @@ def test_fewer_test_images_are_the_same_for_the_same_seed_and_change_no_other_sp
     assert kept < {image.numpy().tobytes() for image in whole.test.images}
     assert torch.equal(three.train.images, whole.train.images)
     assert torch.equal(three.validation.images, whole.validation.images)
-    limited = load_data(DataOptions(per_class=4, validation_per_class=2, test_per_class=3))
+    limited = load_data(NamedData(per_class=4, validation_per_class=2, test_per_class=3))
     assert [len(images) for images in limited.named().values()] == [40, 20, 30]
     assert torch.equal(limited.test.images, three.test.images)
 
@@ -150,7 +105,7 @@ def test_a_contact_sheet_has_a_row_a_class():
 
 @needs("mnist/train-images-idx3-ubyte.gz")
 def test_the_real_mnist():
-    splits = load_data(DataOptions(name="mnist"))
+    splits = load_data(NamedData("mnist"))
     train, validation, test = (list(images.counts().values()) for images in splits.named().values())
     whole = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert [a + b for a, b in zip(train, validation, strict=True)] == whole
@@ -173,7 +128,7 @@ def thin(file: str, root: Path) -> None:
 def test_the_real_pbc_comes_back_from_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
     thin("wbc/pbc_subset_224.npz", tmp_path)
-    packed = load_data(DataOptions(name="pbc"))
+    packed = load_data(NamedData("pbc"))
     assert (packed.image_size, packed.channels, len(packed.train)) == ((224, 224), 3, 144)
     for images in packed.named().values():
         for pixels, file in zip(images.images, _in_folder(images).files or (), strict=True):
@@ -181,7 +136,7 @@ def test_the_real_pbc_comes_back_from_a_class_folder(tmp_path: Path, monkeypatch
             Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "cells" / file, compress_level=1)
     named = [_in_folder(images) for images in packed.named().values()]
     write_split_file(Splits("cells", *named), tmp_path / "split.csv")
-    unpacked = load_data(DataOptions(name="folder", path=tmp_path / "cells", split_file=tmp_path / "split.csv"))
+    unpacked = load_data(FolderData(tmp_path / "cells", split_file=tmp_path / "split.csv"))
     for before, after in zip(named, unpacked.named().values(), strict=True):
         order = np.argsort(before.files or ())
         assert tuple(np.array(before.files)[order]) == after.files
@@ -200,7 +155,7 @@ def _in_folder(images: ImageSet) -> ImageSet:
 def test_the_real_bccd_keeps_copies_of_a_photograph_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path))
     thin("wbc/bccd_augmented_128x96.npz", tmp_path)
-    splits = load_data(DataOptions(name="bccd"))
+    splits = load_data(NamedData("bccd"))
     assert (splits.image_size, splits.channels) == ((96, 128), 3)
     sides = [set(images.metadata["photo"].tolist()) for images in splits.named().values()]
     assert sum(map(len, sides)) == len(set.union(*sides)) > 300
@@ -209,6 +164,6 @@ def test_the_real_bccd_keeps_copies_of_a_photograph_together(tmp_path: Path, mon
 
 @needs("wbc/segmentation_wbc_1.npz")
 def test_the_real_segmentation_set_goes_without_its_one_basophil():
-    splits = load_data(DataOptions(name="segmentation-wbc", size=32))
+    splits = load_data(NamedData("segmentation-wbc", size=32))
     totals = {row.name: row.train + row.validation + row.test for row in describe(splits)}
     assert totals == {"eosinophil": 22, "lymphocyte": 53, "monocyte": 48, "neutrophil": 176}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, load_data
+from capsella.data import DataOptions, NamedData, NpzData, load_data
 from capsella.data.medmnist import stored_size
 from capsella.errors import CapsellaError
 from capsella.files import write_csv
@@ -20,7 +20,7 @@ LABELS = np.arange(30) % 3
 
 def write(path: Path, **arrays: object) -> DataOptions:
     np.savez(path, **arrays)  # type: ignore[arg-type]
-    return DataOptions(name="npz", path=path)
+    return NpzData(path)
 
 
 def join(pictures: np.ndarray) -> dict[str, np.ndarray]:
@@ -70,7 +70,7 @@ def test_medmnist_keys(tmp_path: Path):
         assert np.array_equal(images.images.permute(0, 2, 3, 1).numpy(), PIXELS[parts[name]])
         assert images.labels.tolist() == LABELS[parts[name]].tolist()
     with pytest.raises(ValueError, match="group"):
-        load_data(DataOptions(name="npz", path=options.path, group="photo"))
+        load_data(NpzData(options.path, group="photo"))
     del arrays["test_images"], arrays["test_labels"]
     with pytest.raises(CapsellaError):
         load_data(write(tmp_path / "b.npz", **arrays))
@@ -92,18 +92,18 @@ def test_split_codes_file_names_and_metadata(tmp_path: Path):
 def test_images_of_one_group_stay_together(tmp_path: Path):
     slide = np.arange(30) // 3
     options = write(tmp_path / "a.npz", images=PIXELS, labels=LABELS, slide=slide)
-    splits = load_data(DataOptions(name="npz", path=options.path, group="slide"))
+    splits = load_data(NpzData(options.path, group="slide"))
     sides = [set(images.metadata["slide"].tolist()) for images in splits.named().values()]
     assert sum(map(len, sides)) == len(set.union(*sides)) == 10
     with pytest.raises(ValueError, match="group"):
-        load_data(DataOptions(name="npz", path=options.path, group="photo"))
+        load_data(NpzData(options.path, group="photo"))
 
 
 def test_a_group_on_two_sides_of_a_given_split_is_an_error(tmp_path: Path):
     arrays = {"images": PIXELS, "labels": LABELS, "split": np.array([0] * 20 + [2] * 10), "slide": np.arange(30) // 3}
     options = write(tmp_path / "a.npz", **arrays)
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="npz", path=options.path, group="slide"))
+        load_data(NpzData(options.path, group="slide"))
 
 
 def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
@@ -113,7 +113,7 @@ def test_a_broken_image_is_named_or_skipped_and_listed(tmp_path: Path):
     options = write(tmp_path / "a.npz", label=LABELS, number=np.arange(30), **joined)
     with pytest.raises(CapsellaError, match=r"a\.npz"):
         load_data(options)
-    splits = load_data(DataOptions(name="npz", path=options.path, skip_broken=True))
+    splits = load_data(NpzData(options.path, skip_broken=True))
     assert len(splits.broken) == 1
     assert "image 7" in splits.broken[0]
     for images in splits.named().values():
@@ -162,13 +162,13 @@ def test_files_that_are_no_npz(tmp_path: Path):
     path = write(tmp_path / "a.npz", images=PIXELS, labels=LABELS).path
     assert path is not None
     with pytest.raises(CapsellaError, match=r"gone\.npz"):
-        load_data(DataOptions(name="npz", path=tmp_path / "gone.npz"))
+        load_data(NpzData(tmp_path / "gone.npz"))
     np.save(tmp_path / "one.npy", PIXELS)
     with pytest.raises(CapsellaError, match=r"one\.npy"):
-        load_data(DataOptions(name="npz", path=tmp_path / "one.npy"))
+        load_data(NpzData(tmp_path / "one.npy"))
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(CapsellaError, match=r"a\.npz"):
-        load_data(DataOptions(name="npz", path=path))
+        load_data(NpzData(path))
 
 
 def test_medmnist_takes_the_file_that_need_not_be_enlarged():
@@ -182,7 +182,7 @@ def test_medmnist_is_read_with_its_class_names(tmp_path: Path, monkeypatch: pyte
     arrays = {f"{split}_images": pixels for split in ("train", "val", "test")}
     arrays |= {f"{split}_labels": np.arange(8)[:, None] for split in ("train", "val", "test")}
     np.savez(tmp_path / "medmnist/bloodmnist_64.npz", **arrays)  # type: ignore[arg-type]
-    splits = load_data(DataOptions(name="bloodmnist", size=40))
+    splits = load_data(NamedData("bloodmnist", size=40))
     assert (splits.name, splits.image_size, splits.classes[2]) == ("bloodmnist", (40, 40), "erythroblast")
 
 

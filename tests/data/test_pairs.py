@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from capsella.data import (
-    DataOptions,
     ImageSet,
+    NamedData,
+    PairData,
     PairSet,
     batches,
     contact_sheet,
@@ -124,7 +125,7 @@ def test_overlap_by_hand() -> None:
 
 
 def test_the_overlap_of_digits_shifted_as_published_is_80_per_cent() -> None:
-    splits = load_data(DataOptions(name="multi", of="digits", size=28))
+    splits = load_data(PairData(of="digits", size=28))
     assert splits.image_size == (36, 36)
     assert overlap(splits.train).images == pytest.approx(0.80, abs=0.01)
 
@@ -144,8 +145,8 @@ def test_what_cannot_be_paired_is_refused(changes, message) -> None:
 
 
 def test_pairs_stay_within_their_split() -> None:
-    options = DataOptions(name="multi", of="digits", pair_shift=1, test_pairs=50)
-    pairs, single = load_data(options), load_data(DataOptions(name="digits"))
+    options = PairData(of="digits", pair_shift=1, test_pairs=50)
+    pairs, single = load_data(options), load_data(NamedData("digits"))
     assert pairs.name == "pairs of digits"
     assert pairs.image_size == (10, 10)
     for split, images in single.named().items():
@@ -153,7 +154,7 @@ def test_pairs_stay_within_their_split() -> None:
     assert len(pairs.train) == 1000 * len(single.train)
     assert len(pairs.test) == 50
     assert len({part.seed for part in pairs.named().values()}) == 3
-    again = load_data(DataOptions(name="multi", of="digits", pair_shift=1, test_pairs=20))
+    again = load_data(PairData(of="digits", pair_shift=1, test_pairs=20))
     assert torch.equal(pairs.test.labels[:20], again.test.labels)  # a smaller test set is the first part of a larger
 
 
@@ -164,33 +165,12 @@ def test_pairs_of_a_folder(tmp_path) -> None:
         (tmp_path / name).mkdir()
         for k in range(6):
             Image.new("RGB", (9, 9), (40 * k, ord(name), 0)).save(tmp_path / name / f"{k}.png")
-    splits = load_data(DataOptions(name="multi", of="folder", path=tmp_path, channels=1, train_pairs=30))
+    splits = load_data(PairData(of=str(tmp_path), channels=1, train_pairs=30))
     assert (len(splits.train), splits.image_size, splits.classes) == (30, (17, 17), ("a", "b", "c"))
     with pytest.raises(ValueError, match="set channels to 1"):
-        load_data(DataOptions(name="multi", of="folder", path=tmp_path))
+        load_data(PairData(of=str(tmp_path)))
     with pytest.raises(CapsellaError, match="no such folder"):
-        load_data(DataOptions(name="multi", of="folder", path=tmp_path / "none"))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"name": "mnist", "of": "digits"}, "of: only for the source multi, got 'digits' with 'mnist'"),
-        ({"name": "multimnist", "of": "digits"}, "of: only for the source multi"),
-        ({"name": "multi"}, "of: must name the source of the images in the pairs, got None"),
-        ({"name": "multi", "of": "multi"}, "of: must name the source .* got 'multi'"),
-        ({"name": "mnist", "test_pairs": 5}, "test_pairs: only for the source multimnist or multi, got 5"),
-        ({"name": "mnist", "pair_shift": 2}, "pair_shift: only for the source multimnist or multi, got 2"),
-        ({"name": "mnist", "pair_invert": True}, "pair_invert: only for the source .* got it with 'mnist'"),
-        ({"name": "multimnist", "train_pairs": 0}, "train_pairs: must be at least 1, got 0"),
-        ({"name": "multimnist", "pair_shift": -1}, "pair_shift: must not be negative, got -1"),
-        ({"name": "multi", "of": "folder"}, "path: must be given for the source 'folder'"),
-        ({"name": "multimnist", "size": 0}, "size: must be from 1 to 4096, as --size 64, got 0"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(fields, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        DataOptions(**fields)
+        load_data(PairData(of=str(tmp_path / "none")))
 
 
 @pytest.mark.parametrize("bright", [True, False])
@@ -198,14 +178,12 @@ def test_dark_images_on_a_bright_background_are_turned_over(tmp_path, bright) ->
     """Sums of bright backgrounds are white: refused, unless they are turned over; and black ones are not to be."""
     for number in range(9):
         pixels = np.full((12, 12), 20, np.uint8)
-        pixels[4:8, 3 : 6 + number % 3] = 200
+        pixels[1 + number // 3 * 4 : 4 + number // 3 * 3, 3 : 6 + number % 3] = 200
         (tmp_path / "abc"[number % 3]).mkdir(exist_ok=True)
         picture = Image.fromarray(255 - pixels if bright else pixels)
         picture.save(tmp_path / "abc"[number % 3] / f"{number}.png")
-    shares = {"validation": 0.34, "test": 0.34, "duplicates": "ignore"}
     wrong, right = (
-        DataOptions(name="multi", of="folder", path=tmp_path, pair_invert=invert, **shares)
-        for invert in (not bright, bright)
+        PairData(of=str(tmp_path), pair_invert=invert, validation=0.34, test=0.34) for invert in (not bright, bright)
     )
     with pytest.raises(CapsellaError):
         load_data(wrong)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsella.data import DataOptions, load_data
+from capsella.data import NamedData, load_data
 from capsella.data.smallnorb import _read_jpeg_split, read_norb_matrix
 from capsella.data.viewpoints import ELEVATIONS
 from capsella.errors import CapsellaError
@@ -51,7 +51,7 @@ def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.nd
 
 
 def test_original_files(original: dict[str, np.ndarray]) -> None:
-    splits = load_data(DataOptions(name="smallnorb", validation=0.2))
+    splits = load_data(NamedData("smallnorb", validation=0.2))
     assert splits.name == "smallnorb"
     assert splits.classes == ("animal", "human", "airplane", "truck", "car")
     assert np.array_equal(splits.test.images[:, 0].numpy(), original["test-dat"][:, 0])
@@ -65,14 +65,14 @@ def test_original_files(original: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize(("camera", "taken"), [("left", [0]), ("right", [1]), ("both", [0, 1])])
 def test_cameras(original: dict[str, np.ndarray], camera: str, taken: list[int]) -> None:
-    splits = load_data(DataOptions(name="smallnorb", camera=camera))
+    splits = load_data(NamedData("smallnorb", camera=camera))
     assert np.array_equal(splits.test.images.numpy(), original["test-dat"][:, taken])
-    smaller = load_data(DataOptions(name="smallnorb", camera=camera, size=3))
+    smaller = load_data(NamedData("smallnorb", camera=camera, size=3))
     assert smaller.test.images.shape == (30, len(taken), 3, 3)
 
 
 def test_validation_by_instance(original: dict[str, np.ndarray]) -> None:
-    splits = load_data(DataOptions(name="smallnorb", group="instance"))
+    splits = load_data(NamedData("smallnorb", group="instance"))
     seen, held = splits.train, splits.validation
     for label in range(5):
         instances = [set(part.metadata["instance"][part.labels == label].tolist()) for part in (seen, held)]
@@ -112,10 +112,10 @@ def test_every_type_of_matrix(tmp_path: Path, kind: np.dtype) -> None:
 def test_files_that_do_not_belong_together(tmp_path: Path, original: dict[str, np.ndarray]) -> None:
     (tmp_path / f"smallnorb/{STEMS['train']}-cat.mat").write_bytes(matrix(INT, np.zeros(29, "<i4")))
     with pytest.raises(CapsellaError, match=r"dat\.mat"):
-        load_data(DataOptions(name="smallnorb"))
+        load_data(NamedData("smallnorb"))
     (tmp_path / f"smallnorb/{STEMS['train']}-cat.mat").write_bytes(matrix(INT, np.full(30, 5, "<i4")))
     with pytest.raises(CapsellaError, match=r"cat\.mat"):
-        load_data(DataOptions(name="smallnorb"))
+        load_data(NamedData("smallnorb"))
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def jpeg_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
 
 
 def test_jpeg_copy_says_so_and_pairs_its_files(jpeg_copy: np.ndarray) -> None:
-    by_camera = {name: load_data(DataOptions(name="smallnorb-jpeg", camera=name)) for name in ("left", "right", "both")}
+    by_camera = {name: load_data(NamedData("smallnorb-jpeg", camera=name)) for name in ("left", "right", "both")}
     assert by_camera["left"].name == "smallNORB (JPEG copy)"
     assert by_camera["left"].test.images[:, 0, 0, 0].tolist() == jpeg_copy[::2].tolist()
     assert by_camera["right"].test.images[:, 0, 0, 0].tolist() == jpeg_copy[1::2].tolist()
@@ -161,7 +161,7 @@ def test_the_toys_with_poses_are_parted_by_toy(jpeg_copy: np.ndarray) -> None:
     arrays |= {"category": np.arange(50) % 5, "instance": np.array([0, 1, 2, 3, 5])[np.arange(50) // 5 % 5]}
     np.savez(path, **arrays | {"elevation": np.arange(50) // 25 * 8})
     (path.parent / "smallnorb_train.npz").unlink()
-    options = DataOptions(name="smallnorb-jpeg-poses", viewpoints="elevation", validation=0.3)
+    options = NamedData("smallnorb-jpeg-poses", viewpoints="elevation", validation=0.3)
     for seen, elevation in (("familiar", 30), ("novel", 70)):
         splits = load_data(replace(options, test_viewpoints=seen))
         assert splits.name == "smallNORB (JPEG copy, toys with poses)"
@@ -183,7 +183,7 @@ def test_the_toys_with_poses_are_parted_by_toy(jpeg_copy: np.ndarray) -> None:
 )
 def test_the_real_jpeg_copy() -> None:
     path = Path(os.environ["CAPSELLA_DATA"]) / "smallnorb/smallnorb_test.npz"
-    test, broken = _read_jpeg_split(path, DataOptions(name="smallnorb-jpeg", size=12))
+    test, broken = _read_jpeg_split(path, NamedData("smallnorb-jpeg", size=12))
     assert not broken
     assert set(test.counts().values()) == {4_860}
     assert set(test.metadata["instance"].tolist()) == {0, 1, 2, 3, 5}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from capsella.data import DataOptions, load_data, read_image
+from capsella.data import FolderData, load_data, read_image
 from capsella.data.stained import NUCLEUS, RADII, cut_cell, find_nucleus, usual_radius
 from capsella.errors import CapsellaError
 from capsella.image_options import CellCut
@@ -114,7 +114,7 @@ def test_a_folder_is_read_with_its_cells_cut(tmp_path):
         for k in range(6):
             place = (90 + 5 * k, 120 - 4 * k)
             Image.fromarray(drawn(200 + 20 * k, place, 24 + k, lobes)).save(tmp_path / name / f"{k}.png")
-    options = DataOptions(name="folder", path=tmp_path, size=32, cells="matched", test=0.4, validation=0.4)
+    options = FolderData(tmp_path, size=32, cells="matched", test=0.4, validation=0.4)
     splits = load_data(options)
     assert splits.image_size == (32, 32)
     assert splits.train.images[:, :, 16, 0].float().mean() > 100  # background or cytoplasm, no red cell
@@ -128,7 +128,7 @@ def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
         (tmp_path / name).mkdir()
         for k in range(6):
             Image.fromarray(drawn(160, (70 + 3 * k, 85 - 2 * k), radius)).save(tmp_path / name / f"{k}.png")
-    options = DataOptions(name="folder", path=tmp_path, size=64, cells="cut", test=0.4, validation=0.4)
+    options = FolderData(tmp_path, size=64, cells="cut", test=0.4, validation=0.4)
     splits = load_data(options)
     assert splits.cell_radius == pytest.approx(20, rel=0.08)  # between both
     nuclei = (splits.train.images - torch.tensor(PURPLE)[:, None, None]).float().abs().sum(1) < 60
@@ -138,14 +138,3 @@ def test_cells_of_one_laboratory_keep_their_sizes(tmp_path):
     given = load_data(dataclasses.replace(options, cell_radius=30.0))
     assert given.cell_radius == 30
     assert usual_radius([Image.new("RGB", (40, 40), "white")]) is None
-
-
-def test_options_that_make_no_sense():
-    with pytest.raises(ValueError, match="cells"):
-        DataOptions(name="mnist", size=28, cells="cut")
-    with pytest.raises(ValueError, match="cells"):
-        DataOptions(name="pbc", cells="cut")
-    with pytest.raises(ValueError, match="cell_radius"):
-        DataOptions(name="pbc", size=64, cells="cut", cell_radius=-1.0)
-    with pytest.raises(ValueError, match="cell_radius"):
-        DataOptions(name="pbc", size=64, cell_radius=30.0)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from capsella.data import DataOptions, Splits, batches, load_data
+from capsella.data import NamedData, Splits, batches, load_data
 from capsella.layers import DenseCapsules, MatrixPrimaryCapsules, PrimaryCapsules
 from capsella.losses import LossOptions, total_loss
 from capsella.models import CapsuleClassifier, ImageClassifier
@@ -56,7 +56,7 @@ NETWORKS: dict[str, tuple[Callable[[], ImageClassifier], LossOptions]] = {
 
 @pytest.fixture(scope="session")
 def digits() -> Splits:
-    return load_data(DataOptions(name="digits", size=12, per_class=100, test_per_class=3))
+    return load_data(NamedData("digits", size=12, per_class=100, test_per_class=3))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from jaxtyping import config
 
-from capsella.data import DataOptions, load_data
+from capsella.data import NamedData, load_data
 from capsella.losses import margin_loss
 from capsella.models import create_model
 from capsella.routing import DynamicRouting
@@ -32,7 +32,7 @@ def _without_shape_checks() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def splits():
     """Handwritten digits, 17×17: 100 to train, 40 to test."""
-    return load_data(DataOptions(name="digits", size=SIZE, per_class=10, test_per_class=4, validation_per_class=1))
+    return load_data(NamedData("digits", size=SIZE, per_class=10, test_per_class=4, validation_per_class=1))
 
 
 @pytest.fixture(scope="session")

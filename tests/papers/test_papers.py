@@ -12,7 +12,7 @@ from PIL import Image
 
 from capsella.cli.flags import prepare
 from capsella.cli.train import Train
-from capsella.data import DataOptions, load_data, toys
+from capsella.data import NamedData, PairData, load_data, toys
 from capsella.data.viewpoints import is_familiar
 from capsella.losses import LossOptions
 from capsella.models import count_parameters, create_model
@@ -207,13 +207,11 @@ def test_familiar_and_novel_views_are_of_the_same_toys(monkeypatch):
 
 PAIRS = dataclasses.replace(
     CAPSNET,
-    data=DataOptions(
-        name="multi", of="digits", size=17, train_pairs=16, validation_pairs=8, test_pairs=12, pair_shift=1
-    ),
+    data=PairData(of="digits", size=17, train_pairs=16, validation_pairs=8, test_pairs=12, pair_shift=1),
 )
 MATRIX = Recipe(
     model=ModelOptions("hinton2018_matrix_capsnet_small", {"routing": EMRouting(iterations=3), "crop": 19}),
-    data=DataOptions(name="digits", size=25, per_class=3, validation=0.02, test_per_class=2),
+    data=NamedData("digits", size=25, per_class=3, validation=0.02, test_per_class=2),
     loss=LossOptions(name="spread"),
     epochs=2,
     batch_size=15,

@@ -164,7 +164,7 @@ def test_rows_on_other_sources_have_no_published_number():
     assert [(row.recipe.data.name, row.label[0], row.paper) for row in table.rows] == [("mnist", "mnist", None)] * 2
     assert [row.paper for row in table.reevaluated] == [None]
     pairs = TABLES["sabour2017-1"]("small").on("fashion-mnist").rows
-    assert {row.recipe.data.of for row in pairs} == {None, "fashion-mnist"}
+    assert {row.recipe.data.source for row in pairs} == {"fashion-mnist"}
     assert {row.label[0] for row in pairs} == {"fashion-mnist", "pairs of fashion-mnist"}
     others = TABLES["sabour2017-others"]("full").on("cifar10-jpeg,smallnorb-jpeg").rows
     assert [row.recipe.data.name for row in others] == ["cifar10-jpeg", "smallnorb-jpeg", "fashion-mnist"]

@@ -4,7 +4,7 @@ import dataclasses
 
 from rich.console import Console
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.routing import DynamicRouting
 from capsella.training import ModelOptions, Recipe
 
@@ -13,7 +13,7 @@ QUIET = Console(quiet=True)
 NARROW = {"routing": DynamicRouting(iterations=1), "primary_types": 4, "decoder_width": 16}
 CAPSNET = Recipe(
     model=ModelOptions("sabour2017_capsnet", NARROW),
-    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
+    data=NamedData("digits", size=17, per_class=3, validation=0.02, test_per_class=2),
     epochs=1,
     batch_size=15,
 )

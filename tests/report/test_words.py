@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from capsella.data import DataOptions, load_data
+from capsella.data import NamedData, load_data
 from capsella.evaluation import Evaluation
 from capsella.papers.sabour2017.recipes import sabour2017_affnist
 from capsella.report import about_training
 from capsella.report.prose import Training, about_result, limits
 
-DIGITS = DataOptions(name="digits", size=28)
+DIGITS = NamedData("digits", size=28)
 BEST = {"epoch": 3.0, "validation_error": 12.5}
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from capsella.data import DataOptions, ImageSet, catalogue
+from capsella.data import ImageSet, NamedData, catalogue
 from capsella.data.source import Parts, Source
 from capsella.papers import published
 from capsella.papers.figure_types import RunFigure
@@ -37,7 +37,7 @@ def source() -> Source:
 
 def rows(budget: str) -> dict[str, ErrorRow]:
     """A CNN, and CapsNet with a decoder and without."""
-    data = DataOptions(name="bars")
+    data = NamedData("bars")
     changed = {"data": data, "epochs": 3, "batch_size": 12}
     recipes = {
         "cnn": dataclasses.replace(CNN, **changed),

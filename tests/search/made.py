@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from capsella.data import DataOptions, load_data
+from capsella.data import NamedData, load_data
 from capsella.experiments.search import Choice, Range, Search, SearchOptions, Space, open_search, run_search
 from capsella.losses import LossOptions
 from capsella.training import ModelOptions, Recipe
@@ -16,7 +16,7 @@ from capsella.training.loop import Trainer
 
 RECIPE = Recipe(
     model=ModelOptions("he2016_resnet10", {"width": 6}),
-    data=DataOptions(name="digits", size=17, per_class=2, validation=0.02, test_per_class=1),
+    data=NamedData("digits", size=17, per_class=2, validation=0.02, test_per_class=1),
     loss=LossOptions(name="cross_entropy"),
     epochs=9,
     batch_size=20,

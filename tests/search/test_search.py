@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from capsella.data import DataOptions, load_data, read_split_file
+from capsella.data import FolderData, load_data, read_split_file
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.experiments.search import Choice, Range, SearchOptions, Space, open_search, run_search, trials
 from capsella.experiments.search.finalists import final_test, save_recipes
@@ -122,7 +122,7 @@ def test_the_split_of_a_folder_is_kept(tmp_path):
             folder = tmp_path / "cells" / str(label)
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray((image.reshape(8, 8) * 15).astype("uint8")).save(folder / f"{number}.png")
-    data = DataOptions(name="folder", path=tmp_path / "cells", size=17)
+    data = FolderData(tmp_path / "cells", size=17)
     space = Space({"optimizer.learning_rate": Range(1e-4, 1e-2, log=True)})
     options = SearchOptions(trials=1, finalists=1, seeds=1, out=tmp_path / "study")
     search = open_search(dataclasses.replace(RECIPE, data=data, epochs=1), "tiny", options, space)

@@ -10,7 +10,7 @@ from PIL import Image
 from rich.console import Console
 
 import capsella
-from capsella.data import DataOptions
+from capsella.data import FolderData
 from capsella.errors import CapsellaError
 from capsella.grid import run as runs
 from capsella.papers import get_recipe
@@ -132,7 +132,7 @@ def recipe(tmp_path):
         for number in range(6):
             pixels = random.integers(0, 256, (17, 17), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "noise" / kind / f"{number}.png")
-    data = DataOptions(name="folder", path=tmp_path / "noise")
+    data = FolderData(tmp_path / "noise")
     return Recipe(model=ModelOptions("sabour2017_capsnet"), data=data, epochs=1, batch_size=4)
 
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
 from capsella.models.base import register_model
 from capsella.models.classifiers import CapsuleClassifier
@@ -55,7 +55,7 @@ def _determinism_ends_with_the_test():
 
 def tiny_recipe(**fields: Any) -> Recipe:
     """A recipe of 7 steps per epoch: 50 training images and 29 for validation, of scikit-learn's digits."""
-    data = DataOptions(name="digits", size=SIZE, per_class=5, validation=0.02)
+    data = NamedData("digits", size=SIZE, per_class=5, validation=0.02)
     defaults = {"data": data, "augment": AugmentOptions(shift=1), "epochs": 2, "batch_size": 8}
     return Recipe(model=ModelOptions("tiny_capsnet"), **{**defaults, **fields})
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from capsella.data import DataOptions
+from capsella.data import FolderData
 from capsella.errors import CapsellaError, CapsellaWarning
 from capsella.grid import finish_run
 from capsella.training import (
@@ -36,7 +36,7 @@ class TestImagesThatChange:
 
     @pytest.fixture
     def recipe(self, tiny, images):
-        data = DataOptions(name="folder", path=images, size=12, channels=1)
+        data = FolderData(images, size=12, channels=1)
         return dataclasses.replace(tiny(epochs=2), data=data)
 
     def test_other_images_are_refused(self, recipe, images, tmp_path):

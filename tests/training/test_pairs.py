@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from capsella.data import DataOptions, PairSet, epoch_order, load_data
+from capsella.data import PairData, PairSet, epoch_order, load_data
 from capsella.evaluation import evaluate
 from capsella.losses import LossOptions, count_errors
 from capsella.papers import get_recipe
 from capsella.training import AugmentOptions
 
-PAIRS = DataOptions(name="multi", of="digits", size=8, pair_shift=2, validation_pairs=40, test_pairs=60)
+PAIRS = PairData(of="digits", size=8, pair_shift=2, validation_pairs=40, test_pairs=60)
 
 
 def test_the_loss_falls_and_validation_counts_what_evaluation_counts(tiny, quiet_train) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from capsella.data import DataOptions
+from capsella.data import FolderData, NamedData
 from capsella.errors import CapsellaError
 from capsella.models import create_model
 from capsella.models.base import _MODELS
@@ -17,7 +17,7 @@ from capsella.routing import ROUTINGS, DynamicRouting, EMRouting
 from capsella.training import AugmentOptions, Machine, ModelOptions, OptimizerOptions, Recipe, read_recipe
 
 NETWORKS = dict(_MODELS)
-DIGITS = {"model": ModelOptions("sabour2017_capsnet"), "data": DataOptions()}
+DIGITS = {"model": ModelOptions("sabour2017_capsnet"), "data": NamedData()}
 THESIS = [name for name in list_recipes() if name.startswith("forslov2018-")]
 
 
@@ -45,7 +45,7 @@ def test_registered_recipes_survive_json_describe_themselves_and_make_their_netw
 def test_paths_routings_and_options_survive_json():
     recipe = Recipe(
         model=ModelOptions("hinton2018_matrix_capsnet", {"routing": EMRouting(iterations=2)}),
-        data=DataOptions(name="folder", path=Path("my cells"), split_file=Path("split.csv"), group="(p[0-9]+)"),
+        data=FolderData(Path("my cells"), split_file=Path("split.csv"), group="(p[0-9]+)"),
         augment=AugmentOptions(shift=3, rotation=10.0, flip=True),
         optimizer=OptimizerOptions(
             learning_rate=3e-4, gradient_clip=1.0, schedule="steps", decay=0.1, drops=(0.4, 0.8)

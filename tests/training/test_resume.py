@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from capsella.data import DataOptions, epoch_batches
+from capsella.data import PairData, epoch_batches
 from capsella.errors import CapsellaError
 from capsella.routing import RandomRouting
 from capsella.training import (
@@ -68,7 +68,7 @@ def assert_equal(first, second):
 
 
 def pairs(recipe):
-    data = DataOptions(name="multi", of="digits", size=8, pair_shift=2, validation_pairs=40, test_pairs=60)
+    data = PairData(of="digits", size=8, pair_shift=2, validation_pairs=40, test_pairs=60)
     return replace(recipe, data=data, epoch_images=50, augment=AugmentOptions())
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from capsella.data import DataOptions
+from capsella.data import DomainData
 from capsella.errors import BusyError, CapsellaError
 from capsella.files import alone_in
 from capsella.training import Machine, ModelOptions, Recipe, load_run, new_run_folder, resume, run_names
@@ -225,14 +225,14 @@ def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_p
     for name in ("runs/cnn", "cells"):
         (there / name).mkdir(parents=True)
     here.mkdir()
-    data = DataOptions(name="laboratories", laboratories=("cells/", "pbc"))
+    data = DomainData(("cells/", "pbc"))
     recipe = Recipe(model=ModelOptions("stem_linear", {"stem": "runs/cnn"}), data=data)
     monkeypatch.chdir(there)
     assert _found(recipe, there) == recipe
     monkeypatch.chdir(here)
     moved = _found(recipe, there)
     assert moved.model.options["stem"] == str(there / "runs" / "cnn")
-    assert moved.data.laboratories == (str(there / "cells"), "pbc")
+    assert moved.data.domains == (str(there / "cells"), "pbc")
     named = recipe.with_model(stem="facebook/convnextv2-atto-1k-224")
     assert _found(named, there).model == named.model
 

@@ -13,7 +13,7 @@ import lightning_fabric  # noqa: F401  once, for all processes
 import torch.utils.tensorboard  # noqa: F401
 from rich.console import Console
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import Machine, ModelOptions, OptimizerOptions, Recipe, train
 
@@ -23,7 +23,7 @@ CAPSNET = Recipe(
         "sabour2017_capsnet",
         {"routing": DynamicRouting(iterations=2, backend="native"), "primary_types": 4, "decoder_width": 16},
     ),
-    data=DataOptions(name="digits", size=17, per_class=3, validation=0.02, test_per_class=2),
+    data=NamedData("digits", size=17, per_class=3, validation=0.02, test_per_class=2),
     # One step of plain descent at a rate of 1 takes exactly the gradient from the weights.
     optimizer=OptimizerOptions(learning_rate=1.0, method="sgd", momentum=0.0, schedule="cosine"),
     epochs=2,

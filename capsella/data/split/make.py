@@ -12,7 +12,7 @@ import torch
 from capsella.data.catalogue import read_source
 from capsella.data.folder import read_folder
 from capsella.data.images import ImageSet, join
-from capsella.data.options import DataOptions
+from capsella.data.options import DataOptions, FileData, FolderData
 from capsella.data.show import ClassCounts, describe
 from capsella.data.source import Parts
 from capsella.data.split.copies import keep_together
@@ -78,8 +78,8 @@ class ReadSource(NamedTuple):
         whole: no part of a folder is for training, so its range of values is that of all images.
         """
         given = None if options.split_file is None else read_split_file(options.split_file)
-        if options.name != "folder":
-            return cls(read_source(options, given), given, options.range)
+        if not isinstance(options, FolderData):
+            return cls(read_source(options, given), given, options.value_range)
         survey = Survey(options)
         # A broken file that is left out need not name a group.
         group = None if options.skip_broken else options.group
@@ -98,12 +98,12 @@ class ReadSource(NamedTuple):
         For splits, which do not depend on pixels otherwise; but only these tell that an image shows no cell to cut out.
         """
         cuts = options.cells != "whole" and options.size is not None
-        if options.name != "folder" or (options.skip_broken and cuts):
+        if not isinstance(options, FolderData) or (options.skip_broken and cuts):
             return cls.of(options)
         return cls._glanced(options)
 
     @classmethod
-    def _glanced(cls, options: DataOptions) -> "ReadSource":
+    def _glanced(cls, options: FolderData) -> "ReadSource":
         """Of a folder, by its files' headers; all of a file is read where broken ones are left out."""
         given = None if options.split_file is None else read_split_file(options.split_file)
         # A broken file that is left out has no place in a split.
@@ -131,7 +131,7 @@ class ReadSource(NamedTuple):
     def _parted(self, options: DataOptions) -> tuple[Parts, dict[str, ImageSet]]:
         """The splits, as numbers of images alone: the pixels are copied once, when each image has its place."""
         numbered = self._replace(source=_numbered(self.source))
-        parts = keep_together(numbered.parts, options.duplicates)
+        parts = keep_together(numbered.parts, options.duplicates if isinstance(options, FileData) else "ignore")
         train, validation, test = parts.train, parts.validation, parts.test
         with errors_of(parts.name):
             if options.folds is not None:

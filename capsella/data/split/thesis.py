@@ -30,7 +30,8 @@ def thesis_set(name: str, options: DataOptions) -> DataOptions:
     Raises:
         ValueError: no set has that name.
 
-    >>> thesis_set("mini", DataOptions(name="digits")).per_class
+    >>> from capsella.data import NamedData
+    >>> thesis_set("mini", NamedData()).per_class
     100
     """
     if name not in THESIS_SETS:

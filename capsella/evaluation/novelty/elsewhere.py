@@ -7,7 +7,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from capsella.data import DataOptions, ImageSet, load_data, source_names
+from capsella.data import DataOptions, ImageSet, NamedData, load_data, source_names
 from capsella.data.decoding import decode_files
 from capsella.data.images import join
 from capsella.data.options import STAINED
@@ -87,9 +87,7 @@ def _options(name: str, model: ImageClassifier) -> DataOptions:
 
     Stained cells are cut out where the model's own were.
     """
-    options, size = DataOptions(name=name), max(model.image_size)
-    if options.is_paired or name in ("folder", "npz"):
-        raise CapsellaError(f"elsewhere: {name} is no source by itself; name a folder of images instead")
+    options, size = NamedData(name), max(model.image_size)
     if model.cut is not None and name in STAINED:
         return replace(options, size=size, cells="matched" if model.cut.matched else "cut")
     return replace(options, size=size) if name in OF_SEVERAL_SIZES else options

@@ -8,7 +8,7 @@ Sabour et al. 2017, whose images have 784 pixels, and names none for these.
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
@@ -41,7 +41,7 @@ def capsnet(network: str) -> Recipe:
     """A CAPSNET on cells of 224×224, as in the thesis, with its decoder: dynamic routing does best with it (§10.6)."""
     return Recipe(
         model=ModelOptions(network, {"routing": DynamicRouting(iterations=3), "reconstruction": True}),
-        data=DataOptions(name="pbc", size=224, channels=3),
+        data=NamedData("pbc", size=224, channels=3),
         loss=LossOptions(name="margin", reconstruction="mean", reconstruction_weight=0.392),
         optimizer=OptimizerOptions(learning_rate=1e-4, l2=1e-6),
         epochs=333,

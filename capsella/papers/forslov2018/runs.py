@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from capsella.data import THESIS_SETS, DataOptions, load_data, thesis_set
+from capsella.data import THESIS_SETS, DataOptions, NamedData, load_data, thesis_set
 from capsella.errors import CapsellaError
 from capsella.evaluation import Spread
 from capsella.grid import Budget, BudgetName, Row
@@ -94,7 +94,7 @@ class ThesisRuns:
 
     def options(self, name: str) -> DataOptions:
         """Return the images of one of `SETS`, or of "classes2", "classes3", …: all images of the first classes."""
-        options = DataOptions(name=self.source, size=SIZE, channels=3)
+        options = NamedData(self.source, size=SIZE, channels=3)
         if name.startswith("classes"):
             return replace(options, first_classes=int(name.removeprefix("classes")))
         return thesis_set(name, options)

@@ -6,7 +6,7 @@ the last two were chosen by validation (LOG.md, L004).
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData
 from capsella.losses import LossOptions
 from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
@@ -33,7 +33,7 @@ def hinton2018_smallnorb() -> Recipe:
     options = {"routing": EMRouting(iterations=3, cost_scale=100.0), **CROPPED}
     return Recipe(
         model=ModelOptions("hinton2018_matrix_capsnet", options),
-        data=DataOptions(name="smallnorb", size=48, group="instance", validation=0.2),
+        data=NamedData("smallnorb", size=48, group="instance", validation=0.2),
         loss=LossOptions(name="spread"),
         optimizer=OptimizerOptions(learning_rate=1e-3, gradient_clip=10.0),
         batch_size=64,
@@ -63,7 +63,7 @@ def matrix_capsnet_smallnorb_best() -> Recipe:
     paper = hinton2018_smallnorb_small()
     return replace(
         paper.with_model(routing=EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=BETA_A_SCALE)),
-        data=replace(paper.data, camera="both", group=None, validation=0.02),
+        data=paper.data.replace(camera="both", group=None, validation=0.02),
         augment=MOVED_AND_MIXED,
         optimizer=OptimizerOptions(3e-3, schedule="cosine", warmup_steps=300, gradient_clip=10.0, ema=0.999),
         epochs=25,
@@ -121,7 +121,7 @@ def hinton2018_mnist() -> Recipe:
     return replace(
         smallnorb,
         model=ModelOptions("hinton2018_matrix_capsnet", options),
-        data=DataOptions(name="mnist"),
+        data=NamedData("mnist"),
         augment=AugmentOptions(shift=2),
     )
 
@@ -131,7 +131,7 @@ def hinton2018_cifar10() -> Recipe:
     """Matrix capsules on CIFAR-10 (§5): 256 maps in front, and brightness and contrast change as of photographs."""
     return replace(
         hinton2018_mnist().with_model(maps=256, **FROM_PHOTOGRAPHS),
-        data=DataOptions(name="cifar10"),
+        data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4, border="repeat"),
     )
 
@@ -139,7 +139,7 @@ def hinton2018_cifar10() -> Recipe:
 @register_recipe
 def hinton2018_fashion_mnist() -> Recipe:
     """Matrix capsules on Fashion-MNIST, which the paper does not have, trained as on MNIST."""
-    return replace(hinton2018_mnist(), data=DataOptions(name="fashion-mnist"))
+    return replace(hinton2018_mnist(), data=NamedData("fashion-mnist"))
 
 
 @register_recipe
@@ -152,8 +152,8 @@ def hinton2018_azimuth() -> Recipe:
     """
     return replace(
         hinton2018_smallnorb(),
-        data=DataOptions(
-            name="smallnorb", size=48, viewpoints="azimuth", test_viewpoints="familiar", validation_per_class=100
+        data=NamedData(
+            "smallnorb", size=48, viewpoints="azimuth", test_viewpoints="familiar", validation_per_class=100
         ),
         epochs=500,
         epoch_images=2_000,
@@ -172,7 +172,7 @@ def hinton2018_azimuth_cnn() -> Recipe:
 def hinton2018_elevation() -> Recipe:
     """Matrix capsules on a third of the elevations, to be tested on the others (§5.1)."""
     azimuth = hinton2018_azimuth()
-    return replace(azimuth, data=replace(azimuth.data, viewpoints="elevation"), stop_at_error=4.3)
+    return replace(azimuth, data=azimuth.data.replace(viewpoints="elevation"), stop_at_error=4.3)
 
 
 @register_recipe
@@ -185,7 +185,7 @@ def hinton2018_elevation_cnn() -> Recipe:
 def hinton2018_toys() -> Recipe:
     """The small matrix capsules on toys rendered on the spot, one of three toys held out: no download."""
     small = hinton2018_smallnorb_small()
-    return replace(small, data=replace(small.data, name="toys", validation=0.3), epochs=20)
+    return replace(small, data=replace(small.data.on("toys"), validation=0.3), epochs=20)
 
 
 def _baseline(recipe: Recipe) -> Recipe:

@@ -249,7 +249,7 @@ def viewpoints(budget: BudgetName) -> MatchedErrorTable:
 
 
 def _novel(data: DataOptions) -> DataOptions:
-    return replace(data, test_viewpoints="novel")
+    return data.replace(test_viewpoints="novel")
 
 
 def _viewpoint_recipe(recipe: Recipe, network: str, budget: BudgetName) -> Recipe:
@@ -260,7 +260,7 @@ def _viewpoint_recipe(recipe: Recipe, network: str, budget: BudgetName) -> Recip
     ours = medium_recipe(network, recipe.stop_at_error)
     # Images that turn and stretch resemble other viewpoints, which only the test is to show.
     augment = replace(ours.augment, rotation=0.0, stretch=0.0)
-    data = replace(recipe.data, camera=ours.data.camera)
+    data = recipe.data.replace(camera="both")
     return VIEWPOINT_MEDIUM.limit(replace(ours, data=data, augment=augment, keep=recipe.keep))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from capsella.data import DataOptions, LabelledImages, load_data, read_laboratory
+from capsella.data import DataOptions, LabelledImages, NamedData, load_data, read_laboratory
 from capsella.errors import ArgumentError, unknown_name
 from capsella.grid import Budget, BudgetName, Grid, Row, Validated, at_rate, rate_at
 from capsella.losses import Classification
@@ -29,7 +29,7 @@ def routings_smallnorb() -> Recipe:
     """
     return Recipe(
         model=ModelOptions("league_capsnet", {"crop": 32, "brightness": 0.2, "contrast": 0.2}),
-        data=DataOptions(name="smallnorb", size=48, camera="both", group="instance", validation=0.2),
+        data=NamedData("smallnorb", size=48, camera="both", group="instance", validation=0.2),
         augment=MOVED_AND_MIXED,
         optimizer=OptimizerOptions(learning_rate=RATE, schedule="cosine", warmup_steps=500, ema=0.999),
         epochs=60,
@@ -49,7 +49,7 @@ def routings_elevation() -> Recipe:
     smallnorb = routings_smallnorb()
     return replace(
         smallnorb,
-        data=replace(smallnorb.data, group=None, validation=0.1, viewpoints="elevation", test_viewpoints="familiar"),
+        data=smallnorb.data.replace(group=None, validation=0.1, viewpoints="elevation", test_viewpoints="familiar"),
         augment=AugmentOptions(),
         optimizer=OptimizerOptions(learning_rate=RATE, decay=1.0, warmup_steps=100, ema=0.99),
         epochs=500,
@@ -61,20 +61,20 @@ def routings_elevation() -> Recipe:
 @register_recipe
 def routings_digits() -> Recipe:
     """The same network on digits at random places of 40×40, to be tested on digits under affine maps, too."""
-    return _on(DataOptions(name="mnist40"), AugmentOptions(shift=6))
+    return _on(NamedData("mnist40"), AugmentOptions(shift=6))
 
 
 @register_recipe
 def routings_cells() -> Recipe:
     """The same network on blood cells of one laboratory, to be tested on those of another one, too."""
     augment = AugmentOptions(shift=3, border="repeat", flip=True, rotation=180.0)
-    return _on(DataOptions(name="pbc", size=40, channels=3, cells="matched"), augment)
+    return _on(NamedData("pbc", size=40, channels=3, cells="matched"), augment)
 
 
 @register_recipe
 def routings_cifar10() -> Recipe:
     """The same network on CIFAR-10, shifted and mirrored."""
-    return _on(DataOptions(name="cifar10"), AugmentOptions(shift=4, mirror=True))
+    return _on(NamedData("cifar10"), AugmentOptions(shift=4, mirror=True))
 
 
 def _on(data: DataOptions, augment: AugmentOptions) -> Recipe:
@@ -133,18 +133,18 @@ class BenchmarkDataset:
     def base(self, budget: BudgetName, source: str) -> Recipe:
         """Return the recipe within a budget, on the images of a source."""
         recipe = get_recipe(self.recipe)
-        recipe = replace(recipe, data=replace(recipe.data, name=source))
+        recipe = replace(recipe, data=recipe.data.on(source))
         if budget == "small":  # the recipe's own warm-up would take most of so few steps
             recipe = replace(recipe, optimizer=replace(recipe.optimizer, warmup_steps=2))
         return self.budgets[budget].limit(recipe) if budget in self.budgets else recipe
 
 
 def _novel(data: DataOptions) -> tuple[str, LabelledImages]:
-    return _loaded(replace(data, test_viewpoints="novel"))
+    return _loaded(data.replace(test_viewpoints="novel"))
 
 
 def _affine(data: DataOptions) -> tuple[str, LabelledImages]:
-    return _loaded(replace(data, name="affnist-like"))
+    return _loaded(data.on("affnist-like"))
 
 
 def _other_laboratory(data: DataOptions) -> tuple[str, LabelledImages]:

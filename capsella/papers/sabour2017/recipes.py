@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capsella.data import DataOptions
+from capsella.data import NamedData, PairData
 from capsella.losses import LossOptions
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
@@ -24,7 +24,7 @@ def sabour2017_mnist() -> Recipe:
     }
     return Recipe(
         model=ModelOptions("sabour2017_capsnet", options),
-        data=DataOptions(name="mnist"),
+        data=NamedData("mnist"),
         augment=AugmentOptions(shift=2),
     )
 
@@ -59,7 +59,7 @@ def sabour2017_multimnist() -> Recipe:
     """
     return replace(
         sabour2017_mnist(),
-        data=DataOptions(name="multi", of="mnist", validation_pairs=10_000, test_pairs=10_000),
+        data=PairData(of="mnist", validation_pairs=10_000, test_pairs=10_000),
         augment=AugmentOptions(),
         optimizer=OptimizerOptions(decay_steps=20_000),
         epoch_images=60_000,
@@ -86,7 +86,7 @@ def sabour2017_affnist() -> Recipe:
     """
     return replace(
         sabour2017_mnist(),
-        data=DataOptions(name="mnist40"),
+        data=NamedData("mnist40"),
         augment=AugmentOptions(shift=6),
         epochs=600,
         epoch_images=5_000,
@@ -104,7 +104,7 @@ def sabour2017_affnist_cnn() -> Recipe:
 @register_recipe
 def sabour2017_fashion_mnist() -> Recipe:
     """CapsNet on Fashion-MNIST, which the paper does not have, trained as on MNIST."""
-    return replace(sabour2017_mnist(), data=DataOptions(name="fashion-mnist"))
+    return replace(sabour2017_mnist(), data=NamedData("fashion-mnist"))
 
 
 @register_recipe
@@ -118,7 +118,7 @@ def sabour2017_cifar10() -> Recipe:
     leaky = DynamicRouting(iterations=3, leaky=True)
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False, primary_types=64, routing=leaky),
-        data=DataOptions(name="cifar10"),
+        data=NamedData("cifar10"),
         augment=AugmentOptions(shift=4),
         optimizer=OptimizerOptions(learning_rate=1e-4),
     )
@@ -129,7 +129,7 @@ def sabour2017_smallnorb() -> Recipe:
     """CapsNet on smallNORB (§7), on whole images of 32×32; the paper cuts 32×32 from 48×48."""
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False),
-        data=DataOptions(name="smallnorb", size=32, group="instance", validation=0.2),
+        data=NamedData("smallnorb", size=32, group="instance", validation=0.2),
         optimizer=OptimizerOptions(learning_rate=1e-4),
     )
 
@@ -143,7 +143,7 @@ def sabour2017_cells() -> Recipe:
     """
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False),
-        data=DataOptions(name="pbc", size=32),
+        data=NamedData("pbc", size=32),
         augment=AugmentOptions(shift=2, border="repeat", flip=True),
         optimizer=OptimizerOptions(learning_rate=1e-4),
         epochs=30,
@@ -165,7 +165,7 @@ def demo() -> Recipe:
     """CapsNet with a quarter of its primary capsules on scikit-learn's 1,797 digits: a minute on two cores."""
     return replace(
         sabour2017_mnist().with_model(evenly_routed=False, primary_types=8),
-        data=DataOptions(name="digits", size=20, validation=0.1),
+        data=NamedData("digits", size=20, validation=0.1),
         augment=AugmentOptions(shift=1),
         epochs=12,
         batch_size=32,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from capsella.data import DataOptions, load_data, save_split
+from capsella.data import FolderData, NpzData, load_data, save_split
 from capsella.data.fingerprints import RADIUS, fingerprint, same_look
 from capsella.errors import CapsellaError
 
@@ -39,7 +39,7 @@ def said(monkeypatch):
     def load(**fields):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            splits = load_data(DataOptions(**{"name": "folder", **fields}))
+            splits = load_data((NpzData if fields.pop("name", "") == "npz" else FolderData)(**fields))
         return splits, [str(one.message).partition(": ")[2] for one in caught]
 
     return load
@@ -75,7 +75,7 @@ def test_copies_that_were_saved_anew_stay_on_one_side_too(cells, said, seed):
 
 def test_the_split_does_not_depend_on_the_size(cells, said, tmp_path):
     picture(1).save(cells / "a" / "small.jpg", quality=75)
-    save_split(DataOptions(name="folder", path=cells, size=1, channels=1), tmp_path / "split.csv")
+    save_split(FolderData(cells, size=1, channels=1), tmp_path / "split.csv")
     written, _ = said(path=cells, size=24, split_file=tmp_path / "split.csv")
     drawn, _ = said(path=cells, size=16)
     assert [part.files for part in written.named().values()] == [part.files for part in drawn.named().values()]
@@ -101,7 +101,7 @@ def test_in_two_classes(cells, said):
     picture(3).save(cells / "b" / "wrong.png")
     text = r"^cells: the same image is in two classes: a/03\.png and b/wrong\.png\. Remove what is wrong; --duplicates"
     with pytest.raises(CapsellaError, match=text):
-        load_data(DataOptions(name="folder", path=cells))
+        load_data(FolderData(cells))
     splits, warned = said(path=cells, duplicates="keep")
     assert warned[0] == "the same image is in two classes: a/03.png and b/wrong.png"
     assert len(side_of(splits, "a/03.png", "b/wrong.png")) == 1
@@ -131,7 +131,7 @@ def test_in_two_parts_of_a_split_of_ones_own(cells, said, tmp_path, by):
             picture(777 + ord(name)).save(cells / "test" / name / "new.png")
         (cells / "train/a/again.png").rename(cells / "test/a/again.png")
     with pytest.raises(CapsellaError, match=r"a/03\.png"):
-        load_data(DataOptions(name="folder", **given))
+        load_data(FolderData(**given))
     splits, warned = said(**given, duplicates="keep")
     assert warned[0].startswith("the same image is in two of train, test: ")
     assert len(side_of(splits, *(f for part in splits.named().values() for f in part.files if "again" in f))) == 1
@@ -150,7 +150,7 @@ def test_images_in_an_array(tmp_path, said):
     pixels[8] = pixels[3]
     np.savez(tmp_path / "wrong.npz", images=pixels, labels=labels)
     with pytest.raises(CapsellaError):
-        load_data(DataOptions(name="npz", path=tmp_path / "wrong.npz"))
+        load_data(NpzData(tmp_path / "wrong.npz"))
 
 
 def test_the_numbers_of_a_palette_are_no_colours():

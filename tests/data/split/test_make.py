@@ -11,6 +11,9 @@ from PIL import Image
 
 from capsella.data import (
     DataOptions,
+    FolderData,
+    NamedData,
+    NpzData,
     Splits,
     load_data,
     load_split,
@@ -46,11 +49,11 @@ def packed(tmp_path: Path) -> Path:
 
 
 def folder(path: Path, **changes: object) -> DataOptions:
-    return DataOptions(name="folder", path=path, **changes)  # type: ignore[arg-type]
+    return FolderData(path, **changes)  # type: ignore[arg-type]
 
 
 def npz(path: Path, **changes: object) -> DataOptions:
-    return DataOptions(name="npz", path=path, **changes)  # type: ignore[arg-type]
+    return NpzData(path, **changes)  # type: ignore[arg-type]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -104,9 +107,10 @@ def test_a_folder_that_is_split_already_comes_back(cells: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["npz", "digits"])
 def test_images_without_names_of_their_own_are_counted(name: str, packed: Path, tmp_path: Path):
-    options = npz(packed, **LIMITS) if name == "npz" else DataOptions(**LIMITS)  # type: ignore[arg-type]
+    options = npz(packed, **LIMITS) if name == "npz" else NamedData(**LIMITS)  # type: ignore[arg-type]
     save_split(options, tmp_path / "split.csv")
-    plain = DataOptions(name=name, path=options.path, split_file=tmp_path / "split.csv", split_seed=99)
+    kind = npz(packed) if name == "npz" else NamedData()
+    plain = replace(kind, split_file=tmp_path / "split.csv", split_seed=99)
     assert_same(load_data(options), load_data(plain))
     table = rows(tmp_path / "split.csv")
     assert [row["index"] for row in table] == [str(number) for number in range(60 if name == "npz" else 1797)]
@@ -157,14 +161,14 @@ def test_the_first_classes_keep_their_splits(cells: Path):
 
 
 def test_the_thesis_sets_of_digits(tmp_path: Path):
-    counts = save_thesis_sets(DataOptions(), tmp_path / "sets")
+    counts = save_thesis_sets(NamedData(), tmp_path / "sets")
     assert {path.stem for path in (tmp_path / "sets").iterdir()} == set(counts)
-    sets = {name: load_data(DataOptions(split_file=tmp_path / f"sets/{name}.csv", split_seed=9)) for name in counts}
+    sets = {name: load_data(NamedData(split_file=tmp_path / f"sets/{name}.csv", split_seed=9)) for name in counts}
     assert list(sets) == ["mini", "small", "medium-size", "basic", "medium", "hard"]
     assert set(sets["mini"].train.counts().values()) == {100}
     assert sets["basic"].classes == tuple("01234")
-    assert_same(sets["hard"], load_data(DataOptions()))
-    assert_same(sets["mini"], load_data(thesis_set("mini", DataOptions())))
+    assert_same(sets["hard"], load_data(NamedData()))
+    assert_same(sets["mini"], load_data(thesis_set("mini", NamedData())))
     images = {name: contents(splits) for name, splits in sets.items()}
     assert images["mini"]["train"] < images["small"]["train"] <= images["medium-size"]["train"]
     assert images["basic"]["train"] < images["medium"]["train"] == images["hard"]["train"]
@@ -221,8 +225,8 @@ class TestFolds:
             assert ("blast/copy.png" in files) == ("blast/07.png" in files)
 
     def test_test_images_that_are_set_apart_are_in_no_fold(self):
-        whole = load_data(DataOptions())
-        folds = [load_data(DataOptions(folds=3, fold=fold)) for fold in range(3)]
+        whole = load_data(NamedData())
+        folds = [load_data(NamedData(folds=3, fold=fold)) for fold in range(3)]
         assert sum(len(splits.test) for splits in folds) == len(whole.train) + len(whole.validation)
         apart = {image.numpy().tobytes() for image in whole.test.images}
         seen = {
