@@ -30,7 +30,7 @@ PARTS = [
         "ray_cluster",
     ),
     *("routing", "layers", "losses"),
-    *("models", "data", "training", "evaluation", "uncertainty", "report", "export", "bench"),
+    *("uncertainty", "models", "data", "training", "evaluation", "report", "export", "bench"),
     *("grid", "papers", "compare", "reproduce", "experiments", "share", "explorer", "web", "cli"),
 ]
 

@@ -24,8 +24,8 @@ from capsella.export.reduced import write_int8
 from capsella.export.ship import CALIBRATION_IMAGES
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
-from capsella.models.novelty.observe import answer, only_as_needed
 from capsella.models.packed import packed
+from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.routing import Routing
 
 BACKENDS = {
@@ -193,15 +193,15 @@ def _packed(model: ImageClassifier, images: ImageSet, folder: Path) -> Activatio
 
 
 def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    """With the question whether the image is known, which takes a second pass, or the decoder."""
-    novelty = model.novelty
-    if novelty is None:
-        raise UnavailableError("the network was not taught which images are known; packed weights are all of it")
-    quick = packed(only_as_needed(with_backend(model, "auto"), novelty))
+    """Predict with OOD detection, which takes a second pass, or the decoder."""
+    detector = model.ood_detector
+    if detector is None:
+        raise UnavailableError("the network has no OOD detector, and packed weights are the rest")
+    quick = packed(without_unused_decoder(with_backend(model, "auto"), detector))
 
     def run(images: Tensor) -> Tensor:
         with torch.inference_mode():
-            return answer(quick, images, novelty)[0].activations
+            return predict_with_scores(quick, images, detector)[0].activations
 
     return run
 

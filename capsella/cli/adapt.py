@@ -16,6 +16,7 @@ from capsella.errors import CapsellaError, check_minimum, pluralize
 from capsella.evaluation import Evaluation, Interval, difference_interval, evaluate, points
 from capsella.image_options import check_range
 from capsella.models import ImageClassifier
+from capsella.report import evaluation_warnings
 from capsella.training import (
     AdaptOptions,
     Judged,
@@ -156,7 +157,7 @@ def _share(percent: float, interval: tuple[float, float]) -> str:
 
 def _sentences(pair: Pair, gain: Interval, judged: Judged | None, out: Path) -> list[str]:
     before, after = pair
-    sentences = [f"WARNING: {warning}" for warning in after.warnings()]
+    sentences = [f"WARNING: {warning}" for warning in evaluation_warnings(after)]
     over = "test images" if after.groups is None else "groups of test images"
     sentences.append(
         f"errors on {len(after.labels)} images: {before.errors} before, {after.errors} after; accuracy "

@@ -1,8 +1,6 @@
 """`capsella attack`."""
 
 import json
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -13,18 +11,19 @@ from capsella.cli.runs import load_runs, shared_test_images
 from capsella.cli.screen import show
 from capsella.data.split.holdout import first_per_class
 from capsella.errors import ArgumentError
-from capsella.evaluation import AttackOptions, attack_networks, attack_notes, attack_table
+from capsella.evaluation import AttackOptions, attack_networks
 from capsella.files import write_json
-from capsella.models import ImageClassifier
-from capsella.models.novelty.fitted import REFUSE, check_refuse, images_to_refuse
 from capsella.report.figures import attack_figure, write_png
+from capsella.report.prose import attack_notes
+from capsella.report.terminal import attack_table
+from capsella.uncertainty import FALSE_POSITIVE_RATE, check_false_positive_rate
 
 
 @dataclass(frozen=True)
 class Attack:
     """Attack runs with FGSM, BIM and PGD, and capsules through their votes.
 
-    An adaptive attack knows which images are refused, and makes others.
+    An adaptive attack also evades the OOD check.
 
     With several runs, each also meets the images that fool the others.
 
@@ -34,9 +33,8 @@ class Attack:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
     """Folders of runs."""
     attack: Annotated[AttackOptions, tyro.conf.arg(name="")] = field(default_factory=AttackOptions)
-    refuse: float = REFUSE
-    """The share of images like the training images that may be called not known. The second table counts how many of
-    the attacks that succeed are then called so, too."""
+    ood_false_positive_rate: float = FALSE_POSITIVE_RATE
+    """False-positive rate of the OOD check. The second table counts the successful attacks that it flags."""
     per_class: int | None = 20
     """Attack at most this many test images of each class; None attacks all."""
     json: bool = False
@@ -47,7 +45,7 @@ class Attack:
     def __post_init__(self) -> None:
         if self.per_class is not None and self.per_class < 1:
             raise ArgumentError("per_class", "be at least 1 or None", self.per_class)
-        check_refuse(self.refuse)
+        check_false_positive_rate(self.ood_false_positive_rate)
 
 
 def run(arguments: list[str]) -> None:
@@ -58,12 +56,12 @@ def run(arguments: list[str]) -> None:
     if options.per_class is not None:
         images = first_per_class(images, options.per_class, 0)
     models = {name: run.model for name, run in runs.items()}
-    _tell_where_nothing_is_refused(models, options.refuse)
-    results = attack_networks(models, images, options.attack, progress=True, refuse=options.refuse)
+    rate = options.ood_false_positive_rate
+    results = attack_networks(models, images, options.attack, progress=True, false_positive_rate=rate)
     values = {
         "data": name,
         "images": len(images),
-        "options": {**asdict(options.attack), "refuse": options.refuse},
+        "options": {**asdict(options.attack), "false_positive_rate": rate},
         "networks": {name: result.to_dict() for name, result in results.items()},
     }
     out = options.out or options.runs[0]
@@ -76,10 +74,3 @@ def run(arguments: list[str]) -> None:
         return
     show(attack_table(results, options.attack))
     print(*attack_notes(results), f"written to {out / 'attacks.json'} and {out / 'attacks.png'}", sep="\n")
-
-
-def _tell_where_nothing_is_refused(models: Mapping[str, ImageClassifier], refuse: float) -> None:
-    for name, model in models.items():
-        if model.novelty is not None and not model.novelty.can_refuse(refuse):
-            needed = f"that takes {images_to_refuse(refuse)} validation images, and it has {model.novelty.images}"
-            print(f"note: {name}: what is not known is not counted: {needed}", file=sys.stderr)

@@ -7,17 +7,17 @@ from typing import Annotated
 import tyro
 
 from capsella.cli.screen import console
-from capsella.models.novelty.fitted import REFUSE, images_to_refuse
 from capsella.training import calibrate_run
+from capsella.uncertainty import FALSE_POSITIVE_RATE, images_for_rate
 
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Fit calibrated probabilities for a run, and which images it knows.
+    """Fit calibrated probabilities and OOD detection for a run.
 
-    They are written to calibration.json and novelty.safetensors.
+    They are written to calibration.json and ood_detector.safetensors.
 
-    Every training ends with this; it is for older runs and changed weights.
+    Every training ends with this; use it after changing the weights.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -27,19 +27,18 @@ class Calibrate:
 def run(arguments: list[str]) -> None:
     """Fit, write and print."""
     options = tyro.cli(Calibrate, args=arguments, prog="capsella calibrate")
-    fitted, novelty = calibrate_run(options.run)
+    fitted, detector = calibrate_run(options.run)
     lines = [
         f"temperature {fitted.temperature:.3f} of {fitted.logits} activations, on {fitted.images} validation images",
         f"loss {fitted.nll_before:.4f} → {fitted.nll:.4f} nats, "
         f"expected calibration error {fitted.ece_before:.4f} → {fitted.ece:.4f}, on the same images",
-        f"an image is known by its {', '.join(novelty.scores)}, beside those of {novelty.images} validation images",
-        *_too_few(novelty.images),
-        f"written to {options.run / 'calibration.json'} and {options.run / 'novelty.safetensors'}",
+        f"OOD scores: {', '.join(detector.scores)}, on {detector.images} validation images",
+        *_too_few(detector.images),
+        f"written to {options.run / 'calibration.json'} and {options.run / 'ood_detector.safetensors'}",
     ]
     console().print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 
 def _too_few(images: int) -> list[str]:
-    """A line where `capsella predict` will call no image not known."""
-    needed = images_to_refuse(REFUSE)
-    return [f"these are too few to call any image not known: that needs {needed}"] if images < needed else []
+    needed = images_for_rate(FALSE_POSITIVE_RATE)
+    return [f"too few to flag any image: that needs {needed} validation images"] if images < needed else []

@@ -16,25 +16,23 @@ from capsella.data.laboratory import on_laboratory
 from capsella.data.options import STEREO, WITH_VIEWPOINTS
 from capsella.errors import CapsellaError, pluralize
 from capsella.evaluation import (
-    Elsewhere,
     Evaluation,
-    Knowledge,
-    Rejection,
-    elsewhere,
+    OODReport,
+    OODSet,
+    SelectiveClassification,
     evaluate,
-    evaluation_table,
-    knowledge_table,
-    measure_knowledge,
-    measure_rejection,
-    rejection_table,
+    evaluate_ood,
+    evaluate_selective,
+    load_ood_set,
 )
 from capsella.files import write_json
 from capsella.image_options import check_range
 from capsella.models import ImageClassifier, MultiCrop
-from capsella.models.novelty.fitted import REFUSE, check_refuse
+from capsella.report.terminal import evaluation_table, ood_table, selective_table
 from capsella.training import Run, RunFolder, images_of, own_splits
+from capsella.uncertainty import FALSE_POSITIVE_RATE, check_false_positive_rate
 
-ELSEWHERE_PICTURE = Path("figures") / "elsewhere.png"
+OOD_PICTURE = Path("figures") / "ood.png"
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,12 @@ class Evaluate:
     """Also show the error of the images that are kept when the unsure ones are left out, and prediction sets. Draws
     figures/risk_coverage.png in the run's folder (of --data, its name in front). Needs a calibrated run, as every new
     one is."""
-    elsewhere: tuple[str, ...] = ()
-    """Also show how well these are told from the test images, at most 1,000 each: a source (capsella data list), a
-    folder of images, noise, or half for test images of which the right half is painted over. Draws
-    figures/elsewhere.png in the run's folder."""
-    refuse: float = REFUSE
-    """With --elsewhere: the share of images like the training images that may be called not known."""
+    ood: tuple[str, ...] = ()
+    """Also measure how well these are told from the test images, at most 1,000 each: a source (capsella data list), a
+    folder of images, noise, or half for test images with the right half painted over. Draws figures/ood.png in the
+    run's folder."""
+    ood_false_positive_rate: float = FALSE_POSITIVE_RATE
+    """With --ood: false-positive rate of the OOD check."""
     skip_broken: bool = False
     """Leave out images that cannot be read, and list them; the run may have been trained without them."""
     batch_size: int = 128
@@ -90,16 +88,14 @@ class Evaluate:
             raise ValueError(
                 "reject: only for the split test, without crops: thresholds are those of validation images"
             )
-        if self.elsewhere and (self.split not in (None, "test") or self.crops or self.data is not None):
-            raise ValueError(
-                "elsewhere: only with the run's own test images, not with --data, --crops or another --split"
-            )
+        if self.ood and (self.split not in (None, "test") or self.crops or self.data is not None):
+            raise ValueError("ood: only with the run's own test images, not with --data, --crops or another --split")
         if self.group is not None and (self.data is None or self.split is not None):
             raise ValueError("group: only for the images of --data; a run's own have the groups of its training")
         if self.range is not None and (self.data is None or self.split is not None):
             raise ValueError("range: only for the images of --data; a run's own have the range of its training")
         check_range(self.range)
-        check_refuse(self.refuse)
+        check_false_positive_rate(self.ood_false_positive_rate)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -125,7 +121,7 @@ class Evaluate:
         asked = "" if self.test_pairs is None else f"-pairs{self.test_pairs}"
         asked += "" if self.test_per_class is None else f"-per-class{self.test_per_class}"
         asked += ("-crops" if self.crops else "") + ("-reject" if self.reject else "")
-        asked += ("-elsewhere" if self.elsewhere else "") + ("-group" if self.group is not None else "")
+        asked += ("-ood" if self.ood else "") + ("-group" if self.group is not None else "")
         asked += "" if self.range is None else f"-range{self.range[0]:g}-{self.range[1]:g}"
         return self.out or self.run / f"{source}{self.split or ('all' if source else 'test')}{asked}.json"
 
@@ -192,24 +188,24 @@ def run(arguments: list[str]) -> None:
     if trained.recipe.data.is_paired and options.split is None and not options.is_elsewhere:
         options = replace(options, split="test")
     images, about = _images(options, trained)
-    strange = _strange(trained, images, options.elsewhere)  # one that is missing shows before the evaluation
+    ood_sets = _ood_sets(trained, images, options.ood)  # a missing one stops before the evaluation
     model = MultiCrop(trained.model).eval() if options.crops else trained.model
     evaluation = evaluate(model, images, options.batch_size, progress=True)
-    rejection = _rejection(trained, evaluation, options) if options.reject else None
-    knowledge = _knowledge(trained, images, strange, options) if strange else None
-    values = evaluation.to_dict() | about | ({} if rejection is None else {"rejection": rejection.to_dict()})
-    values |= {} if knowledge is None else {"elsewhere": knowledge.to_dict()}
+    selective = _selective(trained, evaluation, options) if options.reject else None
+    ood = _evaluate_ood(trained, images, ood_sets, options) if ood_sets else None
+    values = evaluation.to_dict() | about | ({} if selective is None else {"selective": selective.to_dict()})
+    values |= {} if ood is None else {"ood": ood.to_dict()}
     if options.json:
         print(json.dumps(values, indent=2))
         write_json(options.file, values)
         return
     show(evaluation_table(evaluation))
-    if rejection is not None:
-        show(rejection_table(rejection))
+    if selective is not None:
+        show(selective_table(selective))
         print(f"drawn in {options.risk_picture}")
-    if knowledge is not None:
-        show(knowledge_table(knowledge))
-        print(f"drawn in {options.run / ELSEWHERE_PICTURE}")
+    if ood is not None:
+        show(ood_table(ood))
+        print(f"drawn in {options.run / OOD_PICTURE}")
     write_json(options.file, values)
     print(f"written to {options.file}")
 
@@ -241,10 +237,10 @@ def _check_fitted(options: Evaluate, trained: Run) -> None:
     advice = "it is on pairs" if trained.recipe.data.is_paired else f"run capsella calibrate {options.run}"
     if trained.adapted is not None:
         advice = "it was adapted to another laboratory, and nothing can be fitted there"
-    if options.reject and trained.model.confidence is None:
+    if options.reject and trained.model.calibration is None:
         raise CapsellaError(f"reject: needs calibrated probabilities, and {options.run} has none; {advice}")
-    if options.elsewhere and trained.model.novelty is None:
-        raise CapsellaError(f"elsewhere: {options.run} has no novelty.safetensors; {advice}")
+    if options.ood and trained.model.ood_detector is None:
+        raise CapsellaError(f"ood: {options.run} has no ood_detector.safetensors; {advice}")
     if options.reject and trained.adapted is not None:
         raise CapsellaError(
             f"reject: {options.run} was adapted to {trained.adapted['laboratory']}, and has no validation images there "
@@ -252,31 +248,28 @@ def _check_fitted(options: Evaluate, trained: Run) -> None:
         )
 
 
-def _rejection(trained: Run, evaluation: Evaluation, options: Evaluate) -> Rejection:
-    """Thresholds from the run's own validation images, whatever is tested; draws the picture."""
-    from capsella.report import risk_coverage_figure  # Matplotlib takes a second to import
-    from capsella.report.figures import write_png
+def _selective(trained: Run, evaluation: Evaluation, options: Evaluate) -> SelectiveClassification:
+    """Take thresholds from the run's own validation images, whatever is tested; draw the picture."""
+    from capsella.report.figures import risk_coverage_figure, write_png  # Matplotlib takes a second to import
 
     validation = evaluate(trained.model, own_splits(trained, skip_broken=True).validation, options.batch_size)
-    rejection = measure_rejection(trained.model, validation, evaluation)
-    write_png(risk_coverage_figure(rejection), options.risk_picture)
-    return rejection
+    selective = evaluate_selective(trained.model, validation, evaluation)
+    write_png(risk_coverage_figure(selective), options.risk_picture)
+    return selective
 
 
-def _strange(trained: Run, images: LabelledImages, names: Sequence[str]) -> list[Elsewhere]:
-    """Images from elsewhere, each kind once."""
+def _ood_sets(trained: Run, images: LabelledImages, names: Sequence[str]) -> list[OODSet]:
     if not names:
         return []
-    own = single_images(images, "images from elsewhere")
-    return [elsewhere(name, trained.model, own) for name in dict.fromkeys(names)]
+    test = single_images(images, "OOD images")
+    return [load_ood_set(name, trained.model, test) for name in dict.fromkeys(names)]
 
 
-def _knowledge(trained: Run, images: LabelledImages, strange: list[Elsewhere], options: Evaluate) -> Knowledge:
-    """The test images against those from elsewhere; draws the picture."""
-    from capsella.report import novelty_figure  # Matplotlib takes a second to import
-    from capsella.report.figures import write_png
+def _evaluate_ood(trained: Run, images: LabelledImages, sets: list[OODSet], options: Evaluate) -> OODReport:
+    """Compare the test images with OOD images; draw the picture."""
+    from capsella.report.figures import ood_figure, write_png  # Matplotlib takes a second to import
 
-    own = single_images(images, "images from elsewhere")
-    knowledge = measure_knowledge(trained.model, own, strange, options.refuse, options.batch_size)
-    write_png(novelty_figure(knowledge), options.run / ELSEWHERE_PICTURE)
-    return knowledge
+    test = single_images(images, "OOD images")
+    report = evaluate_ood(trained.model, test, sets, options.ood_false_positive_rate, options.batch_size)
+    write_png(ood_figure(report), options.run / OOD_PICTURE)
+    return report

@@ -10,7 +10,7 @@ import tyro
 from capsella.cli.runs import open_run
 from capsella.data import PairSet
 from capsella.errors import CapsellaError
-from capsella.evaluation import Broken, passed_over, set_scale
+from capsella.evaluation import UnreadableFile, passed_over, set_scale
 from capsella.image_options import check_range
 from capsella.report import explain_images, explain_pairs
 from capsella.training import own_splits
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> None:
     trained.model.value_range = options.range or trained.model.value_range
     out = options.out or options.run / "explain"
     paired = trained.recipe.data.is_paired
-    broken: list[Broken] = []
+    broken: list[UnreadableFile] = []
     if options.images:
         if note := set_scale(trained.model, options.images, options.cell_radius):
             print(f"note: {note}", file=sys.stderr)

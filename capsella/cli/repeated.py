@@ -12,7 +12,7 @@ from capsella.errors import pluralize
 from capsella.evaluation import Evaluation, FoldInterval, Folds, Spread
 from capsella.files import write_json
 from capsella.grid import Clock, Task, check_finished, finish_run, finished_first, trained_run
-from capsella.report import about_training, run_facts, write_report
+from capsella.report import about_training, evaluation_warnings, run_facts, write_report
 from capsella.training import Machine, Recipe, Run, RunFolder, is_first_process, load_run
 
 
@@ -100,7 +100,7 @@ def _together(tested: list[Tested], folder: Path, console: Console) -> None:
     write_json(folder / "folds.json", folds.to_dict())
     folds.write_predictions(folder / "predictions.csv")
     pooled = folds.pooled
-    lines = [f"[bold red]WARNING: {escape(warning)}[/]" for warning in pooled.warnings()]
+    lines = [f"[bold red]WARNING: {escape(warning)}[/]" for warning in evaluation_warnings(pooled)]
     each = ", ".join(f"{one.error:.1f}" for one in folds.evaluations)
     lines += [
         f"each image tested once: error [bold]{pooled.error:.2f} %[/] ({pooled.errors} of {len(pooled.labels)}), "
@@ -132,7 +132,7 @@ def finish(trained: Run, console: Console) -> tuple[Evaluation, Splits] | None:
         trained.folder, trained.model, evaluation, splits.test, files.metrics, trained.name, facts, about
     )
     low, high = evaluation.error_interval
-    for warning in evaluation.warnings():
+    for warning in evaluation_warnings(evaluation):
         console.print(f"[bold red]WARNING: {escape(warning)}[/]", soft_wrap=True)
     console.print(
         f"test error [bold]{evaluation.error:.2f} %[/] ({evaluation.errors} of {len(evaluation.labels)}; "

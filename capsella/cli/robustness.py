@@ -11,6 +11,7 @@ from capsella.cli.screen import show
 from capsella.evaluation import PERTURBATIONS, measure_robustness
 from capsella.files import write_json
 from capsella.report.figures import robustness_figure, write_png
+from capsella.report.terminal import robustness_tables
 
 
 @dataclass(frozen=True)
@@ -64,5 +65,5 @@ def run(arguments: list[str]) -> None:
     result.write_csv(out / "robustness.csv")
     write_png(robustness_figure(result), out / "robustness.png")
     print(f"{len(images)} test images of {data}; 95 % intervals")
-    show(*result.tables())
+    show(*robustness_tables(result))
     print(f"written to {out / 'robustness'}.json, .csv and .png")

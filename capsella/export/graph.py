@@ -11,11 +11,11 @@ from torch.export import Dim, ExportedProgram
 from capsella.errors import warn_once
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
-from capsella.models.confidence.fitted import LEAST, MOST
-from capsella.models.fitted import is_of
 from capsella.models.inference import without_decoder
 from capsella.routing import Routing
 from capsella.routing.backends import Backend
+from capsella.uncertainty import is_fitted_to
+from capsella.uncertainty.calibration import LEAST, MOST
 from capsella.version import __version__
 
 KEY = "capsella"
@@ -107,29 +107,29 @@ def _deep_values(model: ImageClassifier) -> str:
 
 def _calibration(model: ImageClassifier) -> dict[str, Any]:
     """How to make probabilities of activations a, where the network is calibrated."""
-    confidence = model.confidence
-    if confidence is None:
+    calibration = model.calibration
+    if calibration is None:
         return {}
-    if not is_of(model, confidence):
+    if not is_fitted_to(model, calibration):
         warn_once("export", "the weights have changed since probabilities were calibrated: exported without them")
         return {}
-    logits = {"log": "ln max(a, LEAST)", "logit": "ln max(a, LEAST) - ln(1 - min(a, MOST))"}[confidence.logits]
+    logits = {"log": "ln max(a, LEAST)", "logit": "ln max(a, LEAST) - ln(1 - min(a, MOST))"}[calibration.logits]
     return {
         "calibration": {
             "probabilities": "softmax over the classes of (logits + prior) / temperature, in float64",
-            "prior": list(confidence.prior or [0.0] * len(model.classes)),
+            "prior": list(calibration.prior or [0.0] * len(model.classes)),
             "logits": logits,
             "least": LEAST,
             "most": MOST,
-            "temperature": confidence.temperature,
-            "validation_images": confidence.images,
+            "temperature": calibration.temperature,
+            "validation_images": calibration.images,
         }
     }
 
 
 def _left_out(model: ImageClassifier) -> dict[str, list[str]]:
     """What `capsella predict` says of an image, and a file does not."""
-    parts = {"whether an image is known": model.novelty, "prediction sets": model.confidence}
+    parts = {"whether an image is out of distribution": model.ood_detector, "prediction sets": model.calibration}
     missing = [name for name, fitted in parts.items() if fitted is not None]
     return {"not_in_this_file": missing} if missing else {}
 

@@ -13,9 +13,9 @@ from capsella.data.batching import batches
 from capsella.data.images import ImageSet
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import ImageClassifier
-from capsella.models.fitted import is_of
 from capsella.models.inference import inference
 from capsella.routing import EMRouting
+from capsella.uncertainty import is_fitted_to
 
 Precision = Literal["float32", "float16", "int8"]
 Activations = Callable[[Float[Tensor, "b c h w"]], Float[Tensor, "b classes"]]
@@ -140,9 +140,9 @@ def compare(
 
 def _probability_difference(model: ImageClassifier, ours: Tensor, theirs: Tensor) -> float | None:
     """A temperature below 1 makes more of a difference than the activations show."""
-    if (confidence := model.confidence) is None or not is_of(model, confidence):
+    if (calibration := model.calibration) is None or not is_fitted_to(model, calibration):
         return None
-    return float((confidence.probabilities(ours) - confidence.probabilities(theirs)).abs().max())
+    return float((calibration.probabilities(ours) - calibration.probabilities(theirs)).abs().max())
 
 
 def _answers(

@@ -1,7 +1,6 @@
 """Registered networks: each a function whose body is its hyper-parameters.
 
-A trained one brings along `confidence`, its calibrated probabilities, and `novelty`: which images are like those it was
-trained on. `stems` takes over the first part of a trained network.
+A trained one has `calibration` and `ood_detector`: see `capsella.uncertainty`.
 """
 
 from capsella.models import (
@@ -30,8 +29,4 @@ from capsella.models.base import (
     register_model,
 )
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
-from capsella.models.confidence.fitted import Confidence, images_needed
-from capsella.models.confidence.temperature import fit_confidence
 from capsella.models.multi_crop import MultiCrop
-from capsella.models.novelty.fit import fit_novelty
-from capsella.models.novelty.fitted import Novelty

@@ -15,14 +15,18 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
 from capsella.image_options import CellCut
-from capsella.models.confidence.files import read_confidence, write_confidence
-from capsella.models.confidence.fitted import Confidence
-from capsella.models.novelty.files import read_novelty, write_novelty
-from capsella.models.novelty.fitted import Novelty
 from capsella.models.saving import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
 from capsella.routing.base import check_saved
 from capsella.types import Capsules, Output
+from capsella.uncertainty import (
+    Calibration,
+    OODDetector,
+    read_calibration,
+    read_detector,
+    write_calibration,
+    write_detector,
+)
 
 MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
 
@@ -32,8 +36,8 @@ class ImageClassifier(nn.Module, ABC):
 
     classes: names of the classes. image_size: (height, width). channels: 1 or 3 as a rule.
     name, options: what `create_model` was called with, all defaults filled in.
-    confidence: for calibrated probabilities; None until `capsella.training.calibrate_model` has fitted it.
-    novelty: for telling images that are like none of its training images; None until `familiarise_model` has fitted it.
+    calibration: for calibrated probabilities; None until `capsella.training.calibrate_model` fits it.
+    ood_detector: detects out-of-distribution images; None until `capsella.training.fit_ood_detector` fits it.
     """
 
     name: str
@@ -43,8 +47,8 @@ class ImageClassifier(nn.Module, ABC):
     What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
     cut: CellCut | None = None
     """How stained cells were cut out of the training images, and must be of others; None: they were not."""
-    confidence: Confidence | None = None
-    novelty: Novelty | None = None
+    calibration: Calibration | None = None
+    ood_detector: OODDetector | None = None
     settled: Mapping[str, Any] = {}
     """Options as they are saved, where that is not as they were given: see `StemDescription`."""
 
@@ -112,7 +116,7 @@ class ImageClassifier(nn.Module, ABC):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json to `folder`; `from_pretrained` reads them back.
 
-        A calibrated model's `confidence` is written to calibration.json, and its `novelty` to novelty.safetensors,
+        `calibration` is written to calibration.json and `ood_detector` to ood_detector.safetensors,
         unless the weights have changed since.
 
         Raises:
@@ -122,8 +126,8 @@ class ImageClassifier(nn.Module, ABC):
             if isinstance(routing := getattr(layer, "routing", None), Routing):
                 check_saved(routing)
         save_model(self, Path(folder), self.name, self.options, self.value_range, self.cut)
-        write_confidence(self, self.confidence, Path(folder))
-        write_novelty(self, self.novelty, Path(folder))
+        write_calibration(self, self.calibration, Path(folder))
+        write_detector(self, self.ood_detector, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -136,8 +140,8 @@ class ImageClassifier(nn.Module, ABC):
         model = load_model(Path(folder), create_model)
         if not isinstance(model, cls):
             raise CapsellaError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
-        model.confidence = read_confidence(model, Path(folder))
-        model.novelty = read_novelty(model, Path(folder))
+        model.calibration = read_calibration(model, Path(folder))
+        model.ood_detector = read_detector(model, Path(folder))
         return model
 
 

@@ -1,6 +1,5 @@
 """Saved models: model.json, which says how to make the network again, and its weights in model.safetensors."""
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -97,13 +96,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise CapsellaError(f"{path} does not hold the weights of this model: {error}") from error
-
-
-def hash_weights(model: nn.Module, digest: "hashlib._Hash") -> None:
-    """Feed names and bytes of all weights to `digest`."""
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, float] | None, CellCut | None]]:

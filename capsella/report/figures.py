@@ -17,8 +17,9 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 
 from capsella.errors import ArgumentError, warn_once
-from capsella.evaluation import PERTURBATIONS, Calibration, Knowledge, Rejection, Robustness, Roc, shares
+from capsella.evaluation import PERTURBATIONS, OODReport, Robustness, Roc, SelectiveClassification, shares
 from capsella.files import write_whole
+from capsella.uncertainty import CalibrationCurve
 
 RESOLUTION = 110  # dots an inch
 OTHER_SCRIPTS = (
@@ -97,7 +98,7 @@ def roc_figure(curves: Mapping[str, Roc]) -> Figure:
     return figure
 
 
-def reliability_figure(curve: Calibration) -> Figure:
+def reliability_figure(curve: CalibrationCurve) -> Figure:
     """Accuracy against confidence, bin by bin, above the number of images in each bin."""
     figure = Figure(figsize=(5, 5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -241,34 +242,34 @@ def attack_figure(epsilons: Sequence[float], curves: Mapping[tuple[str, str], Se
     return figure
 
 
-def novelty_figure(result: Knowledge) -> Figure:
-    """ROC curves, a panel a set from elsewhere, a line a score; what `known` is made by is thick."""
+def ood_figure(result: OODReport) -> Figure:
+    """ROC curves of OOD detection: a panel per OOD set, a line per score; the combined score is thick."""
     figure, panels = axes_in_rows(len(result.sets), 3, (3.4, 3.2), (0, 0.5), sharey=True)
-    for one, axes in zip(result.sets, panels, strict=True):
-        for number, (name, curve) in enumerate(one.curves.items()):
+    for ood, axes in zip(result.sets, panels, strict=True):
+        for number, (name, curve) in enumerate(ood.curves.items()):
             style, width = STYLES[number // 10 % len(STYLES)], 1.2 if number else 2.5
             axes.plot(*curve, style, color=f"C{number % 10}", linewidth=width, label=name)
-        axes.axvline(result.refuse, color=GREY, linestyle=":", linewidth=1)
-        axes.set(xlabel="false alarms: test images", xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
-        axes.set_title(shorten(one.name), fontsize=10, parse_math=False)
+        axes.axvline(result.false_positive_rate, color=GREY, linestyle=":", linewidth=1)
+        axes.set(xlabel="false-positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
+        axes.set_title(shorten(ood.name), fontsize=10, parse_math=False)
         axes.grid(alpha=0.25)
     for axes in panels[::3]:
-        axes.set_ylabel("images from elsewhere found")
+        axes.set_ylabel("true-positive rate")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
     return figure
 
 
-def risk_coverage_figure(result: Rejection) -> Figure:
-    """Error against the share of images kept, of test and validation images; dots at the validation's thresholds."""
+def risk_coverage_figure(result: SelectiveClassification) -> Figure:
+    """Risk against coverage of test and validation images, with dots at the thresholds from validation."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for split, colour, style in (("test", TRAIN, "-"), ("validation", VALIDATION, "--")):
-        kept, risk = result.curves[split]
-        axes.plot(100 * kept, 100 * risk, style, color=colour, label=split, drawstyle="steps-pre")
-    dots = [(100 * one.kept / result.images, 100 * one.errors / one.kept) for one in result.kept if one.kept]
+        coverage, risk = result.curves[split]
+        axes.plot(100 * coverage, 100 * risk, style, color=colour, label=split, drawstyle="steps-pre")
+    dots = [(100 * p.kept / result.images, 100 * p.errors / p.kept) for p in result.points if p.kept]
     axes.plot(*zip(*dots, strict=True), "o", color=TRAIN, label="test, at thresholds from validation")
-    axes.set(xlabel="images kept, the surest first (%)", ylabel="error of those kept (%)", xlim=(0, 101))
+    axes.set(xlabel="coverage: most confident images kept (%)", ylabel="error rate of those kept (%)", xlim=(0, 101))
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper left")
     return figure

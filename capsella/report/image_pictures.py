@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capsella.data import read_image
 from capsella.errors import ArgumentError, CapsellaError
-from capsella.evaluation import Broken, find_images
+from capsella.evaluation import UnreadableFile, find_images
 from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
 from capsella.models.inference import inference
@@ -28,7 +28,12 @@ NO_DECODER = "no decoder:\nthis model cannot draw\nwhat it found"
 
 
 def explain_images(
-    model: ImageClassifier, paths: Iterable[Path], out: Path, *, classes: int = 1, broken: list[Broken] | None = None
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    out: Path,
+    *,
+    classes: int = 1,
+    broken: list[UnreadableFile] | None = None,
 ) -> list[Path]:
     """Draw, for each image file, what the model sees in it and how its capsules were routed.
 
@@ -69,7 +74,7 @@ def explain_images(
 
 
 def _readable(
-    model: ImageClassifier, files: Iterable[Path], broken: list[Broken] | None
+    model: ImageClassifier, files: Iterable[Path], broken: list[UnreadableFile] | None
 ) -> Iterator[tuple[Path, UInt8[Tensor, "c h w"]]]:
     """The files that can be read, with their images; `broken` as for `explain_images`."""
     for file in files:
@@ -78,7 +83,7 @@ def _readable(
         except CapsellaError as error:
             if broken is None:
                 raise CapsellaError(f"{error}; --skip-broken leaves such files out") from error
-            broken.append(Broken(file, str(error).removeprefix(f"{file}: ")))
+            broken.append(UnreadableFile(file, str(error).removeprefix(f"{file}: ")))
             continue
         yield file, pixels
 

@@ -1,4 +1,4 @@
-"""The report in words, for readers who do not read tables: what was trained, how good it is, what is not known."""
+"""The results of a run in words: the only place that phrases them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,22 +6,152 @@ from typing import Any
 
 import numpy as np
 
-from capsella.data import Splits
+from capsella.data import Splits, few_groups
 from capsella.environment import versions
 from capsella.errors import pluralize
-from capsella.evaluation import Evaluation, confusions
+from capsella.evaluation import (
+    Evaluation,
+    Majority,
+    OODReport,
+    PredictionSummary,
+    SelectiveClassification,
+    UncertaintyColumns,
+    UnderAttack,
+    confusions,
+    points,
+)
 from capsella.training import Recipe, Run
 from capsella.training.balance import choose_balance
 from capsella.training.validation import kept_by
+from capsella.uncertainty import images_for_coverage, images_for_rate
 
-FEW = 30
-"""Test images of a class, below which its sensitivity is known to ten points or worse."""
+FEW = 30  # with fewer test images of a class, its sensitivity is known to ten points or worse
+ENOUGH = 30  # validation images for usable probabilities
+MOST_NAMED = 8  # classes in a warning
 MOST_CONFUSIONS, MOST_CLASSES = 3, 12
 BALANCED = {
-    "none": "No class was shown more often for being rare (balance: none)",
-    "sampling": "Rare classes were shown more often (balance: sampling)",
+    "none": "No class was sampled more often for being rare (balance: none)",
+    "sampling": "Rare classes were sampled more often (balance: sampling)",
     "weights": "Mistakes on rare classes counted more (balance: weights)",
 }
+
+
+def evaluation_warnings(evaluation: Evaluation) -> list[str]:
+    """Return what must precede every number: classes never found, no better than the majority class, few groups."""
+    warnings = []
+    if lost := [f"{score.name} (0 of {score.support})" for score in evaluation.per_class if score.recall == 0]:
+        rest = f" and {len(lost) - MOST_NAMED} more classes" if len(lost) > MOST_NAMED else ""
+        warnings.append(f"never found: {', '.join(lost[:MOST_NAMED])}{rest}")
+    if evaluation.majority is not None and not evaluation.majority.is_beaten:
+        warnings.append(majority_text(evaluation.majority))
+    groups = None if evaluation.group is None or evaluation.labels.ndim == 2 else evaluation.group.numpy()
+    return [*warnings, *few_groups(groups, evaluation.labels.numpy(), evaluation.classes)]
+
+
+def evaluation_notes(evaluation: Evaluation) -> list[str]:
+    """Return which numbers are missing, and what intervals are over."""
+    absent = [score.name for score in evaluation.per_class if not score.support]
+    unused = [score.name for score in evaluation.per_class if not score.predicted]
+    notes = []
+    if absent:
+        notes.append(f"no test images, so no recall and no F1: {', '.join(absent)}")
+    if unused:
+        notes.append(f"never predicted, so no precision: {', '.join(unused)}")
+    if evaluation.group is not None and evaluation.groups is None:
+        notes.append("the test images are of 1 group; intervals treat images as independent")
+    elif evaluation.groups is not None:
+        notes.append(
+            f"intervals are over the {pluralize(len(np.unique(evaluation.groups)), 'group')} of the test images. Where "
+            "a proportion is 0 or 100 %, or of a single group, they may be too narrow"
+        )
+    return notes
+
+
+def majority_text(majority: Majority) -> str:
+    """Return how the model compares with always predicting the most frequent class."""
+    low, high = majority.difference.low, majority.difference.high
+    verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to be better than"
+    return (
+        f"{verdict} always predicting {majority.name}, which is right for {100 * majority.share:.1f} %: "
+        f"{points(majority.difference.estimate)} points (95 % interval {points(low)} to {points(high)})"
+    )
+
+
+def selective_notes(result: SelectiveClassification) -> list[str]:
+    """Return which prediction sets contain all classes."""
+    few = ", ".join(f"{coverage:g} needs {images_for_coverage(coverage)}" for coverage in result.uninformative_sets)
+    return (
+        [f"too few validation images ({result.validation_images}), so sets contain all classes: {few}"] if few else []
+    )
+
+
+def ood_notes(result: OODReport) -> list[str]:
+    """Return what was left out, and whether there is a threshold."""
+    notes = [
+        f"{row.name}: left out {pluralize(row.unreadable, 'image')} that cannot be read"
+        for row in result.sets
+        if row.unreadable
+    ]
+    if result.has_threshold:
+        return notes
+    needed = images_for_rate(result.false_positive_rate)
+    few = f"a false-positive rate of {100 * result.false_positive_rate:g} % needs {needed} validation images"
+    return [f"{few}, and there are {result.validation_images}: no image is flagged", *notes]
+
+
+def attack_notes(results: Mapping[str, UnderAttack]) -> list[str]:
+    """Return whether the gradients of each network can be trusted."""
+    notes = []
+    for name, result in results.items():
+        verdict = "MASKED gradient: the curves overstate this network" if result.is_masked else "gradient not masked"
+        notes.append(
+            f"{name}: {verdict}. PGD at ε = 1 leaves {result.at_full_reach:.1f} % correct, and "
+            f"{pluralize(result.without_gradient, 'image')} have no gradient (both are 0 without masking); "
+            f"{result.zero_gradient:.1f} % of all gradients are exactly 0"
+        )
+        if result.false_positives is None:
+            notes.append(f"{name}: without an OOD detector, flagged images are not counted")
+    return notes
+
+
+def column_notes(columns: UncertaintyColumns) -> list[str]:
+    """Return which columns of a prediction are empty or uninformative."""
+    notes, calibration, rate = [], columns.calibration, columns.false_positive_rate
+    fit = "`capsella calibrate RUN` fits it, unless the run was adapted"
+    if calibration is None:
+        notes.append(f"the column probability is empty: this model is not calibrated; {fit}")
+    elif calibration.images < ENOUGH:
+        notes.append(
+            f"the probabilities rest on {pluralize(calibration.images, 'validation image')}, fewer than {ENOUGH}, and "
+            "may be overconfident; train with a larger --validation"
+        )
+    coverage = columns.coverage
+    if calibration is not None and coverage is not None and calibration.images < images_for_coverage(coverage):
+        notes.append(
+            f"every prediction set contains all classes: a coverage of {coverage:g} needs "
+            f"{images_for_coverage(coverage)} validation images, and this model has {calibration.images}"
+        )
+    if rate is not None and columns.detector is None:
+        notes.append(f"the column in_distribution is empty: this model has no OOD detector; {fit}")
+    elif rate is not None and columns.active_detector is None and columns.detector is not None:
+        notes.append(
+            f"the column in_distribution is empty: a false-positive rate of {rate:g} needs {images_for_rate(rate)} "
+            f"validation images, and this model has {columns.detector.images}; train with a larger --validation, or "
+            "use a larger --ood-false-positive-rate"
+        )
+    return notes
+
+
+def prediction_lines(summary: PredictionSummary, columns: UncertaintyColumns) -> list[str]:
+    """Return the counts of a table of predictions."""
+    lines = []
+    if columns.unsure_below is not None:
+        lines.append(f"{summary.unsure:,} unsure: the probability is below {columns.unsure_below:g}")
+    if columns.active_detector is not None:
+        lines.append(f"{summary.ood:,} of {summary.rows:,} out of distribution: unlike the training images")
+    if summary.unreadable:
+        lines.append(f"{pluralize(summary.unreadable, 'file')} could not be read: see the column error")
+    return lines
 
 
 @dataclass(frozen=True)
@@ -127,7 +257,7 @@ def about_result(evaluation: Evaluation) -> list[str]:
         f"{blind} among the {seen} classes would find {100 * shown / seen:.1f} %."
     )
     if evaluation.majority is not None:
-        words.append(f"The network is {evaluation.majority}.")
+        words.append(f"The network is {majority_text(evaluation.majority)}.")
     return words
 
 

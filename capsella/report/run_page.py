@@ -8,15 +8,23 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsella.data import LabelledImages, PairSet, evenly
-from capsella.evaluation import Evaluation, percent, with_interval
+from capsella.evaluation import Evaluation
 from capsella.files import write_text
 from capsella.models import CapsuleClassifier, ImageClassifier
 from capsella.report.figures import entropy_figure, reliability_figure, training_figure
 from capsella.report.image_grids import prediction_figure, reconstruction_figure, tweak_figure
 from capsella.report.pages import Section, confusion_sections, pictures_of, render_page, roc_section
-from capsella.report.prose import Training, about_confusions, about_result, limits
+from capsella.report.prose import (
+    Training,
+    about_confusions,
+    about_result,
+    evaluation_notes,
+    evaluation_warnings,
+    limits,
+)
 from capsella.report.reconstruction import pair_name, pairs_figure, pick_examples, reconstruct
 from capsella.report.routing_views import routing_diagnostics
+from capsella.report.terminal import percent, with_interval
 from capsella.report.tweaks import MOST_ELEMENTS, dimension_tweaks, largest_elements, offsets_across
 from capsella.report.vote_distances import class_vote_distances, has_vote_distances, vote_distances_figure
 from capsella.routing import DEAD_BELOW
@@ -76,6 +84,8 @@ def _words(evaluation: Evaluation, training: Training | None) -> dict[str, objec
         "evaluation": evaluation,
         "about": [*(() if training is None else training.paragraphs), *about_result(evaluation)],
         "confusions": about_confusions(evaluation),
+        "warnings": evaluation_warnings(evaluation),
+        "notes": evaluation_notes(evaluation),
         "limits": limits(evaluation, training),
     }
 
@@ -194,7 +204,7 @@ def _example(evaluation: Evaluation, images: LabelledImages) -> tuple[int, Float
 def _reliability(evaluation: Evaluation) -> Section:
     text = (
         "Images sorted by confidence: a point on the dashed line means that of the images with that confidence, this "
-        f"share is right; below it the model is too sure of itself. The confidence is {evaluation.confidence_means}. "
+        f"share is right; below it the model is too sure of itself. The confidence is {evaluation.confidence_text}. "
         "Capsule lengths do not sum to one over the classes, and the margin loss does not press them above "
         "0.9, so a capsule network that is hardly ever wrong lies above the line."
     )

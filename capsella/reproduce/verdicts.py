@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from capsella.errors import CapsellaError
 from capsella.evaluation import Interval
-from capsella.evaluation.intervals import interval_over_seeds, points
+from capsella.evaluation.statistics import interval_over_seeds, points
 from capsella.grid import Hits, still_learned
 from capsella.papers.table_types import SHORT, Claim, MatchedErrorTable
 from capsella.reproduce.entries import Entry

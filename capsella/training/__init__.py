@@ -1,6 +1,6 @@
 """Recipes, the loop that trains them, and the run folders it leaves.
 
-`calibrate` fits probabilities, and what is known, after a training; `adapt` brings a network to another laboratory.
+`calibrate` fits probabilities and OOD detection after a training; `adapt` adapts a network to another domain.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         save_adapted,
         take_statistics,
     )
-    from capsella.training.calibrate import calibrate_model, calibrate_run, familiarise_model
+    from capsella.training.calibrate import calibrate_model, calibrate_run, fit_ood_detector
     from capsella.training.devices import is_first_process, is_launched_first
     from capsella.training.gradients import TrainingDivergedError
     from capsella.training.images import images_of, own_splits

@@ -30,14 +30,14 @@ from capsella.data.split.holdout import hold_out_fold
 from capsella.errors import CapsellaError, check_argument, check_minimum
 from capsella.losses import total_loss
 from capsella.models import ImageClassifier
-from capsella.models.confidence.temperature import fit_confidence
-from capsella.models.fitted import weights_digest
 from capsella.models.inference import device_of, inference, without_decoder
 from capsella.progress import tracked
 from capsella.training.augment import Augment
 from capsella.training.options import OptimizerOptions
 from capsella.training.recipe import SEED_BITS, Recipe
 from capsella.training.run import Run, RunFolder
+from capsella.uncertainty import weights_digest
+from capsella.uncertainty.calibration import fit_calibration
 
 How = Literal["statistics", "last", "all"]
 FOLDS = 5
@@ -104,7 +104,7 @@ def adapt_model(
     if options.how == "statistics" and len(images) < 2:
         raise CapsellaError("images: statistics can be taken of two or more, got 1; use --how last")
     adapted = copy.deepcopy(model)
-    adapted.confidence = adapted.novelty = None  # of other weights
+    adapted.calibration = adapted.ood_detector = None  # of other weights
     torch.manual_seed(options.seed)
     if len(images) > 1 and norms:
         take_statistics(adapted, images if replay is None else join([images, _as_many(replay, images, options)]))
@@ -228,12 +228,12 @@ def cross_fitted(
 
 
 def calibrate_adapted(model: ImageClassifier, judged: Judged) -> None:
-    """Fit `model.confidence` on what the networks of the folds said, which are as the model but for fewer images.
+    """Fit `model.calibration` on what the networks of the folds said, which are as the model but for fewer images.
 
     The labelled images themselves would flatter a network that has learned them.
     """
-    fitted = fit_confidence(*judged)
-    model.confidence = replace(fitted, weights=weights_digest(model))
+    fitted = fit_calibration(*judged)
+    model.calibration = replace(fitted, weights=weights_digest(model))
 
 
 def save_adapted(run: Run, model: ImageClassifier, folder: Path, about: Mapping[str, Any]) -> None:

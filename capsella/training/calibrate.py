@@ -1,111 +1,119 @@
-"""What is fitted to a trained network at the end of a training, or later: how sure it is, and what it knows."""
+"""Fit calibration and out-of-distribution detection to a trained network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from capsella.data import Batch, LabelledImages, batches, evenly
+from capsella.data import LabelledImages, batches, evenly
 from capsella.errors import CapsellaError, check_argument
 from capsella.models import ImageClassifier
-from capsella.models.confidence.files import write_confidence
-from capsella.models.confidence.fitted import Confidence
-from capsella.models.confidence.temperature import fit_confidence
-from capsella.models.fitted import weights_digest
 from capsella.models.inference import device_of, inference, without_decoder
-from capsella.models.novelty.files import write_novelty
-from capsella.models.novelty.fit import MOST_TRAINING_IMAGES, fit_novelty
-from capsella.models.novelty.fitted import Novelty
+from capsella.models.scoring import extract, without_unused_decoder
 from capsella.training.balance import prior_of
 from capsella.training.images import own_splits
 from capsella.training.precision import kind_of
 from capsella.training.run import RunFolder, load_run
+from capsella.uncertainty import (
+    Calibration,
+    OODDetector,
+    fit_calibration,
+    weights_digest,
+    write_calibration,
+    write_detector,
+)
+from capsella.uncertainty.ood import ClassGaussian, fit_detector, fit_gaussian
+
+MOST_TRAINING_IMAGES = 5000
 
 
 def calibrate_model(
     model: ImageClassifier, images: LabelledImages, batch_size: int = 128, prior: Sequence[float] | None = None
-) -> Confidence:
-    """Fit `model.confidence` on images that it was not trained on, set it, and return it; weights stay as they are.
+) -> Calibration:
+    """Fit `model.calibration` on images it was not trained on, set it, and return it.
 
     Args:
-        images: validation images, one class each. Their mix of classes is part of what is fitted.
-        prior: as of `Confidence`, where the training drew classes otherwise than they are.
-
-    Raises:
-        ValueError: no images, or of two classes each; other sizes than the model's; answers that are not finite.
+        model: trained; its weights do not change.
+        images: validation images of one class each. Their class proportions are part of the fit.
+        prior: as in `Calibration`, if training drew classes with other proportions.
     """
-    if images.labels.ndim != 1:
-        raise ValueError("images: must show one class each to be calibrated, got pairs")
+    check_argument(images.labels.ndim == 1, "show one class each, not pairs", images="pairs")
     check_argument(len(images) > 0, "be at least one", images=len(images))
     quick = without_decoder(model)
     with inference(quick) as device:
         parts = batches(images, batch_size, device=device)
-        answers = [(quick(part).activations.float().cpu(), labels.cpu()) for part, labels, _ in parts]
-    activations, labels = (torch.cat(column).clone() for column in zip(*answers, strict=True))
-    fitted = fit_confidence(activations, labels, prior)
-    model.confidence = replace(fitted, weights=weights_digest(model))
-    return model.confidence
+        outputs = [(quick(part).activations.float().cpu(), labels.cpu()) for part, labels, _ in parts]
+    activations, labels = (torch.cat(column).clone() for column in zip(*outputs, strict=True))
+    model.calibration = replace(fit_calibration(activations, labels, prior), weights=weights_digest(model))
+    return model.calibration
 
 
-def familiarise_model(
+def fit_ood_detector(
     model: ImageClassifier, training: LabelledImages, validation: LabelledImages, batch_size: int = 128
-) -> Novelty:
-    """Fit `model.novelty`, by which images are told that are like none of its training images; set and return it.
+) -> OODDetector:
+    """Fit `model.ood_detector`, set it, and return it.
 
     Args:
-        training: images it was trained on, of which at most 5,000 are taken, evenly spread, without random changes.
-        validation: images that it was not trained on; the thresholds come from them.
-
-    Raises:
-        ValueError: images of two classes each; other sizes than the model's; answers that are not finite.
+        model: trained; its weights do not change.
+        training: images it was trained on, for the class Gaussians; at most 5,000 are taken, without augmentation.
+        validation: images it was not trained on, for the thresholds.
     """
-    if training.labels.ndim != 1 or validation.labels.ndim != 1:
-        raise ValueError("training, validation: must show one class each, got pairs")
-    device = device_of(model)
-    few = batches(training, batch_size, order=evenly(len(training), MOST_TRAINING_IMAGES), device=device)
-    fitted = fit_novelty(model, _pairs(few), _pairs(batches(validation, batch_size, device=device)))
-    model.novelty = replace(fitted, weights=weights_digest(model))
-    return model.novelty
+    single = training.labels.ndim == validation.labels.ndim == 1
+    check_argument(single, "show one class each, not pairs", training_and_validation="pairs")
+    gaussians = _fit_gaussians(model, training, batch_size)
+    columns: dict[str, list[Tensor]] = {}
+    with inference(model) as device:
+        for images, _, _ in batches(validation, batch_size, device=device):
+            output, extracted = extract(model, images, rotate=True)
+            predicted = output.activations.argmax(1)
+            for name, values in extracted.items():
+                scores = gaussians[name].distance(values, predicted) if name in gaussians else values
+                columns.setdefault(name, []).append(scores.cpu())
+    detector = fit_detector(gaussians, {name: torch.cat(parts).clone() for name, parts in columns.items()})
+    model.ood_detector = replace(detector, weights=weights_digest(model))
+    return model.ood_detector
 
 
-def _pairs(parts: Iterator[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-    return ((images, labels) for images, labels, _ in parts)
+def _fit_gaussians(model: ImageClassifier, training: LabelledImages, batch_size: int) -> dict[str, ClassGaussian]:
+    """Fit the features of training images; a reconstruction needs no Gaussian, its error is a score by itself."""
+    check_argument(len(training) > 0, "be of at least one image", training=0)
+    quick = without_unused_decoder(model, None)
+    columns: dict[str, list[Tensor]] = {}
+    order = evenly(len(training), MOST_TRAINING_IMAGES)
+    with inference(quick):
+        for images, labels, _ in batches(training, batch_size, order=order, device=device_of(model)):
+            _, extracted = extract(quick, images, labels)
+            for name, values in {**extracted, "labels": labels}.items():
+                columns.setdefault(name, []).append(values.cpu())
+    features = {name: torch.cat(parts).clone() for name, parts in columns.items()}
+    labels = features.pop("labels")
+    return {name: fit_gaussian(values, labels, len(model.classes)) for name, values in features.items()}
 
 
 def calibrate_folder(
     folder: Path, training: LabelledImages, validation: LabelledImages, device: torch.device, batch_size: int = 128
-) -> tuple[Confidence, Novelty]:
-    """Fit both for the model saved in `folder`, and write calibration.json and novelty.safetensors there.
-
-    Raises as `calibrate_model`.
-    """
+) -> tuple[Calibration, OODDetector]:
+    """Fit both for the model saved in `folder`, and write calibration.json and ood_detector.safetensors there."""
     model = ImageClassifier.from_pretrained(folder).to(device)
     recipe = RunFolder(folder).read_config()[1]
-    confidence = calibrate_model(model, validation, batch_size, prior_of(recipe, training))
-    novelty = familiarise_model(model, training, validation, batch_size)
-    write_confidence(model, confidence, folder)
-    write_novelty(model, novelty, folder)
-    return confidence, novelty
+    calibration = calibrate_model(model, validation, batch_size, prior_of(recipe, training))
+    detector = fit_ood_detector(model, training, validation, batch_size)
+    write_calibration(model, calibration, folder)
+    write_detector(model, detector, folder)
+    return calibration, detector
 
 
-def calibrate_run(folder: str | Path) -> tuple[Confidence, Novelty]:
-    """Calibrate a run on its validation images, and fit what it knows; write both into its folder.
-
-    Raises:
-        CapsellaError: no run is there, its data is gone, or it is one on pairs; a validation image's answer is NaN.
-    """
+def calibrate_run(folder: str | Path) -> tuple[Calibration, OODDetector]:
+    """Fit calibration and OOD detection of a run on its own images, and write both into its folder."""
     folder = Path(folder)
     run = load_run(folder)
     if run.adapted is not None:
         raise CapsellaError(
-            f"{folder} was adapted to another laboratory, which calibrates where each class has two labelled images"
+            f"{folder} was adapted to another domain: there, calibration needs two labelled images of each class"
         )
-    recipe = run.recipe
-    if recipe.data.is_paired:
-        raise CapsellaError(
-            f"{folder}: a run on pairs has no calibrated probabilities; they are for one class an image"
-        )
-    splits = own_splits(run, skip_broken=True)
-    return calibrate_folder(folder, splits.train, splits.validation, torch.device(kind_of("auto")), recipe.batch_size)
+    if run.recipe.data.is_paired:
+        raise CapsellaError(f"{folder} is a run on pairs: calibrated probabilities need one class per image")
+    splits, batch_size = own_splits(run, skip_broken=True), run.recipe.batch_size
+    return calibrate_folder(folder, splits.train, splits.validation, torch.device(kind_of("auto")), batch_size)

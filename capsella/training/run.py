@@ -43,7 +43,7 @@ class Run:
 @dataclass(frozen=True)
 class RunFolder:
     """What a run's folder holds, by name. Beside these: model.json, model.safetensors, calibration.json and
-    novelty.safetensors.
+    ood_detector.safetensors.
 
     config.json: name, recipe (with what "auto" was), machine, environment, digests of the images. split.csv: which file
     of a folder was in which split. metrics.csv: a row an epoch. summary.json: the epoch that was kept, seconds, memory;

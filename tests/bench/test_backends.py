@@ -6,13 +6,13 @@ import torch
 from capsella import _native
 from capsella.bench import backends
 from capsella.bench.backends import MAKERS, bench
-from capsella.data import ImageSet, batches
+from capsella.data import ImageSet
 from capsella.export.graph import with_backend
 from capsella.models import create_model
-from capsella.models.novelty.fit import fit_novelty
-from capsella.models.novelty.observe import answer
+from capsella.models.scoring import predict_with_scores
 from capsella.routing import DynamicRouting, RandomRouting, UniformRouting
 from capsella.routing.cluster import cluster_routing
+from capsella.training import fit_ood_detector
 
 
 def small():
@@ -90,18 +90,17 @@ def test_a_backend_that_differs_has_no_speed(monkeypatch, answer, difference):
     assert re.fullmatch(f"differs from eager by {difference}, more than 0.0001", result.unavailable["native"])
 
 
-def test_as_predict_asks_whether_images_are_known(monkeypatch):
+def test_predict_with_ood_detection(monkeypatch):
     """Which takes a second pass; without it packed weights are all there is."""
     model, images = small()
     short = {"backends": ["packed", "predict"], "calls": 100, "batch_sizes": (1,)}
     alone = bench(model, images, **short)
     assert list(alone.latencies) == ["packed"]
-    assert "not taught which images are known" in alone.unavailable["predict"]
+    assert "OOD detector" in alone.unavailable["predict"]
     images = ImageSet(torch.randint(256, (90, 1, 6, 6), dtype=torch.uint8), torch.arange(90) % 10, model.classes)
-    parts = [(part.images, part.labels) for part in batches(images, 45)]
-    model.novelty = fit_novelty(model.eval(), parts[:1], parts[1:])
+    fit_ood_detector(model.eval(), images.subset(torch.arange(45)), images.subset(torch.arange(45, 90)))
     asked = []
-    monkeypatch.setattr(backends, "answer", lambda *given: asked.append(1) or answer(*given))
+    monkeypatch.setattr(backends, "predict_with_scores", lambda *given: asked.append(1) or predict_with_scores(*given))
     found = bench(model, images, **short)
     assert found.differences["predict"] < 1e-4
     assert len(asked) > 100

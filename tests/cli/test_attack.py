@@ -15,8 +15,8 @@ QUICK = ["--epsilons", "0.1", "0.5", "--steps", "2", "--restarts", "1"]
 def _few_steps():
     """Of the attack with every image within reach, which `QUICK` does not shorten."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capsella.evaluation.attacks.curves.FULL_REACH_STEPS", 2)
-        patch.setattr("capsella.evaluation.attacks.curves.FULL_REACH_RESTARTS", 1)
+        patch.setattr("capsella.evaluation.attack_curves.FULL_REACH_STEPS", 2)
+        patch.setattr("capsella.evaluation.attack_curves.FULL_REACH_RESTARTS", 1)
         yield
 
 
@@ -29,7 +29,7 @@ def cnn(images, trained):
 
 
 def test_two_runs(cli, trained, cnn, tmp_path):
-    answer = cli("attack", trained, cnn, *QUICK, "--refuse", 0.85, "--out", tmp_path)
+    answer = cli("attack", trained, cnn, *QUICK, "--ood-false-positive-rate", 0.85, "--out", tmp_path)
     assert answer.code == 0, answer.err
     values = json.loads((tmp_path / "attacks.json").read_text())
     assert (values["data"], values["images"], values["options"]["epsilons"]) == ("my images", 6, [0.1, 0.5])
@@ -48,5 +48,5 @@ def test_two_runs(cli, trained, cnn, tmp_path):
         assert text in answer.out
     with Image.open(tmp_path / "attacks.png") as picture:
         assert min(picture.size) > 300
-    again = cli("attack", trained, cnn, *QUICK, "--refuse", 0.85, "--out", tmp_path, "--json")
+    again = cli("attack", trained, cnn, *QUICK, "--ood-false-positive-rate", 0.85, "--out", tmp_path, "--json")
     assert json.loads(again.out) == values

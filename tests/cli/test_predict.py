@@ -23,65 +23,57 @@ def table(text):
     return list(csv.reader(io.StringIO(text)))
 
 
-def test_to_standard_output(cli, trained, images):
-    answer = cli("predict", trained, images / "rows", images / "rings" / "rings03.png")
+def test_to_standard_output_and_to_a_file(cli, trained, images, broken, tmp_path):
+    answer = cli("predict", trained, images / "rows", images / "rings" / "rings03.png", broken)
     head, *rows = table(answer.out)
     assert answer.code == 0
-    assert head == ["file", "class", "columns", "rings", "rows", "probability", "known", "why_unknown"]
+    assert head[:6] == ["file", "class", "columns", "rings", "rows", "probability"]
+    assert head[6:] == ["in_distribution", "ood_reason", "error", "model"]
     assert rows[0][0] == str(images / "rows" / "rows00.png")
-    assert len(rows) == 12
-    for row in rows:
+    assert len(rows) == 13
+    for row in rows[:-1]:
         activations = dict(zip(head[2:5], map(float, row[2:5]), strict=True))
         assert row[1] == max(activations, key=activations.get)
         assert all(0 <= value <= 1 for value in activations.values())
-
-
-def test_to_a_file(cli, trained, images, tmp_path):
-    answer = cli("predict", trained, images, "--out", tmp_path / "sub" / "p.csv", "--batch-size", 7)
-    assert (answer.code, answer.out) == (0, "")
-    assert f"33 predictions written to {tmp_path / 'sub' / 'p.csv'}" in answer.err
-    assert (tmp_path / "sub" / "p.csv").read_text() == cli("predict", trained, images).out
-
-
-def test_skip_broken_counts_and_lists(cli, trained, images, broken):
-    answer = cli("predict", trained, images / "rows", broken.parent, "--skip-broken")
-    assert answer.code == 0
-    assert len(table(answer.out)) == 12
-    assert "left out 1 broken image:" in answer.err
-    assert str(broken) in answer.err
-
-
-def test_a_broken_image_is_an_error_on_standard_output_and_listed_apart_from_a_table(
-    cli, trained, broken, images, tmp_path
-):
-    answer = cli("predict", trained, images / "rows", broken)
-    assert answer.code == 1
-    assert f"{broken}: cannot be read as an image" in answer.err
-    out = tmp_path / "p.csv"
-    answer = cli("predict", trained, images / "rows", broken, "--out", out)
-    assert answer.code == 0
-    assert f"1 broken image listed in {out}.broken.csv" in answer.err
-    assert table((tmp_path / "p.csv.broken.csv").read_text())[1][0] == str(broken)
-
-
-def test_names_in_messages_command_no_terminal(cli, trained, broken, images):
-    odd = broken.rename(broken.with_name("a\x1b[2J\nb.png"))
-    answer = cli("predict", trained, images / "rows", odd, "--skip-broken")
-    assert "a\\x1b[2J\\nb.png" in answer.err
-    assert "\x1b[2J" not in answer.err
-
-
-def test_a_table_that_is_there(cli, trained, images, tmp_path):
-    out = tmp_path / "p.jsonl"
-    assert cli("predict", trained, images / "rows", "--out", out).code == 0
-    first = out.read_text()
-    for flag, text in ((None, "--overwrite replaces it, or choose another --out"), ("--resume", "nothing to resume")):
-        answer = cli("predict", trained, images / "rows", "--out", out, *filter(None, [flag]))
-        assert answer.code == 1
-        assert text in answer.err
+    assert rows[-1][0] == str(broken)
+    assert rows[-1][-2]
+    out = tmp_path / "sub" / "p.csv"
+    words = ["predict", trained, images / "rows", images / "rings" / "rings03.png", broken, "--out", out]
+    written = cli(*words, "--batch-size", 7)
+    assert (written.code, written.out, out.read_text()) == (0, "", answer.out)
+    assert cli(*words).code == 1  # it exists
+    assert cli(*words, "--resume").code == 0
+    assert out.read_text() == answer.out
     out.write_text("older")
-    assert cli("predict", trained, images / "rows", "--out", out, "--overwrite").code == 0
-    assert out.read_text() == first
+    assert cli(*words, "--overwrite").code == 0
+    assert out.read_text() == answer.out
+
+
+def test_nothing_that_can_be_read(cli, trained, broken):
+    assert cli("predict", trained, broken).code == 1
+
+
+def test_images_out_of_distribution(cli, trained, images, tmp_path):
+    """With three validation images, nearly all may be flagged."""
+    words = "predict", trained, images, "--ood-false-positive-rate", 0.85
+    answer = cli(*words, "--out", tmp_path / "t.csv")
+    assert answer.code == 0, answer.err
+    rows = list(csv.DictReader((tmp_path / "t.csv").open()))
+    reasons = [row["ood_reason"] for row in rows if row["in_distribution"] == "false"]
+    assert 0 < len(reasons) < len(rows) == 33
+    assert all(reasons)
+    assert f"{len(reasons)} of 33 out of distribution" in answer.err
+
+
+def test_prediction_sets_and_unsure_predictions(cli, trained, images):
+    options = "--coverage", 0.7, "--unsure-below", 0.99, "--ood-false-positive-rate", 0
+    answer = cli("predict", trained, images / "rows", *options)
+    rows = list(csv.DictReader(io.StringIO(answer.out)))
+    assert (answer.code, len(rows)) == (0, 11)
+    for row in rows:
+        assert 1 / 3 <= float(row["probability"]) <= 1
+        assert row["unsure"] == str(float(row["probability"]) < 0.99).lower()
+        assert row["class"] in row["prediction_set"].split(" | ")
 
 
 def start(said, *words):
@@ -91,27 +83,26 @@ def start(said, *words):
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
 
-def test_killed_with_its_workers_at_work_and_gone_on_with(trained, images, tmp_path):
+@pytest.mark.slow
+def test_killed_with_its_workers_at_work_and_resumed(trained, images, tmp_path):
     folder = tmp_path / "many"
     folder.mkdir()
     files = sorted(images.rglob("*.png"))
     for k in range(400):
         shutil.copy(files[k % len(files)], folder / f"{k}.png")
-    out, journal, said = tmp_path / "p.csv", tmp_path / "p.csv.journal", tmp_path / "said.txt"
+    out, said = tmp_path / "p.csv", tmp_path / "said.txt"
     words = [trained, folder, "--out", out, "--batch-size", 2, "--resume"]
     job = start(said, *words, "--workers", 2)
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
+    while not out.exists() or out.read_bytes().count(b"\n") < 20:
         assert job.poll() is None, said.read_text()
         time.sleep(0.002)
     family = psutil.Process(job.pid).children(recursive=True)
     job.kill()
     job.wait()
-    assert not out.exists()
     assert len(family) >= 2
-    assert psutil.wait_procs(family, timeout=30)[1] == []  # nobody goes on without the one that was killed
+    assert psutil.wait_procs(family, timeout=30)[1] == []  # no worker survives
     job = start(said, *words, "--workers", 0)
     assert job.wait() == 0, said.read_text()
-    assert "400 predictions written to" in said.read_text()
     assert sorted(row[0] for row in table(out.read_text())[1:]) == sorted(map(str, folder.iterdir()))
 
 

@@ -19,8 +19,9 @@ from capsella.errors import CapsellaError
 from capsella.evaluation import predict_files
 from capsella.export import export_model, load_onnx, read_onnx_description
 from capsella.export.graph import describe_model
-from capsella.models import create_model, fit_confidence
+from capsella.models import create_model
 from capsella.routing import DynamicRouting, EMRouting, HeinsenRouting, UniformRouting, VariationalRouting
+from capsella.uncertainty import fit_calibration
 from tests.data.deep_files import planar, png16, tiff
 from tests.models.test_backbones import saved
 
@@ -277,7 +278,7 @@ def test_votes_in_bfloat16_have_the_limits_of_float16():
 def test_a_description_says_what_a_file_does_not():
     model = create_model("sabour2017_cnn", image_size=17, classes=3)
     assert "not_in_this_file" not in describe_model(model)
-    model.confidence = fit_confidence(torch.eye(3).repeat(3, 1) * 0.8 + 0.1, torch.arange(9) % 3)
+    model.calibration = fit_calibration(torch.eye(3).repeat(3, 1) * 0.8 + 0.1, torch.arange(9) % 3)
     assert describe_model(model)["not_in_this_file"] == ["prediction sets"]
 
 
@@ -289,7 +290,7 @@ def test_the_parity_of_probabilities_is_measured():
     assert compare(model, lambda part: model(part).activations.detach(), images, Tolerance(1, 100)).probability is None
     with torch.no_grad():
         a = model(images.images.float() / 255).activations
-    model.confidence = fit_confidence(a.repeat(4, 1), a.argmax(1).repeat(4))
+    model.calibration = fit_calibration(a.repeat(4, 1), a.argmax(1).repeat(4))
     apart = compare(model, lambda part: (model(part).activations.detach() - 0.01).clamp(0), images, Tolerance(1, 100))
     assert apart.probability > 0
     assert f"largest probability difference {apart.probability:.2g}" in str(apart)
@@ -317,12 +318,12 @@ def test_the_example_prepares_images_as_training_does(example, kind, tmp_path):
 @pytest.mark.parametrize("kind", ["log", "logit"])
 def test_the_example_makes_the_same_probabilities(example, kind):
     model = create_model("sabour2017_capsnet", image_size=17, classes=3)
-    fitted = fit_confidence(torch.rand(60, 3), torch.arange(60) % 3, prior=(0.5, -0.5, 0.0))
-    model.confidence = dataclasses.replace(fitted, logits=kind)
+    fitted = fit_calibration(torch.rand(60, 3), torch.arange(60) % 3, prior=(0.5, -0.5, 0.0))
+    model.calibration = dataclasses.replace(fitted, logits=kind)
     calibration = describe_model(model)["calibration"]
     for activations in (torch.tensor([0.2, 0.9, 0.4]), torch.tensor([0.0, 1.0, 0.3])):
         ours = example["probabilities"](activations.numpy(), calibration)
-        np.testing.assert_allclose(ours, model.confidence.probabilities(activations), rtol=1e-6)
+        np.testing.assert_allclose(ours, model.calibration.probabilities(activations), rtol=1e-6)
 
 
 def test_the_example_names_a_file_that_it_cannot_read(example, exported_onnx, tmp_path):

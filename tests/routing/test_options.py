@@ -13,7 +13,7 @@ import torch
 import capsella
 from capsella import create_model
 from capsella.errors import ArgumentError
-from capsella.evaluation.attacks.log_odds import has_class_capsules, vote_log_odds
+from capsella.evaluation.attacks import has_class_capsules, vote_log_odds
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.papers.routing_benchmark.datasets import DATASETS, rows_on
 from capsella.routing import (

@@ -179,7 +179,7 @@ def all_kinds(folder: Path, images: Path, run: Path, canary: Path) -> dict[str, 
         "test.json",
         "summary.json",
         "metrics.csv",
-        "novelty.safetensors",
+        "ood_detector.safetensors",
         "result.json",
     ):
         real = (run / name).read_bytes()

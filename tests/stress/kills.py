@@ -188,7 +188,7 @@ def weights_of(folder: Path) -> object:
 
 
 def rows_of(folder: Path) -> object:
-    """All lines, each once; and no journal is left."""
+    """All lines, each once."""
     return sorted((folder / "p.csv").read_text().splitlines()), names_of(folder)
 
 

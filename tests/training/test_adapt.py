@@ -110,12 +110,12 @@ def test_the_folder_is_a_run(tiny, labelled, run, tmp_path):
     read = load_run(tmp_path / "there")
     assert (read.adapted, read.recipe, run.adapted) == ({"laboratory": "dark"}, run.recipe, None)
     assert not changed(adapted, read.model)
-    assert read.model.confidence.images == 16
+    assert read.model.calibration.images == 16
     with pytest.raises(CapsellaError, match="adapted"):
         calibrate_run(tmp_path / "there")
     with pytest.raises(CapsellaError, match="there"):
         save_adapted(run, adapted, tmp_path / "there", {})
-    assert calibrate_model(run.model, labelled).weights != read.model.confidence.weights
+    assert calibrate_model(run.model, labelled).weights != read.model.calibration.weights
 
 
 def test_options():

@@ -105,7 +105,7 @@ def test_a_run_is_calibrated_for_the_classes_as_they_are(uneven, quiet_train):
         run = quiet_train(uneven(epochs=1, balance=balance), balance)
         counts = list(training_loop.load_data(run.recipe.data).train.counts().values())
         expected = [math.log(n / sum(counts) / share) for n, share in zip(counts, even_shares(counts), strict=True)]
-        assert run.model.confidence.prior == (None if balance == "none" else pytest.approx(expected))
+        assert run.model.calibration.prior == (None if balance == "none" else pytest.approx(expected))
 
 
 def test_each_class_of_each_laboratory_is_drawn_alike(uneven):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import scipy
 
 from capsella.evaluation import over_seeds
-from capsella.evaluation.wilson import CONFIDENCE
+from capsella.evaluation.statistics import CONFIDENCE
 from capsella.experiments.search.options import SearchOptions
 from capsella.training.search_space import Label
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STARTUP = 10  # trials that are drawn at random before TPE begins
 POLL = 1.0  # seconds between looks at what other processes do
 MAX_REJECTED = 50  # for each trained candidate: beyond that the limits reject too much of the space
-WEIGHTS = ("model.safetensors", "novelty.safetensors")
+WEIGHTS = ("model.safetensors", "ood_detector.safetensors")
 
 
 def run_trials(search: Search, console: Console, deadline: float) -> None:

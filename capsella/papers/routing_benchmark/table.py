@@ -14,7 +14,7 @@ from scipy.stats import t
 from capsella.data import load_data, single_images
 from capsella.environment import environment, hardware
 from capsella.errors import pluralize
-from capsella.evaluation import AttackOptions, accuracy_interval
+from capsella.evaluation import AttackOptions, accuracy_interval, holm
 from capsella.files import write_json
 from capsella.grid import BudgetName, Grid, Hits, Results, Validated, check_seeds, evaluated_on, result_of
 from capsella.papers.routing_benchmark.datasets import (
@@ -438,19 +438,3 @@ def ranks(rows: Mapping[str, Hits]) -> dict[str, str]:
         name: "–" if (best, worst) == (1, len(rows)) else str(best) if best == worst else f"{best}–{worst}"
         for name, (best, worst) in ranges.items()
     }
-
-
-def holm(tests: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Return which of several p-values are significant at a family-wise error rate of `level` (Holm 1979).
-
-    >>> holm([0.04, 0.001, 0.02])
-    [True, True, True]
-    >>> holm([0.04, 0.001, 0.03])
-    [False, True, False]
-    """
-    significant = [False] * len(tests)
-    for done, at in enumerate(sorted(range(len(tests)), key=tests.__getitem__)):
-        if tests[at] > level / (len(tests) - done):
-            break
-        significant[at] = True
-    return significant

@@ -1,1 +1,0 @@
-"""Adversarial attacks, and how often networks are still right under them."""

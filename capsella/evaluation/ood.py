@@ -1,0 +1,319 @@
+"""Evaluate out-of-distribution detection: OOD images from other sources, and the AUROC of each score."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from capsella.data import DataOptions, ImageSet, NamedData, batches, load_data, source_names
+from capsella.data.decoding import decode_files
+from capsella.data.images import join
+from capsella.data.laboratory import class_number
+from capsella.data.options import STAINED
+from capsella.data.reading import resize_array
+from capsella.errors import ArgumentError, CapsellaError, check_argument
+from capsella.evaluation.predict import image_files, scaled
+from capsella.evaluation.statistics import Groups, auc_interval, effective_sample_fraction, proportion_interval
+from capsella.models import ImageClassifier
+from capsella.models.inference import inference
+from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.types import check_finite
+from capsella.uncertainty import (
+    FALSE_POSITIVE_RATE,
+    check_false_positive_rate,
+    class_logits,
+    energy_score,
+    images_for_rate,
+    msp_score,
+)
+
+MOST = 1000  # images of each set: enough for an interval of a hundredth
+SEVERAL_SIZES = ("segmentation-wbc", "bloodmnist", "pneumoniamnist")  # stored at several sizes
+NOISE, HALF = "noise", "half"
+COMBINED = "combined"  # the largest normalised score, which the detector uses
+BASELINES = ("msp", "energy")  # scores of the output alone, for comparison
+
+
+@dataclass(frozen=True, eq=False)
+class OODSet:
+    """A set of out-of-distribution images at the size of a network.
+
+    Attributes:
+        name: as requested.
+        images: uint8.
+        classes: the name of each image's class, if the source has it.
+        unreadable: files of a folder that cannot be read.
+    """
+
+    name: str
+    images: UInt8[Tensor, "n c h w"]
+    classes: tuple[str, ...] | None = None
+    unreadable: int = 0
+
+
+@dataclass(frozen=True)
+class DetectionScore:
+    """The area under the ROC curve of one score, test images against an OOD set, with its 95 % interval."""
+
+    score: str
+    auc: float
+    interval_95: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class OODResult:
+    """The detection of one OOD set.
+
+    Attributes:
+        flagged: images called OOD.
+        flagged_interval_95: of their proportion.
+        labelled, correct: images not flagged that show a class of the run, and those classified correctly; None if the
+            source has no such class.
+        scores: one per score, the combined one first.
+        curves: by score, [2 m]: false- and true-positive rate at every threshold.
+        unreadable: files that were left out.
+    """
+
+    name: str
+    images: int
+    flagged: int
+    flagged_interval_95: tuple[float, float]
+    labelled: int | None
+    correct: int | None
+    scores: tuple[DetectionScore, ...]
+    curves: dict[str, Float[np.ndarray, "2 m"]]
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class OODReport:
+    """The result of `evaluate_ood`.
+
+    Attributes:
+        false_positive_rate: requested.
+        images, flagged: of the test images.
+        flagged_interval_95: of their proportion.
+        correct: test images not flagged and classified correctly.
+        validation_images: those that the threshold comes from.
+    """
+
+    false_positive_rate: float
+    images: int
+    flagged: int
+    flagged_interval_95: tuple[float, float]
+    correct: int
+    validation_images: int
+    sets: tuple[OODResult, ...]
+
+    @property
+    def has_threshold(self) -> bool:
+        """True if there are enough validation images for a threshold; otherwise nothing is flagged."""
+        return self.validation_images >= images_for_rate(self.false_positive_rate)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers for JSON, without the curves."""
+        return {
+            "false_positive_rate": self.false_positive_rate,
+            "validation_images": self.validation_images,
+            "test": {
+                "images": self.images,
+                "flagged": self.flagged,
+                "flagged_interval_95": self.flagged_interval_95,
+                "not_flagged_and_correct": self.correct,
+            },
+            "ood": [
+                {
+                    "name": result.name,
+                    "images": result.images,
+                    "flagged": result.flagged,
+                    "flagged_interval_95": result.flagged_interval_95,
+                    "not_flagged_with_a_class_of_the_run": result.labelled,
+                    "of_these_correct": result.correct,
+                    "unreadable": result.unreadable,
+                    "auc": {score.score: asdict(score) for score in result.scores},
+                }
+                for result in self.sets
+            ],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """The scores of images by name, and their predicted classes."""
+
+    scores: dict[str, Float[Tensor, " n"]]
+    predicted: Tensor
+
+
+def load_ood_set(name: str, model: ImageClassifier, test: ImageSet) -> OODSet:
+    """Load at most 1,000 out-of-distribution images, sampled with a fixed seed.
+
+    Args:
+        name: "noise": uniform pixels; "half": `test` with the right half painted in the colour of the border; the name
+            of a source, of which all images count; or a folder of images.
+        model: sets size and channels.
+        test: the in-distribution test images.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if name == NOISE:
+        shape = (min(MOST, len(test)), model.channels, *model.image_size)
+        return OODSet(name, torch.randint(256, shape, generator=generator, dtype=torch.uint8))
+    if name == HALF:
+        few = test.subset(torch.randperm(len(test), generator=generator)[:MOST])
+        return OODSet(name, paint_right_half(few.images))
+    if Path(name).is_dir():
+        return _load_folder(name, model, generator)
+    if name not in source_names():
+        raise CapsellaError(f"ood: must be {NOISE}, {HALF}, a source or a folder of images, got {name!r}")
+    return _load_source(name, model, generator)
+
+
+def paint_right_half(images: UInt8[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
+    """Paint the right half of each image in the median colour of its border."""
+    border = torch.cat([images[..., [0, -1], :].flatten(2), images[..., [0, -1]].flatten(2)], 2)
+    images = images.clone()
+    images[..., images.shape[3] // 2 :] = border.median(2).values[..., None, None]
+    return images
+
+
+def evaluate_ood(
+    model: ImageClassifier,
+    test: ImageSet,
+    sets: Sequence[OODSet],
+    false_positive_rate: float = FALSE_POSITIVE_RATE,
+    batch_size: int = 128,
+) -> OODReport:
+    """Measure how well the model's OOD detector tells `sets` from its test images.
+
+    Args:
+        model: with an `ood_detector`.
+        test: its test images.
+        sets: OOD images at the model's size.
+        false_positive_rate: of the threshold, which comes from the validation images.
+        batch_size: affects speed and memory only.
+    """
+    check_false_positive_rate(false_positive_rate)
+    if (detector := model.ood_detector) is None:
+        raise ArgumentError("model", "have an OOD detector, as capsella.training.fit_ood_detector fits it", None)
+    check_argument(len(test) > 0 and bool(sets), "be at least one", test_and_sets=(len(test), len(sets)))
+    inside = _score(model, test.images, batch_size)
+    threshold = detector.threshold(false_positive_rate)
+    flagged = inside.scores[COMBINED] > threshold
+    groups = None if test.group is None else test.group.numpy()
+    return OODReport(
+        false_positive_rate=false_positive_rate,
+        images=len(test),
+        flagged=int(flagged.sum()),
+        flagged_interval_95=proportion_interval(flagged.numpy(), groups),
+        correct=int((~flagged & (inside.predicted == test.labels)).sum()),
+        validation_images=detector.images,
+        sets=tuple(
+            _compare(inside, groups, _score(model, ood.images, batch_size), ood, model.classes, threshold)
+            for ood in sets
+        ),
+    )
+
+
+def _score(model: ImageClassifier, images: Tensor, batch_size: int) -> _Scored:
+    detector = model.ood_detector
+    assert detector is not None
+    rows = []
+    quick = without_unused_decoder(model, detector)
+    unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.int64), model.classes)
+    with inference(quick) as device:
+        for part, _, _ in batches(unlabelled, batch_size, device=device):
+            output, normalized = predict_with_scores(quick, part, detector)
+            check_finite(output.activations)
+            logits = class_logits(output)
+            baselines = torch.stack([msp_score(logits), energy_score(logits)], 1)
+            predicted = output.activations.argmax(1)
+            columns = (normalized.amax(1, keepdim=True), normalized, baselines, predicted[:, None])
+            rows.append(torch.cat([column.double().cpu() for column in columns], 1))
+    table = torch.cat(rows).clone()
+    names = (COMBINED, *detector.scores, *BASELINES)
+    return _Scored(dict(zip(names, table.unbind(1), strict=False)), table[:, -1].long())
+
+
+def _compare(
+    inside: _Scored,
+    groups: Groups | None,
+    outside: _Scored,
+    ood: OODSet,
+    classes: tuple[str, ...],
+    threshold: float,
+) -> OODResult:
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    is_ood = np.repeat([0, 1], (len(inside.predicted), len(ood.images)))
+    detection, curves = [], {}
+    for name, scores in outside.scores.items():
+        both = torch.cat([inside.scores[name], scores]).numpy()
+        auc = float(roc_auc_score(is_ood, both))
+        interval = _auc_interval(auc, inside.scores[name].numpy(), scores.numpy(), groups)
+        detection.append(DetectionScore(name, auc, interval))
+        curves[name] = np.stack(roc_curve(is_ood, both)[:2])
+    flagged = outside.scores[COMBINED] > threshold
+    labelled = correct = None
+    numbers = torch.tensor([class_number(name, classes) for name in ood.classes or ()])
+    if (numbers >= 0).any():
+        labelled = int((~flagged & (numbers >= 0)).sum())
+        correct = int((~flagged & (numbers == outside.predicted)).sum())
+    return OODResult(
+        name=ood.name,
+        images=len(ood.images),
+        flagged=int(flagged.sum()),
+        flagged_interval_95=proportion_interval(flagged.numpy(), None),
+        labelled=labelled,
+        correct=correct,
+        scores=tuple(detection),
+        curves=curves,
+        unreadable=ood.unreadable,
+    )
+
+
+def _auc_interval(
+    auc: float, inside: Float[np.ndarray, " n"], outside: Float[np.ndarray, " m"], groups: Groups | None
+) -> tuple[float, float]:
+    """Return the 95 % interval of the area, where grouped test images count as fewer.
+
+    The area is a mean over the test images of the proportion of OOD images with a higher score (Obuchowski 1997,
+    Biometrics 53), so its effective sample size is that of this mean.
+    """
+    ordered = np.sort(outside)
+    at_most = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
+    higher = 1 - at_most / (2 * len(outside))
+    return auc_interval(auc, effective_sample_fraction(higher, groups) * len(inside), len(outside))
+
+
+def _load_source(name: str, model: ImageClassifier, generator: torch.Generator) -> OODSet:
+    splits = load_data(_source_options(name, model))
+    every = join([images for images in splits.named().values() if isinstance(images, ImageSet)])
+    few = every.subset(torch.randperm(len(every), generator=generator)[:MOST].sort().values)
+    if model.channels == 2 and few.channels != 2:
+        raise CapsellaError(f"ood: {name} has no stereo pairs, which {model.name} needs; use {NOISE} or {HALF}")
+    pixels = resize_array(few.images.permute(0, 2, 3, 1).numpy(), model.image_size, model.channels)
+    return OODSet(name, pixels, tuple(few.classes[k] for k in few.labels.tolist()))
+
+
+def _source_options(name: str, model: ImageClassifier) -> DataOptions:
+    """Return options for a source at its stored size if it has one: of 70,000 images only 1,000 need resizing."""
+    options, size = NamedData(name), max(model.image_size)
+    if model.cut is not None and name in STAINED:  # cells are cropped as the model's own
+        return replace(options, size=size, cells="matched" if model.cut.matched else "cut")
+    return replace(options, size=size) if name in SEVERAL_SIZES else options
+
+
+def _load_folder(name: str, model: ImageClassifier, generator: torch.Generator) -> OODSet:
+    files = list(image_files([Path(name)]))
+    few = [files[k] for k in torch.randperm(len(files), generator=generator)[:MOST].sort().values.tolist()]
+    cut = None if model.cut is None else scaled(model.cut, [Path(name)])[0]
+    chunks = decode_files(few, model.image_size, model.channels, model.value_range, cut)
+    pixels = torch.cat([torch.from_numpy(chunk.pixels) for chunk in chunks])
+    if not len(pixels):
+        raise CapsellaError(f"ood: none of the {len(few)} images in {name} can be read")
+    return OODSet(name, pixels, unreadable=len(few) - len(pixels))

@@ -1,0 +1,414 @@
+"""Classify image files: as an iterator, into a table on this machine, or into Parquet on a Ray cluster."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from capsella import ray_cluster
+from capsella.data.decoding import Chunk, decode_files
+from capsella.data.listing import PassedOver, spread, walk
+from capsella.data.reading import ENDINGS, decode, rgb_images
+from capsella.data.stained import SAMPLED, nuclear_radii
+from capsella.errors import CapsellaError, check_argument, check_minimum, pluralize
+from capsella.evaluation.tables import (
+    Prediction,
+    PredictionSummary,
+    PredictionTable,
+    UncertaintyColumns,
+    UnreadableFile,
+    open_table,
+)
+from capsella.image_options import CellCut
+from capsella.losses import strongest_first
+from capsella.models import ImageClassifier
+from capsella.models.inference import inference
+from capsella.models.packed import packed
+from capsella.models.scoring import predict_with_scores, without_unused_decoder
+from capsella.training.logs import progress_bar
+from capsella.uncertainty import OODDetector
+
+LIST = ".txt"  # the ending of a file with a path per line
+FEWEST_CELLS = 20  # with fewer, the mix of classes moves the median radius
+_FEW = 500  # images that are decoded sooner than worker processes start
+_MOST_WORKERS = 8
+
+
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """Return the image files that `paths` name, as `image_files` does."""
+    return [Path(name) for name in image_files(paths)]
+
+
+def image_files(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield the image files that `paths` name: files as given, folders in sorted order, each file once.
+
+    A file that ends in .txt lists one path per line, relative to the working folder. In folders, files are chosen by
+    their ending; hidden files and folders are skipped.
+    """
+    seen: set[str] = set()
+    for path in map(Path, paths):
+        if not path.exists():
+            raise CapsellaError(f"{path}: there is no such file or folder")
+        names = list(map(str, _named_by(path)))
+        if not names:
+            skipped = "; ".join([f"the folder contains no image ({', '.join(ENDINGS)})", *passed_over([path])])
+            raise CapsellaError(f"{path}: {skipped if path.is_dir() else 'the list is empty'}")
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                yield name
+
+
+def passed_over(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return at most one note on what lies in the folders among `paths` and is not read."""
+    skipped = PassedOver()
+    for path in map(Path, paths):
+        if path.is_dir():
+            walk(path, skipped)
+    return skipped.notes()
+
+
+def _named_by(path: Path) -> Iterable[Path]:
+    if path.is_dir():
+        return walk(path, PassedOver())
+    if path.suffix.lower() != LIST:
+        return [path]
+    text = path.read_bytes()
+    wide = text[:2] in (b"\xff\xfe", b"\xfe\xff")  # UTF-16, as PowerShell writes it
+    lines = text.decode("utf-16" if wide else "utf-8-sig", "surrogateescape").splitlines()
+    return [Path(line) for line in lines if line]
+
+
+def set_scale(model: ImageClassifier, paths: Iterable[Path], radius: float | None = None) -> str | None:
+    """Let a model crop cells from new images at their own magnification; return a note if that is unknown."""
+    if model.cut is None:
+        check_argument(radius is None, "be None for a network that crops no cells", cell_radius=radius)
+        return None
+    model.cut, note = scaled(model.cut, paths, radius)
+    return note
+
+
+def scaled(cut: CellCut, paths: Iterable[Path], radius: float | None = None) -> tuple[CellCut, str | None]:
+    """Return how to crop cells from new images, and a note if their magnification is unknown.
+
+    Args:
+        cut: of a model.
+        paths: files and folders, all of one microscope.
+        radius: of a typical nucleus, in pixels of the files; None measures the median of 100 images.
+    """
+    if radius is not None:
+        return replace(cut, radius=radius), None
+    files = find_images(paths)
+    radii = nuclear_radii(rgb_images(files[row] for row in spread(len(files), SAMPLED)))
+    if len(radii) >= FEWEST_CELLS:
+        return replace(cut, radius=median(radii)), None
+    scale = "its own" if cut.radius is None else f"that of the training images, {cut.radius:.0f} pixels"
+    cells = pluralize(len(radii), "stained cell")
+    return (
+        cut,
+        f"{cells}: too few to measure the magnification. Each nucleus's radius is {scale}; --cell-radius sets it",
+    )
+
+
+def predict_files(
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    unreadable: list[UnreadableFile] | None = None,
+    classes: int = 1,
+    detector: OODDetector | None = None,
+) -> Iterator[Prediction]:
+    """Classify image files, resized and converted to 8 bits as in training, in the order of `image_files`.
+
+    Args:
+        model: any registered model.
+        paths: files and folders.
+        batch_size: affects speed and memory only.
+        workers: processes that decode and resize.
+        unreadable: files that cannot be read are appended here. None raises an error instead.
+        classes: classes that an image shows: 1, or 2 for a model of overlaid pairs.
+        detector: `model.ood_detector`, for the scores of each image; None skips them.
+    """
+    files, any_read = find_images(paths), False
+    for outcomes in _predict_batches(
+        model, map(str, files), batch_size=batch_size, workers=workers, classes=classes, detector=detector
+    ):
+        for outcome in outcomes:
+            if isinstance(outcome, Prediction):
+                any_read = True
+                yield outcome
+            elif unreadable is None:
+                raise CapsellaError(f"{outcome.file}: {outcome.reason}")
+            else:
+                unreadable.append(outcome)
+    if not any_read:
+        raise CapsellaError(f"predict: none of the {len(files)} images could be read")
+
+
+def predict_table(
+    model: ImageClassifier,
+    paths: Iterable[Path],
+    out: Path | None,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    classes: int = 1,
+    columns: UncertaintyColumns | None = None,
+    console: Console | None = None,
+) -> PredictionSummary:
+    """Classify image files into a table with one row per file; files that cannot be read have a row with the reason.
+
+    However the process ends, a call with `resume` adds the files that the table lacks.
+
+    Args:
+        model: any registered model.
+        paths: files and folders, as for `image_files`.
+        out: a .csv or .jsonl file or a .parquet folder; None writes CSV to standard output.
+        batch_size: affects speed and memory only.
+        workers: processes that decode. None takes one less than there are cores, at most 8, and none for fewer than
+            500 images.
+        resume, overwrite: add to a table of the same model and options, or replace it.
+        classes: classes that an image shows, 2 for a model of pairs.
+        columns: the columns behind the activations.
+        console: for progress.
+    """
+    check_minimum(0, workers=workers)
+    check_argument(not (resume and overwrite), "not come together", resume=resume, overwrite=overwrite)
+    columns = columns or default_columns(model, classes)
+    files = find_images(paths)
+    with open_table(out, PredictionTable(model, columns), resume=resume, overwrite=overwrite) as table:
+        missing = [file for file in map(str, files) if file not in table.done]
+        batches = _predict_batches(
+            model,
+            missing,
+            batch_size=batch_size,
+            workers=_choose_workers(len(missing), workers),
+            classes=classes,
+            detector=columns.active_detector,
+        )
+        with _progress(console or Console(quiet=True), len(files), len(files) - len(missing)) as advance:
+            for outcomes in batches:
+                table.write(outcomes)
+                advance(len(outcomes))
+    summary = table.summary
+    if summary.unreadable == summary.rows:
+        raise CapsellaError(f"none of the {summary.rows} images could be read; the column error tells why")
+    return summary
+
+
+def default_columns(model: ImageClassifier, classes: int) -> UncertaintyColumns:
+    """Return probability and OOD columns; neither for a model of pairs."""
+    if classes > 1:
+        return UncertaintyColumns()
+    return UncertaintyColumns(model.calibration, detector=model.ood_detector)
+
+
+def _predict_batches(
+    model: ImageClassifier,
+    files: Iterable[str],
+    *,
+    batch_size: int,
+    workers: int,
+    classes: int,
+    detector: OODDetector | None,
+) -> Iterator[list[Prediction | UnreadableFile]]:
+    """Yield the outcomes of `batch_size` files at a time, in order."""
+    check_minimum(1, batch_size=batch_size)
+    number = len(model.classes)
+    check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
+    quick = packed(without_unused_decoder(model, detector))
+    shape = model.image_size, model.channels, model.value_range, model.cut
+    for chunk in decode_files(files, *shape, chunk=batch_size, workers=workers):
+        yield predict_chunk(quick, chunk, classes, detector)
+
+
+def predict_chunk(
+    model: ImageClassifier, chunk: Chunk, classes: int, detector: OODDetector | None
+) -> list[Prediction | UnreadableFile]:
+    """Return the outcome of each file of a chunk."""
+    rows = _outputs(model, chunk.pixels, detector) if len(chunk.pixels) else iter(())
+    outcomes: list[Prediction | UnreadableFile] = []
+    for file, reason in zip(map(Path, chunk.files), chunk.reasons, strict=True):
+        if reason is not None:
+            outcomes.append(UnreadableFile(file, reason))
+            continue
+        row, scores = next(rows)
+        if not row.isfinite().all():
+            raise CapsellaError(f"{file}: the activations are NaN or infinite; the weights are broken, train again")
+        named = " + ".join(model.classes[k] for k in strongest_first(row, classes).tolist())
+        outcomes.append(Prediction(file, named, row, scores))
+    return outcomes
+
+
+def _outputs(
+    model: ImageClassifier, pixels: np.ndarray, detector: OODDetector | None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield activations and normalised scores of each image."""
+    with inference(model) as device:
+        images = torch.from_numpy(pixels).to(device).float() / 255
+        if detector is None:
+            activations, scores = model(images).activations, None
+        else:
+            output, scores = predict_with_scores(model, images, detector)
+            activations = output.activations
+        rows = activations.float().cpu().clone()
+        columns = [None] * len(rows) if scores is None else scores.float().cpu().clone()
+    return zip(rows, columns, strict=True)
+
+
+def _choose_workers(images: int, workers: int | None) -> int:
+    if workers is not None:
+        return workers
+    if images < _FEW:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST_WORKERS, max(1, cores - 1))
+
+
+@contextmanager
+def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[int], None]]:
+    """Show images done, images per second and the time left; yield `advance(images)`."""
+    if not console.is_terminal:
+        yield lambda images: None
+        return
+    with progress_bar(console, "predicting", total, done) as bar:
+
+        def advance(images: int) -> None:
+            bar.advance("", images)
+            bar.advance(f"{bar.speed:.0f} images/s" if bar.speed else "", 0)
+
+        yield advance
+
+
+# On a Ray cluster
+
+
+def predict_on_cluster(
+    load: Callable[[], ImageClassifier],
+    paths: Sequence[str],
+    out: str,
+    *,
+    batch_size: int = 64,
+    resume: bool = False,
+    classes: int = 1,
+    columns: UncertaintyColumns | None = None,
+) -> PredictionSummary:
+    """Classify images on the cluster that was joined, into Parquet files in a new folder: a row per file.
+
+    Ray Data lists and reads the files, and writes the tables. It retries what a killed worker had begun.
+
+    Args:
+        load: returns the model, here and in every worker: a function of a module, or a `partial` of one.
+        paths: files and folders, or URLs of them, as s3://BUCKET/FOLDER.
+        out: a folder or its URL, with no table in it unless resumed.
+        batch_size: affects speed and memory only.
+        resume: skip files that the folder has rows for.
+        classes: classes that an image shows, 2 for a model of pairs.
+        columns: the columns behind the activations.
+    """
+    check_minimum(1, batch_size=batch_size)
+    if (place := ray_cluster.place()) is None:
+        raise CapsellaError("predict: join a cluster first, with capsella.ray_cluster.joined")
+    model = load()
+    columns = columns or default_columns(model, classes)
+    table = PredictionTable(model, columns)
+    needs: dict[str, float] = {"num_cpus": place.cpus, "num_gpus": 0}
+    predictor = _ClusterPredictor, (ray_cluster.Desk.here(needs), load, classes, columns, table.model)
+    arguments = (predictor, tuple(paths), out, batch_size, resume, table.names, needs)
+    try:
+        if not place.is_outside:
+            return _run_on_cluster(*arguments)
+        import ray  # Ray Data runs inside the cluster only
+
+        summary: PredictionSummary = ray.get(ray.remote(num_cpus=0)(_run_on_cluster).remote(*arguments))
+        return summary
+    except ray_cluster.ray_errors() as error:
+        raise ray_cluster.lost("predict", error) from error
+
+
+def _run_on_cluster(
+    predictor: tuple[type, tuple[Any, ...]],
+    paths: tuple[str, ...],
+    out: str,
+    batch_size: int,
+    resume: bool,
+    names: Sequence[str],
+    needs: dict[str, float],
+) -> PredictionSummary:
+    """List, read, predict and write with Ray Data, and count the rows."""
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    done = set[str]()
+    if resume:
+        older = ray.data.read_parquet(out, columns=["file", "model"]).take_all()
+        table_model = predictor[1][-1]
+        other = {row["model"] for row in older} - {table_model}
+        check_argument(not other, f"be of the same model and options ({table_model})", out=sorted(other))
+        done = {row["file"] for row in older}
+    kind, arguments = predictor
+    files = ray.data.read_binary_files(list(paths), include_paths=True, file_extensions=[e[1:] for e in ENDINGS])
+    if done:
+        files = files.filter(lambda row: row["path"] not in done)
+    retries = {"max_task_retries": ray_cluster.RETRIES}
+    rows = files.map_batches(
+        kind,
+        fn_constructor_args=arguments,
+        batch_size=batch_size,
+        concurrency=(1, max(1, ray_cluster.room(needs))),
+        ray_remote_args_fn=lambda: retries,
+        **needs,
+    )
+    rows.write_parquet(out, mode="append")
+    counted = ray.data.read_parquet(
+        out, columns=[name for name in ("file", "error", "unsure", "in_distribution") if name in names]
+    )
+    return PredictionSummary.of(counted.iter_rows())
+
+
+class _ClusterPredictor:
+    """Predicts batches of files for Ray Data: columns `path` and `bytes` become the columns of the table."""
+
+    def __init__(
+        self,
+        desk: ray_cluster.Desk,
+        load: Callable[[], ImageClassifier],
+        classes: int,
+        columns: UncertaintyColumns,
+        model_id: str,
+    ) -> None:
+        desk.sit_down()
+        model = load()
+        self.table, self.classes, self.detector = PredictionTable(model, columns), classes, columns.active_detector
+        if self.table.model != model_id:
+            raise CapsellaError("predict: a worker has loaded another model than the caller")
+        self.model = packed(without_unused_decoder(model, self.detector))
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> Any:
+        """Predict one batch."""
+        model, pixels = self.model, []
+        reasons: list[str | None] = []
+        for name, content in zip(batch["path"].tolist(), batch["bytes"].tolist(), strict=True):
+            try:
+                shape = model.image_size, model.channels, model.value_range, model.cut
+                pixels.append(decode(BytesIO(content), name, *shape).numpy())
+                reasons.append(None)
+            except (CapsellaError, MemoryError) as error:
+                reasons.append(str(error).removeprefix(f"{name}: ") or "not enough memory to decode it")
+        images = np.stack(pixels) if pixels else np.empty((0, model.channels, *model.image_size), np.uint8)
+        chunk = Chunk(tuple(batch["path"].tolist()), tuple(reasons), images)
+        return self.table.to_arrow(predict_chunk(model, chunk, self.classes, self.detector))

@@ -1,1 +1,0 @@
-"""Classes for image files: one by one, or for whole folders into a table."""

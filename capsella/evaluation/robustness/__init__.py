@@ -1,1 +1,0 @@
-"""Accuracy on test images that are turned, moved, coloured and made noisy."""

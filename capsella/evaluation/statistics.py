@@ -1,0 +1,666 @@
+"""Confidence intervals and tests: over test images, over groups of images, over seeds and over folds.
+
+Measurements are tables of correctness, [seeds images]: whether the network trained with each seed classifies each test
+image correctly. Another laboratory would have drawn other test images and other seeds, so an interval covers both. The
+variance of a mean over the table is that of two crossed random effects,
+
+    images: variance over images of their mean over seeds / images    seeds: variance of the seeds' accuracies / seeds
+
+The noise of single answers is part of both, which is conservative. The quantile is Student's, with the degrees of
+freedom of Satterthwaite (1946). Near 0 and 1, and where two networks agree on every image, a plain variance would be 0.
+So pseudo-images are added: two correct and two wrong ones for an accuracy (Agresti and Coull 1998), half an image for
+each outcome of a pair for a difference (Agresti and Min 2005).
+
+A hundred images of five patients say little about a sixth patient. Groups are therefore treated as sampled whole: the
+variance of a mean is that of the groups' summed influences (Korn and Graubard 1999, Analysis of Health Surveys, §2.2
+and §3.2). A large group pulls the mean towards itself, so its own sum is too small; the correction of the sums and the
+degrees of freedom are those of Bell and McCaffrey 2002 (Survey Methodology 28). For g groups of equal size this is the
+factor g / (g − 1) and g − 1 degrees of freedom.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple, Self
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from capsella.errors import ArgumentError, check_argument
+
+CONFIDENCE = 0.95
+POWER = 0.8
+DRAWS = 2000  # bootstrap resamples
+
+Groups = Int[np.ndarray, " images"]  # the number of each image's group
+Correct = Bool[np.ndarray, "seeds images"]
+
+
+class VarianceComponent(NamedTuple):
+    """A part of the variance of a mean, and its degrees of freedom."""
+
+    variance: float
+    dof: float
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A proportion, or a difference of two, with its 95 % interval over test images and seeds.
+
+    Attributes:
+        image_error: standard error from the choice of test images.
+        seed_error: standard error from the choice of seeds. None if a side has a single seed: the interval then covers
+            the test images, and the seeds of the other side if it has several.
+        degrees: degrees of freedom of Student's quantile.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    image_error: float
+    seed_error: float | None
+    degrees: float
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error from images and seeds together."""
+        return float(np.hypot(self.image_error, self.seed_error or 0.0))
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that such a comparison detects with a power of 0.8."""
+        quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, self.degrees) + scipy.stats.norm.ppf(POWER)
+        return float(quantiles) * self.standard_error
+
+    def images_needed(self, images: int) -> int | None:
+        """Return how many test images would detect a difference as small as the estimate, or None for 0.
+
+        The variance from seeds is ignored. Given the number of groups, returns the number of groups.
+        """
+        if self.estimate == 0:
+            return None
+        quantiles = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) + scipy.stats.norm.ppf(POWER)
+        return int(np.ceil(images * (quantiles * self.image_error / self.estimate) ** 2))
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return plain numbers for JSON."""
+        return asdict(self)
+
+
+class FoldInterval(NamedTuple):
+    """The mean of a proportion, or of a difference of two, over folds, with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation (n − 1) over seeds.
+
+    >>> print(Spread.of([0.2, 0.3, 0.4]))
+    0.30 ± 0.10
+    """
+
+    mean: float
+    sd: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """Return the spread of at least two values."""
+        if len(values) < 2:
+            raise ArgumentError("values", "be at least 2 for a standard deviation", len(values))
+        return cls(statistics.mean(values), statistics.stdev(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.sd:.2f}"
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """Format a number over seeds; a single seed has no spread.
+
+    >>> over_seeds([0.2, 0.3, 0.4]), over_seeds([0.25])
+    ('0.30 ± 0.10', '0.25')
+    """
+    return str(Spread.of(list(values))) if len(values) > 1 else f"{values[0]:.2f}"
+
+
+def points(difference: float, *, signed: bool = True) -> str:
+    """Format a difference of proportions as percentage points, with more decimals if it would read 0 and is not.
+
+    >>> points(0.021), points(-0.00049), points(0.0), points(0.0004, signed=False)
+    ('+2.1', '−0.05', '+0.0', '0.04')
+    """
+    value = 100 * difference + 0.0  # no −0.0
+    places = -math.floor(math.log10(abs(value))) if 1e-4 < abs(value) < 0.05 else 1
+    return f"{value:{'+' if signed else ''}.{places}f}".replace("-", "−")
+
+
+# Score intervals of one network over test images
+
+
+def wilson_interval(hits: float, number: float) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion of `hits` in `number` (Wilson 1927).
+
+    Both may be fractions: correlated images count as fewer independent ones.
+
+    >>> wilson_interval(0, 100)
+    (0.0, 0.03699...)
+    """
+    if not 0 <= hits <= number or number == 0:
+        raise ArgumentError("hits", f"be among {number} images", hits)
+    squared = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) ** 2
+    proportion, scale = hits / number, 1 + squared / number
+    centre = (proportion + squared / (2 * number)) / scale
+    half = (squared * (proportion * (1 - proportion) / number + squared / (4 * number**2))) ** 0.5 / scale
+    return 0.0 if hits == 0 else float(centre - half), 1.0 if hits == number else float(centre + half)
+
+
+def proportion_interval(values: Bool[np.ndarray, " images"], groups: Groups | None) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of the proportion of True, over groups if there are any."""
+    fraction = effective_sample_fraction(values, groups)
+    return wilson_interval(fraction * int(values.sum()), fraction * len(values))
+
+
+def mean_proportion_interval(proportions: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the 95 % interval of the unweighted mean of independent proportions, given as (hits, number).
+
+    The distances of each proportion to its Wilson limits are added in quadrature (MOVER: Zou, Huang and Zhang 2009).
+    This keeps the asymmetry near 0 and 1, and a class of five images makes the interval as wide as it must.
+
+    >>> mean_proportion_interval([(10, 10), (10, 10)])
+    (0.8037..., 1.0)
+    """
+    if not proportions or min(number for _, number in proportions) <= 0:
+        raise ArgumentError("proportions", "each be of some images", list(proportions))
+    below = above = mean = 0.0
+    for hits, number in proportions:
+        low, high = wilson_interval(hits, number)
+        proportion = hits / number
+        mean, below, above = mean + proportion, below + (proportion - low) ** 2, above + (high - proportion) ** 2
+    count = len(proportions)
+    return max(0.0, (mean - below**0.5) / count), min(1.0, (mean + above**0.5) / count)
+
+
+def auc_interval(auc: float, negatives: float, positives: float) -> tuple[float, float]:
+    """Return the 95 % interval of an area under the ROC curve (Newcombe 2006, Statistics in Medicine 25, method 5).
+
+    A score interval with Hanley and McNeil's variance at the mean of both numbers, so that even an area of 1 shows how
+    little a few images prove. The numbers of images may be fractions.
+
+    >>> auc_interval(1.0, 50, 50)
+    (0.960..., 1.0)
+    """
+    if not (0 <= auc <= 1 and min(negatives, positives) > 0):
+        raise ArgumentError("auc", "be in [0, 1], of at least one image of each kind", (auc, negatives, positives))
+    quantile = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2)
+    less_one = (negatives + positives) / 2 - 1
+
+    def beyond(area: float) -> float:
+        spread = 1 + less_one * ((1 - area) / (2 - area) + area / (1 + area))
+        return float(abs(area - auc) - quantile * (area * (1 - area) * spread / (negatives * positives)) ** 0.5)
+
+    # 0 and 1 are roots themselves.
+    low = 0.0 if auc == 0 else float(scipy.optimize.brentq(beyond, 0, min(auc, 1 - 1e-12)))
+    return low, 1.0 if auc == 1 else float(scipy.optimize.brentq(beyond, max(auc, 1e-12), 1))
+
+
+# Groups of images
+
+
+def influence(
+    values: Float[np.ndarray, " images"], labels: Int[np.ndarray, " images"] | None = None
+) -> Float[np.ndarray, " images"]:
+    """Return how far each image moves the mean of `values`, or with labels the mean over classes. The sum is 0."""
+    if labels is None:
+        return (values - values.mean()) / len(values)
+    _, label, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    means = np.bincount(label, weights=values) / counts
+    moves: Float[np.ndarray, " images"] = (values - means[label]) / (len(counts) * counts[label])
+    return moves
+
+
+def cluster_variance(
+    moves: Float[np.ndarray, " images"],
+    groups: Groups | None,
+    independent: VarianceComponent,
+    labels: Int[np.ndarray, " images"] | None = None,
+) -> VarianceComponent:
+    """Return the variance of a mean over grouped images, never below that of independent images.
+
+    A few groups may agree by luck: then the images set the variance, and the groups the degrees of freedom. For a mean
+    over classes the groups of each class count: with one diagnosis per patient, the few patients of a rare class.
+
+    Args:
+        moves: `influence` of each image.
+        groups: None if images are independent. A single group is ignored.
+        independent: the component that independent images would have.
+        labels: for a mean over classes.
+    """
+    if groups is None:
+        return independent
+    if groups.shape != moves.shape:
+        raise ArgumentError("groups", f"be one for each of the {len(moves)} images", groups.shape)
+    labels = np.zeros(len(moves), int) if labels is None else labels
+    sums, weights = _by_group_and_class(moves, groups, labels)
+    if len(sums) < 2:
+        return independent
+    several = np.all(weights < 1, axis=0)  # in a class of one group, images count as independent
+    each = [_bell_mccaffrey(sums[:, [k]], weights[:, [k]]) for k in np.flatnonzero(several)]
+    single = [_independent(moves[labels == label]) for label in np.unique(labels)[~several]]
+    joint = [_bell_mccaffrey(sums[:, several], weights[:, several])] if several.any() else []
+    variance = sum(component.variance for component in joint + single)
+    # Where all values agree, the degrees of freedom follow from the sizes of the groups alone.
+    degrees = (
+        [_satterthwaite(each + single), _satterthwaite(joint + single)]
+        if variance
+        else [component.dof for component in joint or single]
+    )
+    return VarianceComponent(max(variance, independent.variance), min(*degrees, len(sums) - 1.0))
+
+
+def effective_sample_fraction(
+    values: Bool[np.ndarray, " images"] | Float[np.ndarray, " images"],
+    groups: Groups | None,
+    labels: Int[np.ndarray, " images"] | None = None,
+) -> float:
+    """Return how many independent images an image is worth for the mean of `values`: 1 / design effect, at most 1.
+
+    Student's quantiles reduce it further for few groups (Korn and Graubard 1998, Survey Methodology 24). If all values
+    agree, the design effect is unknown and taken as 1, which may be too small. With labels: for the mean over classes.
+
+    >>> effective_sample_fraction(np.array([True, True, False, False] * 8), np.arange(32) // 2 % 4)
+    0.0...
+    """
+    if groups is None or len(np.unique(groups)) < 2:
+        return 1.0
+    varies = np.ptp(values.astype(float)) > 0
+    moves = influence(values.astype(float), labels) if varies else np.zeros(len(values))
+    alone = float((moves**2).sum())
+    variance, dof = cluster_variance(moves, groups, VarianceComponent(alone, len(moves) - 1), labels)
+    effect = variance / alone if alone else 1.0
+    quantiles = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, [len(values) - 1, dof])
+    return float((quantiles[0] / quantiles[1]) ** 2 / effect)
+
+
+def _by_group_and_class(
+    moves: Float[np.ndarray, " images"], groups: Groups, labels: Int[np.ndarray, " images"]
+) -> tuple[Float[np.ndarray, "groups classes"], Float[np.ndarray, "groups classes"]]:
+    """Return each group's summed influence on each class, and its fraction of the class's images."""
+    group = np.unique(groups, return_inverse=True)[1]
+    label = np.unique(labels, return_inverse=True)[1]
+    shape = int(group.max()) + 1, int(label.max()) + 1
+    cell = group * shape[1] + label
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    sums = np.bincount(cell, weights=moves, minlength=counts.size).reshape(shape)
+    return sums, counts / counts.sum(0)
+
+
+def _bell_mccaffrey(
+    sums: Float[np.ndarray, "groups classes"], weights: Float[np.ndarray, "groups classes"]
+) -> VarianceComponent:
+    """Return the variance of a sum over classes of several groups each (Bell and McCaffrey 2002).
+
+    If all images of group h were off by e_h, the corrected sums would be B e, and the mean off by `weights` · e. The
+    squared sums are too small by the ratio of both, and have tr(BBᵀ)² / tr((BBᵀ)²) degrees of freedom. B is a diagonal
+    `weights` minus P · weightsᵀ; BBᵀ is never written out, because it would be large for many groups.
+    """
+    P = weights / np.sqrt(1 - weights)
+    diagonal = P.sum(1)
+    classes = weights.shape[1]
+    factors = np.concatenate([P, diagonal[:, None] * weights], 1)  # BBᵀ = diagonal² + factors · inner · factorsᵀ
+    inner = np.zeros((2 * classes, 2 * classes))
+    inner[:classes, :classes] = weights.T @ weights
+    inner[:classes, classes:] = inner[classes:, :classes] = -np.eye(classes)
+    moved = inner @ (factors.T @ factors)
+    trace = float((diagonal**2).sum() + np.trace(moved))
+    crossed = np.trace(inner @ (factors.T @ (factors * diagonal[:, None] ** 2)))
+    squared = float((diagonal**4).sum() + 2 * crossed + np.trace(moved @ moved))
+    lost = float((weights.sum(1) ** 2).sum()) / trace
+    variance = lost * float(((sums / np.sqrt(1 - weights)).sum(1) ** 2).sum())
+    return VarianceComponent(variance, max(trace**2 / squared, 1.0))
+
+
+def _independent(moves: Float[np.ndarray, " images"]) -> VarianceComponent:
+    dof = max(len(moves) - 1, 1)
+    return VarianceComponent(len(moves) / dof * float((moves**2).sum()), dof)
+
+
+def _satterthwaite(components: Sequence[VarianceComponent]) -> float:
+    """Return the degrees of freedom of a sum of variances (Satterthwaite 1946)."""
+    total = sum(component.variance for component in components)
+    return total**2 / sum(component.variance**2 / component.dof for component in components)
+
+
+# Intervals over images and seeds
+
+
+def accuracy_interval(correct: Correct, groups: Groups | None = None) -> Interval:
+    """Return the accuracy of a network, as a mean over seeds, with its 95 % interval."""
+    _check_correct("correct", correct)
+    values = correct.mean(0)
+    mean, variance = _padded(values, added=4, total=2, squares=2)
+    images = cluster_variance(influence(values), groups, VarianceComponent(variance, len(values) - 1))
+    return _interval(float(correct.mean()), mean, images, [_seed_component(correct.mean(1))])
+
+
+def difference_interval(
+    first: Correct, second: Bool[np.ndarray, "other_seeds images"], groups: Groups | None = None
+) -> Interval:
+    """Return the accuracy of `first` minus that of `second`, paired over images, with its 95 % interval.
+
+    Seeds are not paired: the same number means other weights in another network.
+    """
+    _check_pair(first, second)
+    apart = first.mean(0) - second.mean(0)
+    mean, variance = _padded(apart, added=2, total=0, squares=1)
+    images = cluster_variance(influence(apart), groups, VarianceComponent(variance, len(apart) - 1))
+    seeds = [_seed_component(first.mean(1)), _seed_component(second.mean(1))]
+    return _interval(float(apart.mean()), mean, images, seeds, least=-1.0)
+
+
+def balanced_interval(correct: Correct, labels: Int[np.ndarray, " images"], groups: Groups | None = None) -> Interval:
+    """Return the balanced accuracy (mean recall over classes), as a mean over seeds, with its 95 % interval.
+
+    Classes without images do not count.
+    """
+    _check_correct("correct", correct)
+    _check_labels(labels, correct)
+    # The pseudo-images widen the interval but must not move it: they alone would make a rare class half correct.
+    values = correct.mean(0)
+    alone = _class_component(values, labels, added=4, total=2, squares=2)
+    images = cluster_variance(influence(values, labels), groups, alone, labels)
+    by_seed = _mean_recall(correct, labels)
+    return _interval(float(by_seed.mean()), float(by_seed.mean()), images, [_seed_component(by_seed)])
+
+
+def balanced_difference_interval(
+    first: Correct,
+    second: Bool[np.ndarray, "other_seeds images"],
+    labels: Int[np.ndarray, " images"],
+    groups: Groups | None = None,
+) -> Interval:
+    """Return the balanced accuracy of `first` minus that of `second`, paired over images, with its 95 % interval."""
+    _check_pair(first, second)
+    _check_labels(labels, first)
+    values = first.mean(0) - second.mean(0)
+    alone = _class_component(values, labels, added=2, total=0, squares=1)
+    images = cluster_variance(influence(values, labels), groups, alone, labels)
+    by_seed = [_mean_recall(correct, labels) for correct in (first, second)]
+    apart = float(by_seed[0].mean() - by_seed[1].mean())
+    return _interval(apart, apart, images, [_seed_component(recalls) for recalls in by_seed], least=-1.0)
+
+
+def interval_over_seeds(
+    accuracies: Float[np.ndarray, " seeds"], others: Float[np.ndarray, " others"]
+) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two means over seeds alone (Welch 1947).
+
+    >>> [round(bound, 4) for bound in interval_over_seeds(np.array([0.96, 0.97]), np.array([0.94, 0.95]))]
+    [-0.0104, 0.0504]
+    """
+    difference = float(accuracies.mean() - others.mean())
+    seeds = [part for part in (_seed_component(accuracies), _seed_component(others)) if part.variance > 0]
+    half = _half_width(seeds)[0] if seeds else 0.0
+    return difference - half, difference + half
+
+
+def fold_interval(
+    values: Sequence[float], tested: int, others: int, image_error: float = 0.0, least: float = 0.0
+) -> FoldInterval:
+    """Return the mean over the folds of a cross-validation, with its 95 % interval.
+
+    The corrected resampled t interval of Nadeau and Bengio 2003 (Machine Learning 52, §4): any two folds train on
+    mostly the same images, so their variance is multiplied by 1/k + tested/others. It was derived for random splits;
+    folds do not overlap. The interval is never narrower than the test images alone make it.
+
+    Args:
+        values: one per fold.
+        tested, others: images of all folds together that are tested, and that are not; their ratio counts.
+        image_error: standard error from the choice of test images, as in `Interval`.
+        least: the smallest possible value, -1 for a difference; the largest is 1.
+
+    >>> fold_interval([0.7, 0.8, 0.9], tested=30, others=60)
+    FoldInterval(estimate=0.8, low=0.4072..., high=1.0)
+    """
+    if len(values) < 2:
+        raise ArgumentError("values", "be of at least 2 folds", len(values))
+    check_argument(tested >= 1 and others >= 1, "be at least 1 image each", tested=tested, others=others)
+    mean, variance = statistics.mean(values), statistics.variance(values) * (1 / len(values) + tested / others)
+    error = max(variance**0.5, image_error)
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    return FoldInterval(mean, max(least, mean - half), min(1.0, mean + half))
+
+
+def _check_correct(name: str, correct: np.ndarray) -> None:
+    if correct.dtype != bool or correct.ndim != 2 or correct.shape[0] < 1 or correct.shape[1] < 2:
+        rule = "be booleans [seeds images] of at least one seed and two images"
+        raise ArgumentError(name, rule, (str(correct.dtype), correct.shape))
+
+
+def _check_pair(first: np.ndarray, second: np.ndarray) -> None:
+    _check_correct("first", first)
+    _check_correct("second", second)
+    if first.shape[1] != second.shape[1]:
+        raise ArgumentError("second", f"be of the same {first.shape[1]} images as first", second.shape[1])
+
+
+def _check_labels(labels: np.ndarray, correct: np.ndarray) -> None:
+    if labels.shape != correct.shape[1:]:
+        raise ArgumentError("labels", f"be one for each of the {correct.shape[1]} images", labels.shape)
+
+
+def _mean_recall(correct: np.ndarray, labels: np.ndarray) -> Float[np.ndarray, " seeds"]:
+    recalls: Float[np.ndarray, " seeds"] = np.mean([correct[:, labels == k].mean(1) for k in np.unique(labels)], 0)
+    return recalls
+
+
+def _class_component(
+    values: Float[np.ndarray, " images"], labels: np.ndarray, added: int, total: float, squares: float
+) -> VarianceComponent:
+    """Return the variance of a mean over classes; a rare class brings few degrees of freedom."""
+    classes = [values[labels == label] for label in np.unique(labels)]
+    counts = [len(own) for own in classes]
+    padded = [_padded(own, added, total, squares)[1] for own in classes]
+    # The centre is not moved by the pseudo-images, so that each class's variance is that of its own number of images.
+    variances = [variance * (count + added) / count for variance, count in zip(padded, counts, strict=True)]
+    parts = sum(variance**2 / (count + added - 1) for variance, count in zip(variances, counts, strict=True))
+    return VarianceComponent(sum(variances) / len(classes) ** 2, sum(variances) ** 2 / parts)
+
+
+def _padded(values: Float[np.ndarray, " images"], added: int, total: float, squares: float) -> tuple[float, float]:
+    """Return the mean over images and its variance, with pseudo-images: number, sum and sum of squares."""
+    count = len(values) + added
+    mean = (values.sum() + total) / count
+    return float(mean), float(((values**2).sum() + squares) / count - mean**2) / count
+
+
+def _seed_component(accuracies: Float[np.ndarray, " seeds"]) -> VarianceComponent:
+    """Return the variance that seeds bring, 0 for a single one."""
+    seeds = len(accuracies)
+    return VarianceComponent(float(accuracies.var(ddof=1)) / seeds if seeds > 1 else 0.0, seeds - 1)
+
+
+def _interval(
+    estimate: float,
+    centre: float,
+    images: VarianceComponent,
+    seeds: Sequence[VarianceComponent],
+    least: float = 0.0,
+) -> Interval:
+    """Return Student's interval around `centre`, clipped to [least, 1] and widened to include the estimate."""
+    half, degrees = _half_width([images, *(part for part in seeds if part.variance > 0)])
+    several = min(part.dof for part in seeds) > 0
+    seed_error = sum(part.variance for part in seeds) ** 0.5 if several else None
+    low, high = max(least, centre - half), min(1.0, centre + half)
+    return Interval(estimate, min(low, estimate), max(high, estimate), images.variance**0.5, seed_error, degrees)
+
+
+def _half_width(components: Sequence[VarianceComponent]) -> tuple[float, float]:
+    """Return the half-width of Student's interval for a sum of variances, and its degrees of freedom."""
+    degrees = _satterthwaite(components)
+    variance = sum(component.variance for component in components)
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * variance**0.5, degrees
+
+
+# Tests
+
+
+class McNemar(NamedTuple):
+    """Images that only one of two networks classifies correctly, and the exact p-value of such an imbalance."""
+
+    only_first: int
+    only_second: int
+    p_value: float
+
+
+def mcnemar(first: Bool[np.ndarray, " images"], second: Bool[np.ndarray, " images"]) -> McNemar:
+    """Run McNemar's exact test (1947) on two trained networks and the same images."""
+    if first.dtype != bool or second.dtype != bool or first.ndim != 1 or first.shape != second.shape:
+        raise ArgumentError("first, second", "be booleans of the same images", (first.shape, second.shape))
+    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
+    unlike = only_first + only_second
+    return McNemar(only_first, only_second, float(scipy.stats.binomtest(only_first, unlike).pvalue) if unlike else 1.0)
+
+
+def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Return which tests are significant with a family-wise error rate of `level` (Holm 1979).
+
+    >>> holm([0.04, 0.001, 0.02])
+    [True, True, True]
+    >>> holm([0.04, 0.001, 0.03])
+    [False, True, False]
+    """
+    significant = [False] * len(p_values)
+    for done, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[at] > level / (len(p_values) - done):
+            break
+        significant[at] = True
+    return significant
+
+
+# Retained accuracy on perturbed images, by a cluster bootstrap
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """A network's correctness on unchanged and on perturbed images.
+
+    Attributes:
+        clean: for each seed and unchanged image.
+        by_change: by perturbation, the fraction of its strengths at which each seed classifies each image correctly.
+        groups: the number of each image's patient or the like, if known.
+    """
+
+    clean: Correct
+    by_change: dict[str, Float[np.ndarray, "seeds images"]] = field(default_factory=dict)
+    groups: Groups | None = None
+
+    @property
+    def has_two_groups(self) -> bool:
+        """True if there are exactly two groups, which are too few to resample. A single group is ignored."""
+        return self.groups is not None and len(np.unique(self.groups)) == 2
+
+
+class BootstrapInterval(NamedTuple):
+    """An estimate with its 95 % bootstrap interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class KeptAccuracy:
+    """The accuracy that two networks retain under a perturbation, and the difference between both."""
+
+    first: BootstrapInterval
+    second: BootstrapInterval
+    difference: BootstrapInterval
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Return plain numbers for JSON."""
+        return {name: value._asdict() for name, value in vars(self).items()}
+
+
+def kept_accuracies(first: Changed, second: Changed, chance: float) -> dict[str, KeptAccuracy]:
+    """Return, by perturbation, how much of their accuracy above chance two networks retain on the same images.
+
+    A network that is better to begin with is better on perturbed images too, without being more robust. So the measure
+    is (perturbed accuracy − chance) / (clean accuracy − chance). Intervals are bootstrap percentiles (Efron 1979) over
+    images, shared by both networks, and over seeds, which are not shared. Whole groups are resampled. A few seeds or
+    groups resampled from themselves vary too little, three by a factor of 2/3: their resamples are spread by that
+    factor and by Student's quantile.
+    """
+    images = first.clean.shape[1]
+    if second.clean.shape[1] != images or first.by_change.keys() != second.by_change.keys() or not 0 <= chance < 1:
+        got = (images, second.clean.shape[1], [*first.by_change], [*second.by_change], chance)
+        raise ArgumentError("first, second, chance", "have the same images and perturbations, and chance below 1", got)
+    if first.has_two_groups:
+        raise ArgumentError("first", "have at least three groups of images, or none", 2)
+    random = np.random.default_rng(0)
+    weights = _image_weights(images, first.groups, random)
+    numbers = len(first.clean), len(second.clean)
+    seeds = [_resample_weights(number, random) for number in numbers]
+    alone = [_spread(draws, number - 1) for draws, number in zip(seeds, numbers, strict=True)]
+    together = [_spread(draws, sum(numbers) - 2) for draws in seeds]
+    retained = {}
+    for change in first.by_change:
+        pairs = [(network.clean, network.by_change[change]) for network in (first, second)]
+        plain = [float(_ratio(clean.mean(), changed.mean(), chance, images)) for clean, changed in pairs]
+        each, apart = (
+            [
+                _ratio((draws @ clean * weights).sum(1), (draws @ changed * weights).sum(1), chance, images)
+                for draws, (clean, changed) in zip(by_seed, pairs, strict=True)
+            ]
+            for by_seed in (alone, together)
+        )
+        retained[change] = KeptAccuracy(
+            _percentiles(plain[0], each[0]),
+            _percentiles(plain[1], each[1]),
+            _percentiles(plain[0] - plain[1], apart[0] - apart[1]),
+        )
+    return retained
+
+
+def _image_weights(
+    images: int, groups: Groups | None, random: np.random.Generator
+) -> Float[np.ndarray, "draws images"]:
+    """Return the weight of each image in each resample, of whole groups if there are several."""
+    count, numbers = images, np.arange(images)
+    if groups is not None and len(np.unique(groups)) > 1:
+        names, numbers = np.unique(groups, return_inverse=True)
+        count = len(names)
+    each = _resample_weights(count, random)[:, numbers]
+    return _spread(each / each.sum(1, keepdims=True), count - 1, count)
+
+
+def _resample_weights(number: int, random: np.random.Generator) -> Float[np.ndarray, "draws number"]:
+    """Return how often each of n items is drawn in each resample of size n, divided by n."""
+    chosen = random.integers(number, size=(DRAWS, number)) + number * np.arange(DRAWS)[:, None]
+    weights: np.ndarray = np.bincount(chosen.ravel(), minlength=DRAWS * number).reshape(DRAWS, number) / number
+    return weights
+
+
+def _spread(
+    weights: Float[np.ndarray, "draws n"], degrees: int, number: int | None = None
+) -> Float[np.ndarray, "draws n"]:
+    """Spread the weights of resamples of `number` items (default: n) as the mean of so few items varies."""
+    number, level = number or weights.shape[1], (1 + CONFIDENCE) / 2
+    student = float(scipy.stats.t.ppf(level, max(1, degrees)) / scipy.stats.norm.ppf(level))
+    equal = 1 / weights.shape[1]
+    spread: np.ndarray = equal + student * (number / max(1, number - 1)) ** 0.5 * (weights - equal)
+    return spread
+
+
+def _ratio(clean: np.ndarray, changed: np.ndarray, chance: float, images: int) -> np.ndarray:
+    """Return the retained accuracy; a network at chance is credited one image, which keeps the ratio finite."""
+    ratio: np.ndarray = (changed - chance) / np.maximum(clean - chance, 1 / images)
+    return ratio
+
+
+def _percentiles(estimate: float, draws: Float[np.ndarray, " draws"]) -> BootstrapInterval:
+    low, high = np.quantile(draws, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)).tolist()
+    return BootstrapInterval(estimate, min(low, estimate), max(high, estimate))

@@ -1,0 +1,414 @@
+"""The table of predictions: its columns, and CSV, JSON lines and Parquet. Each is resumed by reading its own rows."""
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxtyping import Float
+from torch import Tensor
+
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_installed
+from capsella.files import is_disk_full, lock, write_whole
+from capsella.models import ImageClassifier
+from capsella.uncertainty import (
+    FALSE_POSITIVE_RATE,
+    Calibration,
+    OODDetector,
+    check_coverage,
+    check_false_positive_rate,
+    weights_digest,
+)
+
+PART_ROWS = 10_000  # rows of a Parquet file
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The prediction for one file.
+
+    Attributes:
+        class_name: the class with the largest activation; of two classes per image both, as in "8 + 3".
+        activations: of every class.
+        scores: the normalised OOD scores, if a detector is used.
+        outside: the proportion of the file's values outside the range that the network was trained with.
+        cropped: the proportion of the image that was cropped away.
+    """
+
+    file: Path
+    class_name: str
+    activations: Float[Tensor, " classes"]
+    scores: Float[Tensor, " scores"] | None = None
+    outside: float = 0.0
+    cropped: float = 0.0
+
+
+@dataclass(frozen=True)
+class UnreadableFile:
+    """A file that could not be read, and why."""
+
+    file: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class UncertaintyColumns:
+    """The columns behind the activations, and what they are computed from.
+
+    Attributes:
+        calibration: of the model; None leaves the probability empty.
+        coverage: of the prediction sets; None: no sets.
+        unsure_below: the probability below which a prediction is unsure; None: no such column.
+        detector: of the model; None leaves the OOD columns empty.
+        false_positive_rate: of the OOD check; None turns it off.
+    """
+
+    calibration: Calibration | None = None
+    coverage: float | None = None
+    unsure_below: float | None = None
+    detector: OODDetector | None = None
+    false_positive_rate: float | None = FALSE_POSITIVE_RATE
+
+    def __post_init__(self) -> None:
+        below = self.unsure_below
+        if self.coverage is not None:
+            check_coverage(self.coverage)
+        if self.false_positive_rate is not None:
+            check_false_positive_rate(self.false_positive_rate)
+        check_argument(below is None or 0 < below <= 1, "be above 0 and at most 1, as 0.9", unsure_below=below)
+        if self.calibration is None and (self.coverage, below) != (None, None):
+            raise CapsellaError(
+                "coverage, unsure_below: need calibrated probabilities, and this model has none; "
+                "`capsella calibrate RUN` fits them for a run (not for pairs)"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        requested = {"prediction_set": self.coverage, "unsure": self.unsure_below}
+        optional = (name for name, value in requested.items() if value is not None)
+        return ("probability", *optional, "in_distribution", "ood_reason")
+
+    @property
+    def active_detector(self) -> OODDetector | None:
+        """The detector, if it is used: requested, and fitted with enough validation images for a threshold."""
+        return self.detector if self.detector is not None and self.detector.supports(self.false_positive_rate) else None
+
+    def values(self, prediction: Prediction, classes: Sequence[str]) -> dict[str, Any]:
+        """Return the values of the columns; a prediction set names its classes, the most probable first."""
+        values: dict[str, Any] = dict.fromkeys(self.names)
+        if self.calibration is not None:
+            probabilities = self.calibration.probabilities(prediction.activations)
+            probability = float(probabilities[prediction.activations.argmax()])
+            values["probability"] = round(probability, 6)
+            if self.coverage is not None:
+                inside = self.calibration.sets(prediction.activations, self.coverage)
+                order = probabilities.argsort(descending=True, stable=True)
+                values["prediction_set"] = [classes[k] for k in order[inside[order]].tolist()]
+            if self.unsure_below is not None:
+                values["unsure"] = probability < self.unsure_below
+        detector = self.active_detector
+        if detector is not None and self.false_positive_rate is not None and prediction.scores is not None:
+            usual = float(prediction.scores.max()) <= detector.threshold(self.false_positive_rate)
+            values["in_distribution"] = usual
+            values["ood_reason"] = None if usual else detector.reason(prediction.scores, prediction.class_name)
+        return values
+
+
+@dataclass
+class PredictionSummary:
+    """Counts of a table's rows: all, files that could not be read, unsure predictions, OOD images."""
+
+    rows: int = 0
+    unreadable: int = 0
+    unsure: int = 0
+    ood: int = 0
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> "PredictionSummary":
+        """Count records with the columns `error`, `unsure` and `in_distribution`, where present."""
+        summary = cls()
+        for record in records:
+            summary.add(record)
+        return summary
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count one record."""
+        self.rows += 1
+        self.unreadable += bool(record.get("error"))
+        self.unsure += record.get("unsure") in (True, "true")
+        self.ood += record.get("in_distribution") in (False, "false")
+
+
+class PredictionTable:
+    """The columns of a table of predictions, and its records.
+
+    Columns: file, class, the activation of every class, those of `UncertaintyColumns`, error (why a file could not be
+    read) and model (a digest of the weights and the options, by which a resumed table is checked).
+    """
+
+    def __init__(self, model: ImageClassifier, columns: UncertaintyColumns) -> None:
+        self.classes, self.columns = model.classes, columns
+        options = repr((model.value_range, model.cut, model.image_size, model.classes, columns.coverage))
+        options += repr((columns.unsure_below, columns.false_positive_rate))
+        detector = "" if columns.active_detector is None else columns.active_detector.digest
+        text = weights_digest(model) + options + repr(columns.calibration) + detector
+        self.model = hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns in their order."""
+        return ("file", "class", *self.classes, *self.columns.names, "error", "model")
+
+    def check_names(self) -> None:
+        """Check that no class has the name of another column."""
+        taken = sorted(set(self.classes) & (set(self.names) - set(self.classes)))
+        taken += sorted(set(self.classes) & {"file", "class", "error", "model", *self.columns.names})
+        check_argument(not taken, "not be the name of another column; choose .jsonl", classes=taken[:1])
+
+    def record(self, outcome: Prediction | UnreadableFile) -> dict[str, Any]:
+        """Return one row; activations are a list under "activations"."""
+        record: dict[str, Any] = {"file": str(outcome.file), "class": None, "activations": None}
+        if isinstance(outcome, UnreadableFile):
+            return record | dict.fromkeys(self.columns.names) | {"error": outcome.reason, "model": self.model}
+        record |= {"class": outcome.class_name, "activations": [round(a, 6) for a in outcome.activations.tolist()]}
+        return record | self.columns.values(outcome, self.classes) | {"error": None, "model": self.model}
+
+    def to_arrow(self, outcomes: Iterable[Prediction | UnreadableFile]) -> Any:
+        """Return a pyarrow table. Bytes of names that are not UTF-8 become a backslash, x and two digits."""
+        import pyarrow
+
+        text, number, flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
+        types = {"probability": number, "prediction_set": pyarrow.list_(text), "unsure": flag, "in_distribution": flag}
+        types |= dict.fromkeys(self.classes, number)
+        fields = [(_utf8(name), types.get(name, text)) for name in self.names]
+        rows = [[_utf8(value) for value in self._flat(self.record(outcome))] for outcome in outcomes]
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in fields]
+        schema = pyarrow.schema(fields)
+        arrays = [pyarrow.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)]
+        return pyarrow.Table.from_arrays(arrays, schema=schema)
+
+    def csv_line(self, outcome: Prediction | UnreadableFile) -> str:
+        """Return one CSV line; the classes of a set are joined by " | "."""
+        return _csv_line(map(_csv_value, self._flat(self.record(outcome))))
+
+    def _flat(self, record: Mapping[str, Any]) -> list[Any]:
+        activations = record["activations"] or [None] * len(self.classes)
+        rest = (record[name] for name in (*self.columns.names, "error", "model"))
+        return [record["file"], record["class"], *activations, *rest]
+
+
+class OpenTable(ABC):
+    """A table that is being written.
+
+    Attributes:
+        done: files that it has rows for.
+        summary: counts of all rows.
+    """
+
+    def __init__(self, table: PredictionTable) -> None:
+        self.table, self.done, self.summary = table, set[str](), PredictionSummary()
+
+    def write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
+        """Append rows."""
+        self._write(outcomes)
+        for outcome in outcomes:
+            self.summary.add(self.table.record(outcome))
+
+    def _count_old(self, record: Mapping[str, Any]) -> None:
+        if record.get("model") != self.table.model:
+            raise CapsellaError(
+                "the table has rows of another model, or of other options; use these, or start again with --overwrite"
+            )
+        self.done.add(record["file"])
+        self.summary.add(record)
+
+    @abstractmethod
+    def _write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None: ...
+
+
+@contextmanager
+def open_table(out: Path | None, table: PredictionTable, *, resume: bool, overwrite: bool) -> Iterator[OpenTable]:
+    """Open `out` (.csv, .jsonl or .parquet) to add rows; None prints CSV to standard output."""
+    if out is None:
+        table.check_names()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="surrogateescape")  # names that are not UTF-8 as the bytes they are
+        yield _CsvTable(table, sys.stdout)
+        return
+    if out.suffix not in (".csv", ".jsonl", ".parquet"):
+        raise ArgumentError("out", "end in .csv, .jsonl or .parquet", str(out))
+    if out.suffix != ".jsonl":
+        table.check_names()
+    if out.suffix == ".parquet":
+        check_installed("Parquet", "parquet", "pyarrow", otherwise=", or choose .csv or .jsonl")
+    elif out.is_dir():
+        raise CapsellaError(f"{out} is a folder; name a file in it")
+    if out.exists() and not (resume or overwrite):
+        raise CapsellaError(f"{out} exists: --resume adds the files it lacks, --overwrite replaces it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if out.suffix == ".parquet":
+            with _ParquetTable(table, out, keep=resume) as folder:
+                yield folder
+            return
+        with open(out, "a", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            lock(file, f"{out}: another `capsella predict` is writing it")
+            kind = _CsvTable if out.suffix == ".csv" else _JsonlTable
+            opened: OpenTable = kind(table, file, out if resume else None)
+            yield opened
+    except OSError as error:
+        if is_disk_full(error):
+            raise CapsellaError(f"no space left to write {out}; make room, then continue with --resume") from error
+        raise CapsellaError(f"{out}: no table can be written there ({error.strerror or error})") from error
+
+
+class _TextTable(OpenTable):
+    """A text file with a row per line. A row that a killed process wrote in part is dropped."""
+
+    def __init__(self, table: PredictionTable, file: TextIO, older: Path | None = None) -> None:
+        super().__init__(table)
+        self.file = file
+        kept = [] if older is None else [*self._rows(older)]
+        if file.seekable() and file is not sys.stdout:
+            file.truncate(0)
+        file.write(self._head() + "".join(kept))
+        file.flush()
+
+    def _write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
+        self.file.write("".join(map(self._line, outcomes)))
+        self.file.flush()
+
+    @abstractmethod
+    def _rows(self, path: Path) -> Iterator[str]:
+        """Count the complete rows of a file, and yield them as they are."""
+
+    @abstractmethod
+    def _line(self, outcome: Prediction | UnreadableFile) -> str: ...
+
+    def _head(self) -> str:
+        return ""
+
+
+class _CsvTable(_TextTable):
+    def _head(self) -> str:
+        return _csv_line(self.table.names)
+
+    def _line(self, outcome: Prediction | UnreadableFile) -> str:
+        return self.table.csv_line(outcome)
+
+    def _rows(self, path: Path) -> Iterator[str]:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        if not text.endswith("\n"):
+            rows = rows[:-1]
+        if rows and tuple(rows[0]) != self.table.names:
+            raise CapsellaError(f"{path} has other columns than this prediction; choose another --out, or --overwrite")
+        for row in rows[1:]:
+            if len(row) != len(self.table.names):
+                return
+            self._count_old(dict(zip(self.table.names, row, strict=True)))
+            yield _csv_line(row)
+
+
+class _JsonlTable(_TextTable):
+    def _line(self, outcome: Prediction | UnreadableFile) -> str:
+        record = self.table.record(outcome)
+        if record["activations"] is not None:
+            record["activations"] = dict(zip(self.table.classes, record["activations"], strict=True))
+        return json.dumps(record) + "\n"
+
+    def _rows(self, path: Path) -> Iterator[str]:
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                try:
+                    record = json.loads(line) if line.endswith("\n") else None
+                except ValueError:
+                    record = None
+                if not isinstance(record, dict):
+                    return
+                self._count_old(record)
+                yield line
+
+
+class _ParquetTable(OpenTable):
+    """A folder of Parquet files, each written whole: pandas, pyarrow and Ray read the folder as one table."""
+
+    def __init__(self, table: PredictionTable, folder: Path, keep: bool) -> None:
+        super().__init__(table)
+        folder.mkdir(exist_ok=True)
+        self.folder, self.waiting = folder, list[Prediction | UnreadableFile]()
+        for part in self._parts():
+            if keep:
+                self._read(part)
+            else:
+                part.unlink()
+
+    def __enter__(self) -> "_ParquetTable":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._write_part()
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("*.parquet"))
+
+    def _read(self, part: Path) -> None:
+        import pyarrow.parquet
+
+        try:
+            rows = pyarrow.parquet.read_table(part).to_pylist()
+        except pyarrow.ArrowInvalid:  # written in part
+            part.unlink()
+            return
+        for row in rows:
+            self._count_old(row)
+
+    def _write(self, outcomes: Sequence[Prediction | UnreadableFile]) -> None:
+        self.waiting += outcomes
+        if len(self.waiting) >= PART_ROWS:
+            self._write_part()
+
+    def _write_part(self) -> None:
+        import pyarrow.parquet
+
+        if self.waiting:
+            part, rows = self.folder / f"part-{len(self._parts()):06}.parquet", self.table.to_arrow(self.waiting)
+            write_whole(part, lambda temporary: pyarrow.parquet.write_table(rows, temporary))
+            self.waiting = []
+
+
+def _csv_line(values: Iterable[str]) -> str:
+    """Return a CSV line. Python's csv module quotes line breaks in a value only if they are its own."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(values)
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _csv_value(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.6f}"
+        case list():
+            return " | ".join(value)
+        case _:
+            return str(value)
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_utf8(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    return value.encode(errors="surrogateescape").decode(errors="backslashreplace")

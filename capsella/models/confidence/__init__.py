@@ -1,1 +1,0 @@
-"""How sure a trained model may be: temperature, prediction sets, reliability."""

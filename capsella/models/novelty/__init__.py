@@ -1,1 +1,0 @@
-"""Whether an image is like those that a network was trained on."""

@@ -1,0 +1,221 @@
+"""Results as tables for a terminal of 80 columns."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from capsella.evaluation import (
+    PERTURBATIONS,
+    AttackOptions,
+    Evaluation,
+    OODReport,
+    Robustness,
+    SelectiveClassification,
+    UnderAttack,
+    confusions,
+    shares,
+)
+from capsella.report.prose import evaluation_notes, evaluation_warnings, majority_text, ood_notes, selective_notes
+
+# Wider matrices do not fit a terminal: the most frequent confusions are listed instead.
+MOST_COLUMNS = 12
+WIDTH = 80
+MOST_CONFUSIONS, MOST_BESIDE = 15, 5  # the second: beside a matrix
+
+
+def evaluation_table(evaluation: Evaluation) -> RenderableType:
+    """Return warnings, error, balanced accuracy, scores of each class, confusions, calibration and notes."""
+    warnings = [Text(f"WARNING: {warning}", style="bold red") for warning in evaluation_warnings(evaluation)]
+    low, high = evaluation.error_interval
+    headline = Text(
+        f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}): "
+        f"{evaluation.errors} of {len(evaluation.labels)} images wrong",
+        style="bold",
+    )
+    narrow = len(evaluation.classes) <= MOST_COLUMNS
+    confusion = _confusion_matrix(evaluation) if narrow else _frequent_confusions(evaluation)
+    calibration = Text(
+        f"expected calibration error {evaluation.calibration.expected_error:.4f} "
+        f"({len(evaluation.calibration.counts)} bins; confidence is {evaluation.confidence_text})"
+    )
+    notes = [Text(f"note: {note}") for note in evaluation_notes(evaluation)]
+    tables = _scores(evaluation), _sensitivities(evaluation), confusion
+    return Group(*warnings, headline, *_over_classes(evaluation), Text("\neach class"), *tables, calibration, *notes)
+
+
+def attack_table(results: Mapping[str, UnderAttack], options: AttackOptions) -> RenderableType:
+    """Return accuracy by attack and ε, and the rate at which successful attacks are flagged as OOD."""
+    headings = ("network", "attack", *(f"ε = {epsilon:g}" for epsilon in (0, *options.epsilons)))
+    accuracy = _table(headings, left=2, title="accuracy % under attack, L∞")
+    flagged = _table(headings, left=2, title="images flagged as OOD, % of those fooled (– if none is fooled)")
+    for name, result in results.items():
+        for curve in result.curves:
+            values = (f"{value:.1f}" for value in (result.clean, *curve.accuracy))
+            accuracy.add_row(Text(name), Text(curve.label), *values)
+            if result.false_positives is not None:
+                pairs = zip(curve.flagged, curve.fooled, strict=True)
+                rates = (f"{100 * found / fooled:.0f}" if fooled else "–" for found, fooled in pairs)
+                flagged.add_row(Text(name), Text(curve.label), f"{result.false_positives:.1f}", *rates)
+    return Group(accuracy, flagged) if flagged.row_count else accuracy
+
+
+def robustness_tables(result: Robustness) -> list[Table]:
+    """Return a table for each perturbation: a row per network, a column per strength, with intervals."""
+    tables = []
+    for name in result.perturbations:
+        points = result.curve(result.networks[0], name)
+        title = f"{name} ({PERTURBATIONS[name].unit})"
+        table = Table(title=title, title_justify="left", show_lines=True, padding=0)
+        table.add_column("accuracy %", overflow="fold")
+        for point in points:
+            table.add_column(f"{point.strength:g}", justify="right", no_wrap=True)
+        for network in result.networks:
+            cells = (
+                f"{point.accuracy:.1f}\n{point.interval[0]:.1f}–{point.interval[1]:.1f}"
+                for point in result.curve(network, name)
+            )
+            table.add_row(Text(network), *cells)  # Text, not str: a run may be called "[red]"
+        tables.append(table)
+    return tables
+
+
+def selective_table(result: SelectiveClassification) -> RenderableType:
+    """Return errors by coverage, prediction sets, calibration before and after, and notes."""
+    points = _table(("coverage %", "threshold", "kept", "kept %", "wrong", "error %", "95 % interval"))
+    for point in result.points:
+        error = interval = "–"
+        if point.error_interval_95 is not None:
+            error = f"{100 * point.errors / point.kept:.2f}"
+            interval = " to ".join(f"{100 * end:.2f}" for end in point.error_interval_95)
+        kept = str(point.kept), f"{100 * point.kept / result.images:.1f}"
+        points.add_row(f"{100 * point.coverage:g}", f"{point.threshold:.6f}", *kept, str(point.errors), error, interval)
+    sets = _table(("coverage", "reached", "95 % interval", "classes", "single %", "worst class"))
+    for row in result.sets:
+        low, high = row.covered_interval_95
+        reached = f"{row.covered / result.images:.3f}", f"{low:.3f} to {high:.3f}"
+        single, worst = f"{100 * row.single / result.images:.1f}", Text(f"{row.worst:.2f} {row.worst_class}")
+        sets.add_row(f"{row.coverage:g}", *reached, f"{row.mean_size:.2f}", single, worst)
+    return Group(
+        Text(f"\nselective classification: thresholds from {result.validation_images} validation images"),
+        points,
+        Text("\nprediction sets on the test images; classes: mean size of a set"),
+        sets,
+        Text(
+            "calibration on the test images (before: activations divided by their sum): "
+            f"expected error {result.ece_before:.4f} → {result.ece:.4f}, "
+            f"loss {result.nll_before:.4f} → {result.nll:.4f} nats"
+        ),
+        *(Text(f"note: {note}") for note in selective_notes(result)),
+    )
+
+
+def ood_table(result: OODReport) -> RenderableType:
+    """Return the images flagged as OOD, the AUROC of every score, and notes."""
+    flagged = _table(("images", "number", "flagged %", "95 % interval", "not flagged, correct"), left=1)
+    test = "test images", result.images, result.flagged, result.flagged_interval_95
+    rows = [(*test, f"{result.correct} of {result.images - result.flagged}")]
+    for row in result.sets:
+        correct = "–" if row.labelled is None else f"{row.correct} of {row.labelled}"
+        rows.append((row.name, row.images, row.flagged, row.flagged_interval_95, correct))
+    for name, images, number, (low, high), correct in rows:
+        rates = f"{100 * number / images:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
+        rates = rates if result.has_threshold else ("–", "–")
+        flagged.add_row(Text(name, overflow="ellipsis"), str(images), *rates, correct)
+    areas = _table(("images", "score", "AUROC", "95 % interval"), left=2)
+    for row in result.sets:
+        for number, score in enumerate(row.scores):
+            interval = " to ".join(f"{end:.3f}" for end in score.interval_95)
+            title, last = Text("" if number else row.name, overflow="ellipsis"), number == len(row.scores) - 1
+            areas.add_row(title, score.score, f"{score.auc:.3f}", interval, end_section=last)
+    rate = f"a false-positive rate of {100 * result.false_positive_rate:g} %"
+    threshold = f"threshold from {result.validation_images} validation images, for {rate}"
+    return Group(
+        Text(f"\nout-of-distribution images: {threshold if result.has_threshold else 'no threshold, see the note'}"),
+        flagged,
+        Text("\nAUROC of test images against OOD images; 0.5 is chance"),
+        areas,
+        *(Text(f"note: {note}") for note in ood_notes(result)),
+    )
+
+
+def with_interval(proportion: float | None, interval: tuple[float, float] | None) -> str:
+    """Format a proportion in per cent with its interval.
+
+    >>> with_interval(0.5, (0.25, 0.75))
+    '50.0 (25.0 to 75.0)'
+    """
+    if proportion is None or interval is None:
+        return "–"
+    return f"{100 * proportion:.1f} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+
+def percent(proportion: float | None) -> str:
+    """Format a proportion in per cent with two decimals, or as a dash if there is none."""
+    return "–" if proportion is None else f"{100 * proportion:.2f}"
+
+
+def _table(headings: Sequence[str], left: int = 0, title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < left or heading == "worst class" else "right")
+    return table
+
+
+def _over_classes(evaluation: Evaluation) -> list[Text]:
+    low, high = evaluation.balanced_accuracy_interval
+    area = "" if evaluation.macro_auc is None else f", mean AUC {evaluation.macro_auc:.3f}"
+    lines = [
+        Text(f"balanced accuracy {evaluation.balanced_accuracy:.2f} % (95 % interval {low:.2f} to {high:.2f})", "bold"),
+        Text(f"macro-F1 {100 * evaluation.macro_f1:.2f} %{area}"),
+    ]
+    if evaluation.majority is not None and evaluation.majority.is_beaten:  # otherwise it is a warning
+        lines.append(Text(majority_text(evaluation.majority)))
+    return lines
+
+
+def _scores(evaluation: Evaluation) -> Table:
+    table = _table(("class", "images", "predicted", "precision %", "recall %", "F1 %"), left=1)
+    for score in evaluation.per_class:
+        values = (percent(value) for value in (score.precision, score.recall, score.f1))
+        table.add_row(Text(score.name), str(score.support), str(score.predicted), *values)
+    return table
+
+
+def _sensitivities(evaluation: Evaluation) -> Table:
+    table = _table(("class", "sensitivity % (95 %)", "specificity % (95 %)", "AUC"), left=1)
+    for score in evaluation.per_class:
+        sensitivity = with_interval(score.recall, score.recall_interval)
+        specificity = with_interval(score.specificity, score.specificity_interval)
+        table.add_row(Text(score.name), sensitivity, specificity, "–" if score.auc is None else f"{score.auc:.3f}")
+    return table
+
+
+def _confusion_matrix(evaluation: Evaluation) -> Group:
+    rows = columns = list(evaluation.classes)
+    if max(map(len, rows)) + sum(map(len, rows)) + 3 * (len(rows) + 1) + 1 > WIDTH:  # numbers in place of names
+        columns = [str(number) for number in range(1, len(rows) + 1)]
+        rows = [f"{number} {name}" for number, name in zip(columns, rows, strict=True)]
+    table = Table()
+    table.add_column("")
+    for name in columns:
+        table.add_column(Text(name), justify="right")
+    for true, row in enumerate(evaluation.confusion.tolist()):
+        cells = (Text(str(n) if n else "·", style="green" if true == c else "") for c, n in enumerate(row))
+        table.add_row(Text(rows[true]), *cells)
+    heading = Text("\nconfusion: true class (rows) by predicted class (columns)")
+    return Group(heading, table, _frequent_confusions(evaluation))
+
+
+def _frequent_confusions(evaluation: Evaluation) -> Group:
+    kinds = confusions(evaluation.confusion)
+    if not kinds:
+        return Group(Text("\nno confusions"))
+    of_true, of_predicted = shares(evaluation.confusion, "true"), shares(evaluation.confusion, "predicted")
+    shown = kinds[: MOST_CONFUSIONS if len(evaluation.classes) > MOST_COLUMNS else MOST_BESIDE]
+    table = _table(("true class", "predicted as", "images", "% of true class", "% of predicted"), left=2)
+    for true, predicted, images in shown:
+        parts = (percent(share[true, predicted]) for share in (of_true, of_predicted))
+        table.add_row(Text(evaluation.classes[true]), Text(evaluation.classes[predicted]), str(images), *parts)
+    return Group(Text(f"\nconfusions: the most frequent {len(shown)} of {len(kinds)} kinds"), table)

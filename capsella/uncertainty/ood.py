@@ -1,0 +1,301 @@
+"""Detection of out-of-distribution (OOD) images: scores, class Gaussians, and a detector with a false-positive rate.
+
+Every score is higher for stranger images. `fit_detector` compares the scores of new images with those of validation
+images; `OODDetector.threshold` bounds the rate at which in-distribution images are flagged.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.special import bdtr
+from torch import Tensor
+
+from capsella.errors import CapsellaError, check_argument
+from capsella.types import Output
+from capsella.uncertainty.calibration import logits_of
+
+# The scores of a detector, and the reason that each gives for an OOD image.
+REASONS = {
+    "low_level": "colours or sharpness unlike the training images",
+    "features": "details unlike any {class_name}",
+    "poses": "shape unlike any {class_name}",
+    "reconstruction": "the network cannot reconstruct it",
+    "rotation": "another prediction when turned upside down",
+}
+FALSE_POSITIVE_RATE = 0.05
+CERTAINTY = 0.9  # probability, over draws of the validation images, that the false-positive rate holds
+FOLDS = 10
+STEADY, MOST_CHANGE = 0.9, 0.5  # the rotation score is used if 90 % of the validation images change by less than 0.5
+_TAIL = 10  # the largest tenth of the validation scores is the tail
+_FLAT = 1e-3  # differences of neighbours below this count as flat
+_LEAST_SCALE = 0.01  # of the mean deviation: a feature that never varied in training must not dominate
+_RIDGE = 1e-6
+
+
+# Scores
+
+
+def msp_score(logits: Float[Tensor, "b classes"]) -> Float[Tensor, " b"]:
+    """Return ln((1 − p)/p) of the maximum softmax probability p (Hendrycks and Gimpel 2017), exact for p near 1."""
+    largest, predicted = logits.max(1)
+    others = logits.scatter(1, predicted[:, None], float("-inf"))
+    return others.logsumexp(1) - largest
+
+
+def energy_score(logits: Float[Tensor, "b classes"]) -> Float[Tensor, " b"]:
+    """Return −ln Σ_k exp z_k (Liu et al. 2020, "Energy-based Out-of-distribution Detection", Eq. 4 at T = 1)."""
+    return -logits.logsumexp(1)
+
+
+def class_logits(output: Output) -> Float[Tensor, "b classes"]:
+    """Return a CNN's logits, or the log-odds ln a − ln(1 − a) of capsule activations, in float64."""
+    return logits_of(output.activations, "logit") if output.logits is None else output.logits.double()
+
+
+def low_level_features(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 5*c"]:
+    """Return mean, deviation and three sharpnesses of each channel.
+
+    A sharpness is ln of the mean difference between neighbours: vertical, horizontal, and mixed second difference.
+    """
+    down, across = images.diff(dim=2), images.diff(dim=3)
+    sharpness = []
+    for difference in (down, across, down.diff(dim=3)):
+        flat = difference.flatten(2).abs()
+        sharpness.append((flat.sum(2) / max(1, flat.shape[2]) + _FLAT).log())
+    return torch.cat([map_statistics(images), *sharpness], 1)
+
+
+def map_statistics(maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 2*c"]:
+    """Return mean and deviation of each map over its positions in float32 (Lee et al. 2018, section 2, use means)."""
+    flat = maps.flatten(2).float()
+    # The square root has no gradient at zero, so constant maps keep a last bit.
+    return torch.cat([flat.mean(2), (flat.var(2, correction=0) + 1e-12).sqrt()], 1)
+
+
+def reconstruction_score(
+    images: Float[Tensor, "b c h w"], reconstruction: Float[Tensor, "b c h w"]
+) -> Float[Tensor, " b"]:
+    """Return the root mean squared error over pixels: DARCCC (Frosst, Sabour, Hinton 2018, arXiv 1811.06969, §2)."""
+    return ((images - reconstruction).flatten(1).float().square().mean(1) + 1e-12).sqrt()
+
+
+def rotation_score(activations: Float[Tensor, "b classes"], rotated: Float[Tensor, "b classes"]) -> Float[Tensor, " b"]:
+    """Return the largest change of an activation when the image is turned by 180°.
+
+    An adversarial change fits one orientation only (after feature squeezing: Xu, Evans, Qi 2018, who blur instead).
+    """
+    return (activations - rotated).abs().amax(1).float()
+
+
+# The detector
+
+
+@dataclass(frozen=True, eq=False)
+class ClassGaussian:
+    """A mean for each class, and one covariance for all (Lee et al. 2018, section 2.1).
+
+    Attributes:
+        means: [classes d].
+        whitening: [d d]; (x − mean) · whitening has unit covariance.
+    """
+
+    means: Float[Tensor, "classes d"]
+    whitening: Float[Tensor, "d d"]
+
+    def __post_init__(self) -> None:
+        fits = self.means.ndim == 2 and self.whitening.shape == (self.means.shape[1],) * 2
+        if not (fits and self.means.isfinite().all() and self.whitening.isfinite().all()):
+            raise CapsellaError("means, whitening: must be finite, of [classes d] and [d d]")
+
+    def distance(self, features: Float[Tensor, "b d"], classes: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return the Mahalanobis distance to the mean of each image's class, divided by √d."""
+        from_mean = features.float() - self.means.to(features.device)[classes]
+        whitened = from_mean @ self.whitening.to(features.device)
+        return (whitened.square().mean(1) + 1e-12).sqrt()
+
+
+def fit_gaussian(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> ClassGaussian:
+    """Fit class means and a shared covariance, shrunk as by Ledoit and Wolf (2004), so that few images suffice.
+
+    Features are scaled to about unit deviation first. A class without images takes the mean of all.
+    """
+    from sklearn.covariance import LedoitWolf  # predictions need not wait for its import
+
+    check_argument(len(features) > 0, "be of at least one image", features=tuple(features.shape))
+    check_argument(bool(features.isfinite().all()), "be finite", features="NaN or infinity")
+    features = features.double()
+    by_class = [features[labels == label] for label in range(classes)]
+    means = torch.stack([(own if len(own) else features).mean(0) for own in by_class])
+    residuals = features - means[labels]
+    scale = residuals.square().mean(0).sqrt()
+    scale = scale + _LEAST_SCALE * scale.mean() + _RIDGE
+    unit = torch.eye(len(scale), dtype=torch.float64)
+    shrunk = unit
+    if len(features) > 1:
+        shrunk = torch.from_numpy(LedoitWolf(assume_centered=True).fit((residuals / scale).numpy()).covariance_)
+    root = torch.linalg.cholesky(shrunk + _RIDGE * unit)
+    whitening = torch.linalg.solve_triangular(root, unit, upper=False).T / scale[:, None]
+    return ClassGaussian(means.float(), whitening.float())
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreDistribution:
+    """One score of the validation images, ascending, to normalise the score of new images."""
+
+    values: Float[Tensor, " n"]
+
+    def __post_init__(self) -> None:
+        values = self.values
+        is_valid = values.ndim == 1 and len(values) > 0 and bool(values.isfinite().all())
+        if not is_valid or bool((values.diff() < 0).any()):
+            raise CapsellaError("validation scores: must be at least one finite number, ascending")
+
+    def normalize(self, scores: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return −ln of the proportion of validation images with at least this score, the image itself included.
+
+        In and beyond the largest tenth, the proportion falls exponentially with the mean excess of the tail. So images
+        beyond all others still differ, and there is a gradient.
+        """
+        values = self.values.to(scores)
+        number = len(values)
+        tail = max(1, number // _TAIL)
+        start = values[max(0, number - tail - 1)]
+        spread = values.std(correction=0)
+        excess = (values[-tail:].mean() - start).clamp_min(1e-3 * spread + 1e-9)
+        above = number - torch.searchsorted(values, scores.detach().contiguous())
+        inside = math.log(number + 1) - (1 + above).to(scores).log()
+        beyond = math.log((number + 1) / (tail + 1)) + (scores - start) / excess
+        return torch.where(scores > start, beyond, inside)
+
+
+@dataclass(frozen=True, eq=False)
+class OODDetector:
+    """A detector of out-of-distribution images, fitted by `capsella.training.fit_ood_detector`.
+
+    Attributes:
+        gaussians: of the features behind a score, by the score's name.
+        distributions: the validation images' values of each score in use.
+        largest: [n], ascending, the largest normalised score of each validation image.
+        weights: SHA-256 of the weights it was fitted to, if known.
+    """
+
+    gaussians: Mapping[str, ClassGaussian]
+    distributions: Mapping[str, ScoreDistribution]
+    largest: Float[Tensor, " n"]
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        unknown = set(self.distributions) - set(REASONS)
+        if unknown or not self.distributions:
+            raise CapsellaError(f"scores: must be some of {', '.join(REASONS)}, got {sorted(unknown) or 'none'}")
+        without = set(self.distributions) - set(self.gaussians) - {"reconstruction", "rotation"}
+        if without or set(self.gaussians) - set(self.distributions):
+            raise CapsellaError(f"gaussians: must be those of the scores, got {', '.join(self.gaussians) or 'none'}")
+        ScoreDistribution(self.largest)
+        if {len(distribution.values) for distribution in self.distributions.values()} != {len(self.largest)}:
+            raise CapsellaError("validation scores: must be of the same images")
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the scores, in the order of `REASONS`."""
+        return tuple(name for name in REASONS if name in self.distributions)
+
+    @property
+    def images(self) -> int:
+        """The number of validation images."""
+        return len(self.largest)
+
+    @property
+    def needs_reconstruction(self) -> bool:
+        """True if images must be reconstructed."""
+        return "reconstruction" in self.distributions
+
+    @property
+    def needs_rotation(self) -> bool:
+        """True if images must be classified a second time, upside down."""
+        return "rotation" in self.distributions
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the validation scores, which tells fits apart."""
+        digest = hashlib.sha256()
+        for name in self.scores:
+            digest.update(name.encode() + self.distributions[name].values.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def normalized_scores(self, scores: Float[Tensor, "b scores"]) -> Float[Tensor, "b scores"]:
+        """Return each score as −ln of a proportion of validation images, in the order of `scores`."""
+        columns = zip(self.scores, scores.unbind(1), strict=True)
+        return torch.stack([self.distributions[name].normalize(column) for name, column in columns], 1)
+
+    def threshold(self, false_positive_rate: float) -> float:
+        """Return the normalised score above which an image is OOD; infinity with too few validation images.
+
+        Of images drawn like the validation images, at most this rate is above it, with a certainty of 0.9 over their
+        draw, whatever the distribution: a tolerance limit (Wilks 1941), the smallest r-th smallest score for which a
+        binomial of n trials with probability 1 − rate is below r that often.
+        """
+        check_false_positive_rate(false_positive_rate)
+        below = bdtr(np.arange(self.images + 1.0), self.images, 1 - false_positive_rate)  # P(binomial ≤ 0, 1, …)
+        rank = int(np.searchsorted(below, CERTAINTY)) + 1
+        return float(self.largest[rank - 1]) if rank <= self.images else math.inf
+
+    def supports(self, false_positive_rate: float | None) -> bool:
+        """Return True if there are enough validation images for a threshold; False for None."""
+        return false_positive_rate is not None and math.isfinite(self.threshold(false_positive_rate))
+
+    def reason(self, normalized: Float[Tensor, " scores"], class_name: str) -> str:
+        """Return in words what is strangest about an image that was classified as `class_name`."""
+        return REASONS[self.scores[int(normalized.argmax())]].format(class_name=class_name)
+
+
+def fit_detector(gaussians: Mapping[str, ClassGaussian], columns: Mapping[str, Float[Tensor, " n"]]) -> OODDetector:
+    """Fit a detector to the scores of validation images, by name.
+
+    The rotation score is dropped if the predictions for validation images themselves change when turned, as for digits.
+    """
+    check_argument(bool(columns) and all(map(len, columns.values())), "be of at least one image", validation=0)
+    is_finite = all(bool(column.isfinite().all()) for column in columns.values())
+    check_argument(is_finite, "be finite", activations="NaN or infinity")
+    columns = dict(columns)
+    if float(columns["rotation"].quantile(STEADY)) >= MOST_CHANGE:
+        del columns["rotation"]
+    distributions = {name: ScoreDistribution(column.sort().values) for name, column in columns.items()}
+    return OODDetector(gaussians, distributions, largest_scores(list(columns.values())).sort().values)
+
+
+def largest_scores(columns: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+    """Return the largest normalised score of each validation image, normalised by those of the other folds.
+
+    Normalised by itself it would be less extreme than a new image is, and more so the more scores there are.
+    """
+    number = len(columns[0])
+    fold, largest = torch.arange(number) % min(FOLDS, number), torch.empty(number)
+    for k in fold.unique():
+        inside = fold == k
+        others = ~inside if number > 1 else inside
+        normalized = [ScoreDistribution(column[others].sort().values).normalize(column[inside]) for column in columns]
+        largest[inside] = torch.stack(normalized, 1).amax(1)
+    return largest
+
+
+def images_for_rate(false_positive_rate: float) -> int:
+    """Return the number of validation images below which no image is called OOD.
+
+    >>> images_for_rate(0.05), images_for_rate(0.01)
+    (45, 230)
+    """
+    check_false_positive_rate(false_positive_rate)
+    return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - false_positive_rate))
+
+
+def check_false_positive_rate(false_positive_rate: float) -> None:
+    """Check that a false-positive rate is between 0 and 1."""
+    check_argument(
+        0 < false_positive_rate < 1, "be between 0 and 1, as 0.05", ood_false_positive_rate=false_positive_rate
+    )

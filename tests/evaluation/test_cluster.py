@@ -1,0 +1,97 @@
+"""Predictions on a Ray cluster of two nodes: one row per file, whatever dies."""
+
+import threading
+import time
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from capsella import ray_cluster
+from capsella.errors import ArgumentError
+from capsella.evaluation import predict_files, predict_on_cluster
+from capsella.models import create_model
+from tests.ray_cluster import from_outside, two_nodes
+
+pytestmark = pytest.mark.slow
+RAY = ray_cluster.Place(on="ray")
+IMAGES = 60
+
+
+def network(seed=0):
+    import torch
+
+    torch.manual_seed(seed)
+    return create_model("hinton2018_cnn", classes=3, channels=1, image_size=17).eval()
+
+
+def slow_network():
+    """Slow to load, so that a worker dies before everything is done."""
+    time.sleep(0.3)
+    return network()
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with two_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """60 images in two folders, one of which cannot be read."""
+    folder, random = tmp_path_factory.mktemp("cluster") / "images", np.random.default_rng(0)
+    for number in range(IMAGES):
+        path = folder / f"{number % 2}" / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (17, 17), dtype=np.uint8)).save(path)
+    path.write_bytes(b"no image")
+    return folder
+
+
+def read(out):
+    rows = pyarrow.parquet.read_table(out).to_pylist()
+    by_file = {row["file"]: row for row in rows}
+    assert len(by_file) == len(rows)
+    return by_file
+
+
+@pytest.mark.usefixtures("nodes")
+def test_folders_are_predicted_and_resumed(images, tmp_path):
+    out = str(tmp_path / "out")
+    with ray_cluster.joined(RAY):
+        half = predict_on_cluster(network, [str(images / "0")], out, batch_size=7)
+        both = predict_on_cluster(network, [str(images)], out, batch_size=7, resume=True)
+        with pytest.raises(ArgumentError):
+            predict_on_cluster(slow_network, [str(images)], out, batch_size=7, resume=True, classes=2)
+    assert (half.rows, half.unreadable, both.rows, both.unreadable) == (30, 0, 60, 1)
+    rows = read(out)
+    for prediction in predict_files(network(), [images / "0"]):
+        row = rows[str(prediction.file)]
+        assert row["class"] == prediction.class_name
+        assert [row[name] for name in network().classes] == pytest.approx(prediction.activations.tolist(), abs=1e-5)
+
+
+def test_a_process_outside_the_cluster_gets_the_same(nodes, images, tmp_path):
+    cluster, _ = nodes
+    with from_outside(cluster) as address, ray_cluster.joined(ray_cluster.Place(on=address)):
+        summary = predict_on_cluster(network, [str(images)], str(tmp_path / "out"))
+    assert (summary.rows, summary.unreadable, len(read(tmp_path / "out"))) == (IMAGES, 1, IMAGES)
+
+
+def test_a_node_dies_half_way_and_every_file_has_one_row(nodes, images, tmp_path):
+    cluster, both = nodes
+    killed = threading.Event()
+
+    def kill():
+        time.sleep(8)  # some workers have begun
+        cluster.remove_node(both[0], allow_graceful=False)
+        killed.set()
+
+    threading.Thread(target=kill, daemon=True).start()
+    with ray_cluster.joined(RAY):
+        summary = predict_on_cluster(slow_network, [str(images)], str(tmp_path / "out"), batch_size=1)
+    killed.wait(20)
+    assert (summary.rows, summary.unreadable) == (IMAGES, 1)
+    assert set(read(tmp_path / "out")) == {str(path) for path in images.glob("*/*.png")}

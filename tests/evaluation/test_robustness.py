@@ -1,0 +1,238 @@
+"""Perturbations by hand, and the accuracy of networks under them."""
+
+import csv
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from capsella.data import ImageSet
+from capsella.evaluation import PERTURBATIONS, evaluate, measure_robustness, perturbed
+from capsella.evaluation.robustness import colour, flips, noise, rotation, translation
+from capsella.models import ImageClassifier
+from capsella.report.figures import robustness_figure, write_png
+from capsella.report.terminal import robustness_tables
+from capsella.types import Output
+
+every = pytest.mark.parametrize("name", PERTURBATIONS)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(batch=6, channels=3, height=9, width=12):
+    return torch.rand(batch, channels, height, width, generator=seeded(1))
+
+
+@every
+def test_nothing_changes_at_strength_zero(name):
+    images = pictures()
+    assert torch.equal(PERTURBATIONS[name].change(images, 0.0, seeded()), images)
+
+
+@every
+def test_what_every_change_keeps(name):
+    """Shape, range, the images themselves; the same from the same seed, and something else from another."""
+    change, strength = PERTURBATIONS[name].change, PERTURBATIONS[name].strengths[-1]
+    for channels in (1, 2, 3):
+        images = pictures(channels=channels)
+        before = images.clone()
+        changed = change(images, strength, seeded())
+        assert changed.shape == images.shape
+        assert (changed >= 0).all()
+        assert (changed <= 1).all()
+        assert torch.equal(images, before)
+        assert not torch.equal(changed, images)
+        assert torch.equal(changed, change(images, strength, seeded()))
+        assert not torch.equal(changed, change(images, strength, seeded(5)))
+
+
+def test_flips_mirror_each_way():
+    images = pictures(batch=64)
+    for image, flipped in zip(images, flips(images, 1.0, seeded()), strict=True):
+        assert torch.equal(flipped, image.flip(1, 2))
+    kinds = [
+        next(k for k, way in enumerate([(), (1,), (2,), (1, 2)]) if torch.equal(flipped, image.flip(way)))
+        for image, flipped in zip(images, flips(images, 0.5, seeded()), strict=True)
+    ]
+    assert set(kinds) == {0, 1, 2, 3}
+
+
+def test_rotation_turns_within_the_angle_and_flips():
+    """A bright spot right of the centre: its angle, up to the flips, is within the strength."""
+    images = torch.zeros(64, 1, 41, 41)
+    images[:, :, 20, 35] = 1
+    changed = rotation(images, 30.0, seeded())
+    place = changed.flatten(1).argmax(1)
+    down, right = place // 41 - 20, place % 41 - 20
+    assert set(right.sign().tolist()) == {-1, 1}  # flipped left to right, or not
+    angles = torch.rad2deg(torch.atan2(down.float(), right.abs().float())).abs()
+    assert 20 < angles.max() < 34
+    assert ((down**2 + right**2).float().sqrt() - 15).abs().max() < 1.5
+
+
+def test_rotation_leaves_no_black_corners():
+    grey = torch.full((8, 3, 16, 16), 0.6)
+    torch.testing.assert_close(rotation(grey, 90.0, seeded()), grey)
+
+
+def test_translation_moves_whole_pixels_and_repeats_the_border():
+    images = pictures(batch=100)
+    changed = translation(images, 0.25, seeded())
+    moves = set()
+    for image, moved in zip(images, changed, strict=True):
+        rows, columns = torch.arange(9), torch.arange(12)
+        fits = [
+            (down, right)
+            for down in range(-3, 4)
+            for right in range(-4, 5)
+            if torch.equal(moved, image[:, (rows - down).clamp(0, 8)][:, :, (columns - right).clamp(0, 11)])
+        ]
+        assert len(fits) == 1
+        moves.add(fits[0])
+    assert {down for down, _ in moves} == {-2, -1, 0, 1, 2}  # a quarter of 9 is 2.25, of 12 is 3
+    assert {right for _, right in moves} == {-3, -2, -1, 0, 1, 2, 3}
+
+
+def test_colour_adds_one_constant_a_channel():
+    images = 0.4 + 0.2 * pictures(batch=200)
+    added = colour(images, 0.3, seeded()) - images
+    constants = added.mean((2, 3))
+    torch.testing.assert_close(added, constants[:, :, None, None].expand_as(added))
+    assert 0.29 < constants.abs().max() <= 0.3
+    assert constants.mean().abs() < 0.03
+    assert constants.std(1).min() > 0  # the channels of one image differ
+
+
+def test_noise_has_its_standard_deviation():
+    grey = torch.full((20, 3, 16, 16), 0.5)
+    added = noise(grey, 0.05, seeded()) - grey
+    assert added.std() == pytest.approx(0.05, rel=0.03)
+    assert added.mean().abs() < 0.002
+
+
+def test_a_curve_scales_one_draw():
+    """The same directions at each strength, so that a curve shows the strength alone."""
+    grey = torch.full((4, 3, 8, 8), 0.5)
+    for change in (noise, colour):
+        little, much = (change(grey, strength, seeded()) - grey for strength in (0.01, 0.05))
+        torch.testing.assert_close(5 * little, much, atol=1e-5, rtol=0)
+
+
+CLASSES = ("left", "right")
+
+
+class BrightSide(ImageClassifier):
+    """Which half is brighter; mistaken where a picture is mirrored. Notes its images."""
+
+    def __init__(self, classes=CLASSES):
+        super().__init__((8, 8), 1, classes)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.seen = []
+
+    def forward(self, images, labels=None):
+        self.seen.append(images.clone())
+        halves = torch.stack([images[..., :4].mean((1, 2, 3)), images[..., 4:].mean((1, 2, 3))], 1)
+        return Output(self.scale * halves)
+
+
+@pytest.fixture
+def images():
+    """150 of them, more than are changed at a time: one bright half each."""
+    labels = torch.arange(150) % 2
+    pixels = torch.full((150, 1, 8, 8), 80, dtype=torch.uint8)
+    for image, label in zip(pixels, labels, strict=True):
+        image[..., 4 * int(label) : 4 * int(label) + 4] = 170
+    return ImageSet(pixels, labels, CLASSES)
+
+
+def test_every_model_meets_the_same_images_whatever_the_batch_size(images):
+    first, second = BrightSide(), BrightSide()
+    measure_robustness({"a": first, "b": second}, images, {"noise": [0.1]}, batch_size=50)
+    again = BrightSide()
+    measure_robustness({"c": again}, images, {"noise": [0.1]}, batch_size=128)
+    assert torch.equal(torch.cat(first.seen), torch.cat(second.seen))
+    assert torch.equal(torch.cat(first.seen), torch.cat(again.seen))
+    assert torch.equal(torch.cat(again.seen)[150:], torch.cat(list(perturbed(images, "noise", 0.1))))
+    other = BrightSide()
+    measure_robustness({"d": other}, images, {"noise": [0.1]}, seed=1)
+    assert not torch.equal(torch.cat(again.seen), torch.cat(other.seen))
+
+
+def test_accuracies_and_intervals(images):
+    """Mirrored with probability 1 each way, every image is on the wrong side; brightness does no harm."""
+    result = measure_robustness(
+        {"net": BrightSide()}, images, {"flips": (1.0,), "colour": (0.2, 0.1)}, data="halves", seed=3
+    )
+    assert [(p.perturbation, p.strength) for p in result.points] == [
+        *(("flips", 0.0), ("flips", 1.0), ("colour", 0.0), ("colour", 0.1), ("colour", 0.2))
+    ]
+    assert [p.accuracy for p in result.points] == [100, 0, 100, 100, 100]
+    assert result.points[0].correct == 150
+    assert result.points[0].interval == pytest.approx((97.5, 100), abs=0.1)  # Wilson
+    assert result.points[1].interval == pytest.approx((0, 2.5), abs=0.1)
+    assert (result.data, result.seed, result.networks) == ("halves", 3, ["net"])
+
+
+def test_unchanged_images_have_the_accuracy_of_evaluate(images):
+    result = measure_robustness({"net": BrightSide()}, images, {"rotation": (90,)})
+    evaluation = evaluate(BrightSide(), images)
+    unchanged, turned = result.curve("net", "rotation")
+    assert unchanged.accuracy == pytest.approx(100 - evaluation.error)
+    low, high = evaluation.error_interval
+    assert unchanged.interval == pytest.approx((100 - high, 100 - low))
+    assert turned.images == 150
+
+
+def test_the_default_is_the_thesis_four(images):
+    result = measure_robustness({"net": BrightSide()}, images)
+    assert result.perturbations == ["rotation", "translation", "colour", "noise"]
+    assert len(result.curve("net", "noise")) == 5
+
+
+def test_table_json_and_csv_say_the_same(images, tmp_path):
+    result = measure_robustness({"[red]": BrightSide(), "b": BrightSide()}, images, {"flips": (0.5,)})
+    (table,) = robustness_tables(result)
+    assert table.row_count == 2
+    half = result.curve("b", "flips")[1]
+    assert 20 < half.accuracy < 80
+    cell = f"{half.accuracy:.1f}\n{half.interval[0]:.1f}–{half.interval[1]:.1f}"
+    assert list(table.columns[2].cells)[1] == cell
+    values = json.loads(json.dumps(result.to_dict()))
+    assert values["units"] == {"flips": "probability of each"}
+    result.write_csv(tmp_path / "r.csv")
+    rows = list(csv.DictReader((tmp_path / "r.csv").open()))
+    assert len(rows) == len(values["points"]) == 4
+    for row, point in zip(rows, values["points"], strict=True):
+        assert {key: str(value) for key, value in point.items()} == row
+
+
+def test_the_figure_has_a_panel_a_perturbation_and_a_line_a_network(images, tmp_path):
+    chosen = {"noise": (0.1, 0.2), "flips": (1.0,), "colour": (0.1,)}
+    result = measure_robustness({"a$\\bad{": BrightSide(), "b": BrightSide()}, images, chosen)
+    figure = robustness_figure(result)
+    assert [axes.get_title() for axes in figure.axes] == ["noise", "flips", "colour"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]
+    assert figure.axes[1].lines[0].get_xydata().tolist() == [[0, 100], [1, 0]]
+    write_png(figure, tmp_path / "r.png")  # a name that looks like a formula would fail here
+
+
+def test_arguments_that_do_not_fit(images):
+    net = {"net": BrightSide()}
+    for arguments, more, argument in [
+        (({}, images), {}, "models"),
+        ((net, images.subset([])), {}, "images"),
+        ((net, images, {}), {}, "strengths"),
+        ((net, images, {"noize": (1,)}), {}, "perturbation"),
+        ((net, images, {"noise": (-0.1,)}), {}, "strength"),
+        ((net, images, {"noise": (float("inf"),)}), {}, "strength"),
+        ((net, images, {"rotation": (181.0,)}), {}, "strength"),
+        ((net, images, {"colour": (float("nan"),)}), {}, "strength"),
+        (({"net": BrightSide(("l", "r"))}, images), {}, "models"),
+        ((net, images), {"batch_size": 200}, "batch_size"),
+        ((net, images), {"seed": -1}, "seed"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{argument}: "):
+            measure_robustness(*arguments, **more)

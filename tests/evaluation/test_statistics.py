@@ -1,0 +1,377 @@
+"""Intervals by hand, properties over groups of images, and by simulation (slow): how often they hold the truth."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import norm, t
+
+from capsella.errors import ArgumentError
+from capsella.evaluation import (
+    accuracy_interval,
+    auc_interval,
+    balanced_difference_interval,
+    balanced_interval,
+    difference_interval,
+    fold_interval,
+    interval_over_seeds,
+    mcnemar,
+    mean_proportion_interval,
+    points,
+    proportion_interval,
+    wilson_interval,
+)
+from capsella.evaluation.statistics import VarianceComponent, cluster_variance, effective_sample_fraction, influence
+
+EACH = 20  # images of a group
+
+
+def correct(*rows):
+    return np.array([[letter == "1" for letter in row] for row in rows])
+
+
+def width(interval):
+    low, high = (interval.low, interval.high) if hasattr(interval, "low") else interval
+    return high - low
+
+
+def sampled(seed, groups=30, spread=0.25):
+    """Correctness of two networks on groups that are each easier or harder than others, as patients are."""
+    generator = np.random.default_rng(seed)
+    easy = np.clip(generator.normal(0.8, spread, groups), 0, 1).repeat(EACH)
+    return generator.random((2, 1, groups * EACH)) < easy, np.arange(groups).repeat(EACH)
+
+
+class TestByHand:
+    def test_one_seed_is_agresti_and_coull(self):
+        interval = accuracy_interval(correct("1" * 15 + "0" * 5))
+        middle = 17 / 24
+        half = t.ppf(0.975, 19) * (middle * (1 - middle) / 24) ** 0.5
+        assert (interval.estimate, interval.seed_error, interval.degrees) == (0.75, None, 19)
+        assert (interval.low, interval.high) == pytest.approx((middle - half, middle + half))
+
+    def test_one_pair_is_agresti_and_min(self):
+        interval = difference_interval(correct("1111100000"), correct("1100011000"))
+        middle = 1 / 12
+        half = t.ppf(0.975, 9) * ((6 / 12 - middle**2) / 12) ** 0.5
+        assert interval.estimate == pytest.approx(0.1)
+        assert (interval.low, interval.high) == pytest.approx((middle - half, middle + half))
+
+    def test_seeds_add_their_variance(self):
+        interval = accuracy_interval(correct("1111111100", "1111000000"))  # accuracies of 0.8 and 0.4
+        per_image = np.array([1] * 4 + [0.5] * 4 + [0] * 2)
+        middle = (per_image.sum() + 2) / 14
+        images = (((per_image**2).sum() + 2) / 14 - middle**2) / 14
+        seeds = 0.08 / 2
+        assert interval.image_error**2 == pytest.approx(images)
+        assert interval.seed_error**2 == pytest.approx(seeds)
+        assert interval.degrees == pytest.approx((images + seeds) ** 2 / (images**2 / 9 + seeds**2 / 1))
+        assert interval.standard_error == pytest.approx((images + seeds) ** 0.5)
+        assert (interval.low, interval.high) == (0, 1)  # two seeds that differ this much prove nothing
+
+    def test_agreement_is_not_certainty(self):
+        same = correct("1" * 90 + "0" * 10)
+        difference = difference_interval(same, same)
+        assert (difference.estimate, difference.images_needed(100)) == (0, None)
+        assert -difference.low == pytest.approx(difference.high)
+        assert 0 < difference.high < 0.03
+        perfect = accuracy_interval(correct("1" * 50))
+        assert perfect.high == perfect.estimate == 1
+        assert 0.85 < perfect.low < 0.95
+
+    def test_the_detectable_difference(self):
+        interval = difference_interval(correct("1" * 80 + "0" * 20), correct("1" * 70 + "0" * 10 + "1" * 5 + "0" * 15))
+        assert interval.detectable == pytest.approx((t.ppf(0.975, 99) + norm.ppf(0.8)) * interval.standard_error)
+        quantiles = norm.ppf(0.975) + norm.ppf(0.8)
+        assert interval.images_needed(100) == np.ceil(100 * (quantiles * interval.image_error / 0.05) ** 2)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [("11110000", "00001111", (4, 4, 1.0)), ("11111", "00000", (5, 0, 2 / 32)), ("101", "101", (0, 0, 1.0))],
+    )
+    def test_mcnemar(self, first, second, expected):
+        assert tuple(mcnemar(correct(first)[0], correct(second)[0])) == pytest.approx(expected)
+
+    def test_each_class_counts_the_same(self):
+        interval = balanced_interval(correct("1" * 90 + "0" * 5 + "1" * 5), np.array([0] * 90 + [1] * 10))
+        assert interval.estimate == 0.75
+        large, small = (k * (n - k) / n**2 / (n - 4) for k, n in ((92, 94), (7, 14)))
+        assert interval.image_error == pytest.approx(((large + small) / 4) ** 0.5)
+        assert balanced_interval(correct("1100"), np.array([0, 0, 2, 2])).estimate == 0.5  # without class 1
+
+    def test_a_balanced_difference_is_that_of_the_balanced_accuracies(self):
+        random, labels = np.random.default_rng(0), np.repeat([0, 1, 2], [60, 30, 10])
+        first, second = (random.random((3, 100)) < share for share in (0.8, 0.6))
+        interval, other = (balanced_difference_interval(*pair, labels) for pair in ((first, second), (second, first)))
+        each = [balanced_interval(network, labels).estimate for network in (first, second)]
+        assert interval.estimate == pytest.approx(each[0] - each[1])
+        assert (other.low, other.high) == pytest.approx((-interval.high, -interval.low))
+        first, second = np.ones((3, 100), bool), np.ones((3, 100), bool)
+        first[:, :8], second[:, 90:] = False, False  # the second never finds a rare class
+        assert difference_interval(first, second).low < 0 < balanced_difference_interval(first, second, labels).low
+
+    def test_folds(self):
+        interval = fold_interval([0.1, 0.2, 0.4, 0.1], tested=100, others=300)
+        sd = ((0.1**2 + 0.0**2 + 0.2**2 + 0.1**2) / 3) ** 0.5
+        half = 3.182446 * sd * (1 / 4 + 1 / 3) ** 0.5  # Student's 97.5 % quantile with 3 degrees of freedom
+        assert interval == pytest.approx((0.2, 0.0, 0.2 + half))
+        assert fold_interval([0.1, 0.2, 0.4, 0.1], 100, 300, least=-1.0).low == pytest.approx(0.2 - half)
+        agreeing = fold_interval([1.0] * 5, 50, 200, accuracy_interval(np.ones((1, 50), bool)).image_error)
+        assert 0.85 < agreeing.low < 0.95
+        assert agreeing.high == 1.0
+
+    def test_score_intervals(self):
+        low, high = wilson_interval(2, 10)
+        z, n, p = 1.959964, 10, 0.2
+        centre, half = p + z**2 / 2 / n, z * (p * (1 - p) / n + z**2 / 4 / n**2) ** 0.5
+        assert (low, high) == pytest.approx(((centre - half) / (1 + z**2 / n), (centre + half) / (1 + z**2 / n)))
+        assert mean_proportion_interval([(3, 10)]) == pytest.approx(wilson_interval(3, 10))
+        low, high = auc_interval(1.0, 20, 20)
+        assert (0.8 < low < 0.95, high) == (True, 1)
+        assert auc_interval(0.0, 20, 20) == pytest.approx((0, 1 - low))
+
+    def test_points_never_read_0_without_being_0(self):
+        values = [points(share) for share in (0.0, 0.00051, 0.00049, -0.00049, 0.000049, 1e-9, -0.0)]
+        assert values == ["+0.0", "+0.1", "+0.05", "−0.05", "+0.005", "+0.0", "+0.0"]
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: accuracy_interval(np.zeros((1, 1), bool)), "correct"),
+        (lambda: accuracy_interval(np.zeros((2, 3))), "correct"),
+        (lambda: accuracy_interval(np.ones((1, 50), bool), np.zeros(49, int)), "groups"),
+        (lambda: difference_interval(np.zeros((1, 3), bool), np.zeros((1, 4), bool)), "second"),
+        (lambda: balanced_interval(correct("1100"), np.array([0, 1, 2])), "labels"),
+        (lambda: mcnemar(np.zeros(3, bool), np.zeros(4, bool)), "first, second"),
+        (lambda: mean_proportion_interval([(0, 0)]), "proportions"),
+        (lambda: auc_interval(1.1, 2, 2), "auc"),
+        (lambda: fold_interval([0.5], 10, 10), "values"),
+        (lambda: fold_interval([0.5, 0.6], 10, 0), "tested, others"),
+    ],
+)
+def test_arguments_that_do_not_fit(call, argument):
+    with pytest.raises(ArgumentError) as error:
+        call()
+    assert error.value.argument == argument
+
+
+class TestGroups:
+    def test_the_number_of_groups_counts_even_if_they_agree(self):
+        """They may be alike by luck."""
+        hits = np.tile([True, True, True, False], 50)[None]
+        groups = np.arange(200) // 4  # of each group, three of four
+        grouped, plain = accuracy_interval(hits, groups), accuracy_interval(hits)
+        assert grouped.image_error == plain.image_error
+        assert (grouped.degrees, plain.degrees) == (pytest.approx(49), pytest.approx(199))
+        fraction = (t.ppf(0.975, 199) / t.ppf(0.975, 49)) ** 2
+        assert effective_sample_fraction(hits[0], groups) == pytest.approx(fraction)
+
+    @pytest.mark.parametrize("value", [0.9, 1.0])
+    def test_with_equal_values_only_the_number_of_groups_counts(self, value):
+        fraction = (t.ppf(0.975, 299) / t.ppf(0.975, 29)) ** 2
+        assert effective_sample_fraction(np.full(300, value), np.arange(300) // 10) == pytest.approx(fraction)
+        assert effective_sample_fraction(np.full(300, value), np.arange(300)) == 1.0
+
+    def test_large_and_small_groups_are_corrected_as_by_the_matrices_of_bell_and_mccaffrey(self):
+        generator = np.random.default_rng(0)
+        group, label = generator.integers(0, 7, 300), generator.integers(0, 3, 300)
+        moves = influence(generator.random(300), label)
+        shares = np.stack([np.bincount(group[label == k], minlength=7) for k in range(3)], 1)
+        shares = shares / shares.sum(0)
+        root = 1 / np.sqrt(1 - shares)
+        B = sum(np.diag(root[:, c] * shares[:, c]) @ (np.eye(7) - shares[:, c]) for c in range(3))
+        trace = np.trace(B @ B.T)
+        sums = sum(root[:, c] * np.bincount(group[label == c], moves[label == c], 7) for c in range(3))
+        variance, dof = cluster_variance(moves, group, VarianceComponent(0.0, 299), label)
+        assert variance == pytest.approx((shares.sum(1) ** 2).sum() / trace * (sums**2).sum())
+        assert dof <= trace**2 / np.trace(B @ B.T @ B @ B.T) + 1e-9
+
+    def test_single_images_as_groups_and_a_single_group(self):
+        hits = np.random.default_rng(0).random((1, 500)) < 0.9
+        assert width(accuracy_interval(hits, np.arange(500))) == pytest.approx(width(accuracy_interval(hits)), rel=0.05)
+        assert accuracy_interval(hits, np.zeros(500, int)) == accuracy_interval(hits)
+
+    def test_copies_of_every_image_prove_no_more_than_the_images(self):
+        hits = np.random.default_rng(0).random((1, 200)) < 0.8
+        copied, groups = hits.repeat(10, 1), np.arange(200).repeat(10)
+        assert width(accuracy_interval(copied, groups)) == pytest.approx(width(accuracy_interval(hits)), rel=0.05)
+        assert effective_sample_fraction(copied[0], groups) == pytest.approx(0.1, rel=0.05)
+
+    def test_another_mistake_makes_no_interval_narrower(self):
+        groups = np.arange(4).repeat(100)
+        widths = [width(proportion_interval(np.arange(400) >= wrong, groups)) for wrong in range(3)]
+        assert widths == sorted(widths)
+
+    def test_a_patient_that_a_network_cannot_read_widens_the_interval(self):
+        (first, second), groups = sampled(3, groups=10)
+        second[0, groups == 4] = False
+        plain, grouped = difference_interval(first, second), difference_interval(first, second, groups)
+        assert grouped.estimate == plain.estimate
+        assert plain.low > 0 > grouped.low
+        assert grouped.degrees == pytest.approx(9)
+        (first, second), groups = sampled(5)
+        labels = groups % 3
+        second[0, groups == 4] = False
+        for interval in (
+            lambda groups: balanced_interval(first, labels, groups),
+            lambda groups: balanced_difference_interval(first, second, labels, groups),
+        ):
+            assert width(interval(groups)) > 1.5 * width(interval(None))
+
+    @pytest.mark.parametrize("found", [(True, True), (True, False)])
+    def test_classes_of_one_patient_each(self, found):
+        """As in a fold of few patients, where each has one class."""
+        labels = np.repeat([0, 1], 6)
+        hits = np.array(found)[None, labels]
+        for interval in (
+            balanced_interval(hits, labels, labels),
+            balanced_difference_interval(hits, hits, labels, labels),
+        ):
+            assert interval.low <= interval.estimate <= interval.high
+        assert 0 < effective_sample_fraction(hits[0], labels, labels) < 0.1
+
+
+@pytest.mark.slow
+class TestCoverage:
+    """How often an interval holds the truth, over many draws of images, groups and seeds."""
+
+    @pytest.mark.parametrize(("seeds", "images", "seed_sd"), [(1, 150, 0.0), (3, 150, 0.3), (5, 80, 0.3)])
+    def test_nineteen_times_in_twenty(self, seeds, images, seed_sd):
+        random = np.random.default_rng(1)
+        many = random.normal(0, np.hypot(seed_sd, 2), 200_000)
+        truth = [expit(mean + many).mean() for mean in (2.0, 1.4)]
+        held, trials = np.zeros(3), 400
+        for _ in range(trials):
+            image = random.normal(0, 2, images)
+            first, second = (
+                random.random((seeds, images)) < expit(mean + image + random.normal(0, seed_sd, (seeds, 1)))
+                for mean in (2.0, 1.4)
+            )
+            one, both = accuracy_interval(first), difference_interval(first, second)
+            held += one.low <= truth[0] <= one.high, both.low <= truth[0] - truth[1] <= both.high, both.low > 0
+        accuracy, difference, shown = held / trials
+        assert 0.925 <= accuracy <= 0.995
+        assert 0.925 <= difference <= 0.995
+        assert shown > 0.2  # an interval of everything would always hold it
+
+    def test_equal_networks_are_rarely_told_apart(self):
+        random, told = np.random.default_rng(2), 0
+        for _ in range(400):
+            image = random.normal(0, 2, 150)
+            first, second = (random.random((3, 150)) < expit(2 + image + random.normal(0, 0.3, (3, 1))) for _ in "ab")
+            interval = difference_interval(first, second)
+            told += interval.low > 0 or interval.high < 0
+        assert told / 400 <= 0.06
+
+    def test_new_groups(self):
+        truth = np.clip(np.random.default_rng(0).normal(0.8, 0.25, 1_000_000), 0, 1).mean()
+        held = {"groups": 0, "images": 0, "single run": 0}
+        for seed in range(400):
+            (hits, _), groups = sampled(seed)
+            for name, of in (("groups", groups), ("images", None)):
+                interval = accuracy_interval(hits, of)
+                held[name] += interval.low <= truth <= interval.high
+            low, high = proportion_interval(hits[0], groups)
+            held["single run"] += low <= truth <= high
+        assert min(held["groups"], held["single run"]) / 400 > 0.92
+        assert held["images"] / 400 < 0.75
+
+    @pytest.mark.parametrize("patients", [2, 3, 4])
+    def test_few_groups_that_agree_by_luck_make_no_winner(self, patients):
+        generator, groups, winners = np.random.default_rng(0), np.arange(patients).repeat(100), 0
+        for _ in range(400):
+            apart = generator.normal(0, 0.06, patients).repeat(100) / 2
+            first, second = generator.random((2, 1, len(groups))) < np.stack([0.85 + apart, 0.85 - apart])[:, None]
+            interval = difference_interval(first, second, groups)
+            winners += interval.low > 0 or interval.high < 0
+        assert winners / 400 < 0.05
+
+    @pytest.mark.parametrize("sizes", [[60, 30, 20, 10, 10, 10, 5, 5], [200, *[20] * 7], [4, 7, 12, 20, 33, 55, 90]])
+    def test_a_patient_with_many_images_makes_no_interval_too_narrow(self, sizes):
+        generator, groups = np.random.default_rng(0), np.repeat(np.arange(len(sizes)), sizes)
+        labels = np.arange(len(groups)) % 2
+        truth = expit(generator.normal(1.5, 1, 1_000_000)).mean()
+        held = dict.fromkeys(("accuracy", "balanced", "single run", "no winner"), 0)
+        for _ in range(300):
+            patients = generator.normal(1.5, 1, len(sizes))
+            both = expit(patients + generator.normal(0, 0.7, (2, len(sizes))))[:, groups]
+            hits = generator.random(len(groups)) < expit(patients)[groups]
+            first, second = generator.random((2, 1, len(groups))) < both[:, None]
+            accuracy, balanced = accuracy_interval(hits[None], groups), balanced_interval(hits[None], labels, groups)
+            held["accuracy"] += accuracy.low <= truth <= accuracy.high
+            held["balanced"] += balanced.low <= truth <= balanced.high
+            low, high = proportion_interval(hits, groups)
+            held["single run"] += low <= truth <= high
+            apart = difference_interval(first, second, groups)
+            held["no winner"] += apart.low <= 0 <= apart.high
+        assert min(held.values()) / 300 > 0.93, held
+
+    @pytest.mark.parametrize("patients", [(3, 20), (20, 20)])
+    def test_few_patients_of_a_rare_class(self, patients):
+        generator = np.random.default_rng(0)
+        labels = np.repeat([0, 1], [count * EACH for count in patients])
+        groups = np.repeat(np.arange(sum(patients)), EACH)
+        truth = np.clip(generator.normal(0.7, 0.2, 1_000_000), 0, 1).mean()
+        held = 0
+        for _ in range(400):
+            hits = generator.random((1, len(labels))) < np.clip(generator.normal(0.7, 0.2, sum(patients)), 0, 1)[groups]
+            interval = balanced_interval(hits, labels, groups)
+            held += interval.low <= truth <= interval.high
+        assert held / 400 > 0.89
+
+    def test_rare_classes(self):
+        random = np.random.default_rng(0)
+        labels, truth = np.repeat(np.arange(4), (100, 100, 100, 3)), np.array([0.9, 0.9, 0.9, 0.6])
+        intervals = [balanced_interval(random.random((1, 303)) < truth[labels], labels) for _ in range(400)]
+        assert np.mean([interval.low <= truth.mean() <= interval.high for interval in intervals]) > 0.93
+        labels = np.repeat(np.arange(4), (100, 60, 35, 5))
+        above = [balanced_interval(random.random((3, 200)) < 0.25, labels).low > 0.25 for _ in range(400)]
+        assert np.mean(above) < 0.04
+        draws = np.stack([random.binomial(n, p, 2000) for n, p in ((40, 0.9), (12, 0.7), (6, 0.5))], 1)
+        intervals = [mean_proportion_interval(list(zip(hits, (40, 12, 6), strict=True))) for hits in draws.tolist()]
+        assert 0.93 < np.mean([low <= 0.7 <= high for low, high in intervals]) < 0.98
+
+    def test_a_balanced_difference(self):
+        random, labels, held = np.random.default_rng(2), np.repeat([0, 1, 2], [60, 30, 10]), 0
+        for _ in range(300):
+            draws, alike = random.random((2, 100)), random.random(100) < 0.5
+            first, second = draws[0] < 0.8, np.where(alike, draws[0], draws[1]) < 0.7
+            interval = balanced_difference_interval(first[None], second[None], labels)
+            held += interval.low <= 0.1 <= interval.high
+        assert held >= 0.93 * 300
+
+    def test_areas(self):
+        """Normal scores one deviation apart: the true area is 0.760."""
+        random, held = np.random.default_rng(0), 0
+        for _ in range(300):
+            inside, outside = random.normal(size=40), random.normal(1, size=60)
+            low, high = auc_interval(float((outside[:, None] > inside).mean()), 40, 60)
+            held += low <= 0.7602 <= high
+        assert 0.92 <= held / 300 <= 0.99
+
+    @pytest.mark.parametrize("folds", [3, 10])
+    def test_folds_that_share_images(self, folds):
+        """Values with a correlation of tested/(tested + others), which Nadeau and Bengio assume."""
+        random, shared, draws = np.random.default_rng(0), 1 / folds, 4000
+        common = random.normal(0, 0.02 * shared**0.5, (draws, 1))
+        values = 0.5 + common + random.normal(0, 0.02 * (1 - shared) ** 0.5, (draws, folds))
+
+        def coverage(others):
+            intervals = [fold_interval(row.tolist(), 1, others) for row in values]
+            return np.mean([low < 0.5 < high for _, low, high in intervals])
+
+        assert coverage(folds - 1) == pytest.approx(0.95, abs=0.012)
+        assert coverage(10**9) < 0.92  # as if the folds were independent
+
+    def test_two_seeds_that_vary_on_one_side_need_an_interval_of_their_own(self):
+        random, missed = np.random.default_rng(0), np.zeros(2)
+        truth = -0.00326  # a logistic function over such moves has a lower mean: by numerical integration
+        for _ in range(400):
+            base = random.normal(3, 1.5, 1000)
+            sides = [random.random((2, 1000)) < expit(base + sd * random.normal(size=(2, 1))) for sd in (0.4, 0)]
+            whole = difference_interval(*sides)
+            low, high = interval_over_seeds(*(side.mean(1) for side in sides))
+            outside = not whole.low <= truth <= whole.high
+            missed += outside, outside and not low <= truth <= high
+        assert 0.05 < missed[0] / 400 < 0.13
+        assert missed[1] / 400 < 0.055
