@@ -24,7 +24,7 @@ from capsella.export.reduced import write_int8
 from capsella.export.ship import CALIBRATION_IMAGES
 from capsella.layers import ClusterCapsules
 from capsella.models import ImageClassifier
-from capsella.models.packed import packed
+from capsella.models.inference import optimize_for_inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.routing import Routing
 
@@ -189,7 +189,7 @@ def _native_kernels(model: ImageClassifier, images: ImageSet, folder: Path) -> A
 
 
 def _packed(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
-    return _run_torch(Exportable(packed(with_backend(model, "auto"))))
+    return _run_torch(Exportable(optimize_for_inference(with_backend(model, "auto"))))
 
 
 def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activations:
@@ -197,7 +197,7 @@ def _predicting(model: ImageClassifier, images: ImageSet, folder: Path) -> Activ
     detector = model.ood_detector
     if detector is None:
         raise UnavailableError("the network has no OOD detector, and packed weights are the rest")
-    quick = packed(without_unused_decoder(with_backend(model, "auto"), detector))
+    quick = optimize_for_inference(without_unused_decoder(with_backend(model, "auto"), detector))
 
     def run(images: Tensor) -> Tensor:
         with torch.inference_mode():

@@ -15,7 +15,7 @@ from capsella.environment import environment
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier
-from capsella.models.packed import packed
+from capsella.models.inference import optimize_for_inference
 
 MOST_ROUNDS = 1000
 WARM_UP = 2  # calls before the clock starts: memory is allocated, kernels are compiled or chosen
@@ -174,7 +174,7 @@ def _warm_step(network: ImageClassifier, batch: int, backward: bool, device: tor
     images = torch.rand(batch, network.channels, *network.image_size, generator=generator).to(device)
     labels = torch.randint(len(network.classes), (batch,), generator=generator).to(device)
 
-    quick = network if backward else packed(network)
+    quick = network if backward else optimize_for_inference(network)
 
     def forward() -> object:
         with torch.inference_mode():

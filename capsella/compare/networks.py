@@ -27,8 +27,8 @@ best (Forslöv 2018, Table 3: EM-NET 1 and CAPSNET 1; CNN-NET 3), and the residu
 today too."""
 GROUPS["thesis"] = GROUPS["capsules-thesis"] + GROUPS["cnn-thesis"]
 
-ON_A_STEM = ("stem_capsules", "stem_linear")
-"""Two heads on one stem: capsules must beat the linear layer to be worth it."""
+WITH_BACKBONE = ("stem_capsules", "stem_linear")
+"""Two heads on one pretrained backbone: class capsules, and a linear layer."""
 
 LARGE = 64
 """Pixels on the shorter side from which on the networks of the thesis are the default, beside Efficient-CapsNet."""
@@ -72,10 +72,10 @@ def names_of(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def candidates(names: Sequence[str], splits: Splits, stem: str | None = None) -> list[Candidate]:
+def candidates(names: Sequence[str], splits: Splits, backbone: str | None = None) -> list[Candidate]:
     """The networks by their names, each made once without memory, so that one that does not fit is known at once.
 
-    `stem`: of those that stand on one.
+    `backbone`: that of the networks with a pretrained backbone.
 
     Raises:
         ValueError: a network that cannot take the images, or not at least one capsule network and one CNN.
@@ -83,8 +83,8 @@ def candidates(names: Sequence[str], splits: Splits, stem: str | None = None) ->
     found = []
     for name in names:
         recipe_name, recipe = recipe_for(name)
-        if stem is not None and name in ON_A_STEM:
-            recipe = recipe.with_model(stem=stem)
+        if backbone is not None and name in WITH_BACKBONE:
+            recipe = recipe.with_model(backbone=backbone)
         model = _outline(recipe, splits)
         family: Family = "capsules" if isinstance(model, CapsuleClassifier) else "CNN"
         shipped = shipped_parameters(model)

@@ -42,9 +42,9 @@ class ComparisonOptions:
     models: tuple[str, ...] = ()
     """Registered networks, shell patterns of them, or groups: capsules-small, cnn-small, capsules-thesis, cnn-thesis,
     thesis. Default: three capsule networks and two CNNs that suit the size of the images."""
-    stem: str | None = None
-    """Compare class capsules and a linear layer on this stem too: a run, a folder with a backbone, or a name on the
-    Hugging Face hub (OWNER/NAME). Its weights stay as they are."""
+    backbone: str | None = None
+    """Also compare class capsules and a linear layer on this frozen backbone: a run, a folder with a backbone, or a
+    name on the Hugging Face hub (OWNER/NAME)."""
     seeds: tuple[int, ...] | None = None
     """Each network is trained with each of these, listed one by one. Default: 0 1 2; with --folds 0."""
     rates: Literal[1, 3] = 3

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from capsella.bench import execution_times
-from capsella.compare.networks import LARGE, ON_A_STEM, Candidate, candidates, names_of, suited
+from capsella.compare.networks import LARGE, WITH_BACKBONE, Candidate, candidates, names_of, suited
 from capsella.compare.options import RATES, ComparisonOptions
 from capsella.data import DataOptions, Splits, SplitTable, load_split
 from capsella.errors import CapsellaError, warn_once
@@ -143,9 +143,9 @@ def make_plan(options: ComparisonOptions, like: Plan | None = None) -> Plan:
     splits, table = load_split(data)
     options = _with_sizes(options, splits, begun)
     names = names_of(options.models) or suited(splits.image_size)
-    if options.stem is not None:
-        names = tuple(dict.fromkeys((*names, *ON_A_STEM)))
-    chosen = candidates(names if begun is None else begun["networks"], splits, options.stem)
+    if options.backbone is not None:
+        names = tuple(dict.fromkeys((*names, *WITH_BACKBONE)))
+    chosen = candidates(names if begun is None else begun["networks"], splits, options.backbone)
     batch_size = options.batch_size or (8 if min(splits.image_size) >= LARGE else 32)
     if begun is not None:
         costs = {name: Cost(**cost) for name, cost in begun["costs"].items()}

@@ -32,8 +32,7 @@ from capsella.evaluation.tables import (
 from capsella.image_options import CellCut
 from capsella.losses import strongest_first
 from capsella.models import ImageClassifier
-from capsella.models.inference import inference
-from capsella.models.packed import packed
+from capsella.models.inference import inference, optimize_for_inference
 from capsella.models.scoring import predict_with_scores, without_unused_decoder
 from capsella.training.logs import progress_bar
 from capsella.uncertainty import OODDetector
@@ -230,7 +229,7 @@ def _predict_batches(
     check_minimum(1, batch_size=batch_size)
     number = len(model.classes)
     check_argument(1 <= classes <= number, f"be from 1 to the model's {number}", classes=classes)
-    quick = packed(without_unused_decoder(model, detector))
+    quick = optimize_for_inference(without_unused_decoder(model, detector))
     shape = model.image_size, model.channels, model.value_range, model.cut
     for chunk in decode_files(files, *shape, chunk=batch_size, workers=workers):
         yield predict_chunk(quick, chunk, classes, detector)
@@ -396,7 +395,7 @@ class _ClusterPredictor:
         self.table, self.classes, self.detector = PredictionTable(model, columns), classes, columns.active_detector
         if self.table.model != model_id:
             raise CapsellaError("predict: a worker has loaded another model than the caller")
-        self.model = packed(without_unused_decoder(model, self.detector))
+        self.model = optimize_for_inference(without_unused_decoder(model, self.detector))
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Any:
         """Predict one batch."""

@@ -1,25 +1,23 @@
 """Registered networks: each a function whose body is its hyper-parameters.
 
-A trained one has `calibration` and `ood_detector`: see `capsella.uncertainty`.
+A trained one has `calibration` and `ood_detector`: see `capsella.uncertainty`. `backbones` reuses the first part of a
+trained network.
 """
 
 from capsella.models import (
-    attention_capsnet,
-    capsnet,
-    cluster_capsnet,
-    cnn,
-    efficient_capsnet,
+    backbones,
     forslov2018,
-    heinsen_capsnet,
-    league,
-    matrix_capsnet,
-    resnet,
-    self_routing_capsnet,
-    self_routing_cnn,
-    stem_capsnet,
-    stems,
-    variational_capsnet,
-)  # which registers them
+    hahn2019,
+    he2016,
+    heinsen2019,
+    hinton2018,
+    mazzia2021,
+    ribeiro2020,
+    routing_benchmark,
+    sabour2017,
+    tsai2020,
+    zhao2021,
+)  # registers the networks
 from capsella.models.base import (
     ImageClassifier,
     count_parameters,
@@ -29,4 +27,4 @@ from capsella.models.base import (
     register_model,
 )
 from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
-from capsella.models.multi_crop import MultiCrop
+from capsella.models.hinton2018 import MultiCrop

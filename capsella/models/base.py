@@ -1,11 +1,12 @@
-"""What every model is, and how one is made by its registered name, as in timm."""
+"""The base class of all networks, and their registry."""
 
 import fnmatch
+import functools
 import inspect
 import operator
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum, unknown_name
 from capsella.image_options import CellCut
-from capsella.models.saving import load_model, load_weights, save_model
+from capsella.models.io import load_model, load_weights, save_model
 from capsella.routing import Routing, routing_from_dict
 from capsella.routing.base import check_saved
 from capsella.types import Capsules, Output
@@ -28,14 +29,18 @@ from capsella.uncertainty import (
     write_detector,
 )
 
-MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # a slip of the pen, or of a file, must not take all memory
+MOST_CLASSES, MOST_PIXELS = 1_000_000, 80_000_000  # typing errors and damaged files must not take all memory
 
 
 class ImageClassifier(nn.Module, ABC):
-    """A classifier of [b channels height width] images in [0, 1]. Made by `create_model`, which sets name and options.
+    """A classifier of [b channels height width] images in [0, 1], made by `create_model`.
 
-    classes: names of the classes. image_size: (height, width). channels: 1 or 3 as a rule.
-    name, options: what `create_model` was called with, all defaults filled in.
+    classes: names of the classes. image_size: (height, width). channels: usually 1 or 3.
+    name, options: the arguments of `create_model`, with all defaults.
+    value_range: the values (low, high) that became 0 and 1 in training images of more than 8 bits per channel; None if
+    all had 8 bits. Other such images must be scaled by it; images of 8 bits are divided by 255.
+    cut: how stained cells were cut out of the training images, and must be of others; None if they were not.
+    resolved_options: options that are saved with another value than they were given, as a backbone's description.
     calibration: for calibrated probabilities; None until `capsella.training.calibrate_model` fits it.
     ood_detector: detects out-of-distribution images; None until `capsella.training.fit_ood_detector` fits it.
     """
@@ -43,14 +48,10 @@ class ImageClassifier(nn.Module, ABC):
     name: str
     options: dict[str, Any]
     value_range: tuple[float, float] | None = None
-    """The values (low, high) that were 0 and 1 in training images of more than 8 bits a channel; None: there were none.
-    What such a file holds must be brought to [0, 1] by it; files of 8 bits are divided by 255."""
     cut: CellCut | None = None
-    """How stained cells were cut out of the training images, and must be of others; None: they were not."""
     calibration: Calibration | None = None
     ood_detector: OODDetector | None = None
-    settled: Mapping[str, Any] = {}
-    """Options as they are saved, where that is not as they were given: see `StemDescription`."""
+    resolved_options: Mapping[str, Any] = {}
 
     def __init__(self, image_size: tuple[int, int], channels: int, classes: tuple[str, ...]) -> None:
         super().__init__()
@@ -58,18 +59,18 @@ class ImageClassifier(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
-        """Classify; the decoder, if any, reconstructs from the class in `labels`, or from the predicted one.
+        """Classify images; a decoder reconstructs them from the class in `labels`, or from the predicted class.
 
-        Labels [b 2], of images that overlay two, give a reconstruction from the capsule of each [b 2 c h w].
+        Labels [b 2], for images that overlay two, give a reconstruction from each capsule [b 2 c h w].
         """
 
     @property
     def has_decoder(self) -> bool:
-        """Whether `decode` works."""
+        """True if `decode` works."""
         return False
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """The class capsules of images: poses [b 1 1 classes d], activations [b 1 1 classes].
+        """Return the class capsules of images: poses [b 1 1 classes d], activations [b 1 1 classes].
 
         Raises:
             CapsellaError: the model has no capsules.
@@ -77,7 +78,7 @@ class ImageClassifier(nn.Module, ABC):
         raise CapsellaError(f"{self.name} has no capsules to encode into; it is a CNN")
 
     def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-        """Images from the pose of each image's `target` class alone.
+        """Return images decoded from the pose of each image's `target` class alone.
 
         Raises:
             CapsellaError: the model has no decoder.
@@ -87,15 +88,15 @@ class ImageClassifier(nn.Module, ABC):
         )
 
     def feature_layers(self) -> nn.Module:
-        """The layers from images [b c h w] to feature maps [b maps rows columns], which another network may take over.
+        """Return the layers from images to feature maps [b maps rows columns], which another network may take over.
 
         Raises:
             CapsellaError: the model has no such part.
         """
-        raise CapsellaError(f"{self.name} has no layers that make feature maps alone: it cannot be a stem")
+        raise CapsellaError(f"{self.name} has no layers that only compute feature maps: it cannot be a backbone")
 
     def last_layer(self) -> nn.Module:
-        """The layer that the answers come from: class capsules, or a linear layer.
+        """Return the layer that computes the outputs: class capsules, or a linear layer.
 
         Raises:
             CapsellaError: the model has no such part.
@@ -103,10 +104,10 @@ class ImageClassifier(nn.Module, ABC):
         raise CapsellaError(f"{self.name} has no last layer of its own")
 
     def check_images(self, images: Tensor) -> None:
-        """Images fit the model.
+        """Check that images fit the model.
 
         Raises:
-            ValueError: not [b channels height width] of this model's channels and size.
+            ArgumentError: not [b channels height width] with the model's channels and size.
         """
         expected = (self.channels, *self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
@@ -120,7 +121,7 @@ class ImageClassifier(nn.Module, ABC):
         unless the weights have changed since.
 
         Raises:
-            ValueError: a layer's routing is not registered, so that the file could not be read back.
+            ArgumentError: a layer's routing is not registered, so that the file could not be read back.
         """
         for layer in self.modules():
             if isinstance(routing := getattr(layer, "routing", None), Routing):
@@ -131,7 +132,7 @@ class ImageClassifier(nn.Module, ABC):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """The model that `save_pretrained` wrote; whatever the files say, no more memory is taken than it needs.
+        """Load the model that `save_pretrained` wrote; damaged files never take more memory than the weights.
 
         Raises:
             CapsellaError: a file is missing or damaged, the weights are not those of the model described, or the model
@@ -150,23 +151,48 @@ _MODELS: dict[str, ModelFunction] = {}
 
 
 def register_model(function: ModelFunction) -> ModelFunction:
-    """Register a function whose name is the model's and whose body is its hyper-parameters."""
+    """Register a function under its name; its arguments are the network's hyper-parameters."""
     _MODELS[function.__name__] = function
     return function
 
 
+def register_variant(
+    name: str, summary: str, build: ModelFunction, *arguments: object, without: Collection[str] = ()
+) -> None:
+    """Register `build(*arguments, **options)` under a name of its own.
+
+    Args:
+        name: name of the network.
+        summary: first paragraph of its docstring; the rest is that of `build`.
+        build: function with positional parameters for `arguments`, and the options as keyword-only parameters.
+        arguments: what tells this network from the others that `build` makes.
+        without: options of `build` that this network lacks.
+    """
+
+    @functools.wraps(build)
+    def variant(**options: Any) -> ImageClassifier:
+        return build(*arguments, **options)
+
+    parameters = inspect.signature(build).parameters.values()
+    own = [option for option in parameters if option.kind == option.KEYWORD_ONLY and option.name not in without]
+    variant.__name__ = name
+    variant.__doc__ = summary + "\n\n" + (inspect.getdoc(build) or "").partition("\n\n")[2]
+    variant.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    register_model(variant)
+
+
 def create_model(name: str, *, pretrained: str | Path | None = None, **options: Any) -> ImageClassifier:
-    """A new model by its registered name, with fresh weights.
+    """Create a registered network with fresh weights.
 
     Args:
         name: one of `list_models()`.
-        pretrained: a folder written by `save_pretrained` or by training, to take the weights from.
-        options: what this model lets one change; `capsella models NAME` lists it. Usually `image_size` (one number or
-            (height, width)), `channels`, `classes` (a number or the names) and, for capsules, `routing` and
+        pretrained: a folder written by `save_pretrained` or by training; its weights are loaded.
+        options: options of this network; `capsella models NAME` lists them. Usually `image_size` (one number, or
+            height and width), `channels`, `classes` (a number or the names) and, for capsules, `routing` and
             `reconstruction`.
 
     Raises:
-        ValueError: an unknown name or option (suggests the nearest), or an image too small for the kernels.
+        ArgumentError: an unknown name or option, with the nearest known one, or an image too small for the kernels.
 
     >>> create_model("sabour2017_capsnet", classes=3, image_size=20).classes
     ('0', '1', '2')
@@ -183,18 +209,18 @@ def create_model(name: str, *, pretrained: str | Path | None = None, **options: 
         chosen["routing"] = routing_from_dict(_plain(chosen["routing"]))
     if "routing" in chosen:
         routing = chosen["routing"]
-        check_argument(isinstance(routing, Routing), "be a Routing, as EMRouting()", routing=routing)
+        check_argument(isinstance(routing, Routing), "be a Routing, e.g. EMRouting()", routing=routing)
     model = function(**chosen)
     model.name = name
     options = {key: value.to_dict() if isinstance(value, Routing) else value for key, value in chosen.items()}
-    model.options = {**options, **model.settled}
+    model.options = {**options, **model.resolved_options}
     if pretrained is not None:
         load_weights(model, Path(pretrained) / "model.safetensors")
     return model
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Registered names that match a shell pattern, sorted.
+    """Return registered names that match a shell pattern, sorted.
 
     >>> list_models("sabour2017_*")
     ['sabour2017_affnist_cnn', 'sabour2017_capsnet', 'sabour2017_cnn', 'sabour2017_multimnist_cnn']
@@ -203,10 +229,10 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def model_function(name: str) -> ModelFunction:
-    """The function registered under `name`.
+    """Return the function registered under `name`.
 
     Raises:
-        ValueError: unknown; suggests the nearest.
+        ArgumentError: unknown; suggests the nearest.
     """
     if name not in _MODELS:
         raise unknown_name("model", name, _MODELS, "`capsella models` lists them")
@@ -214,7 +240,7 @@ def model_function(name: str) -> ModelFunction:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of NumPy as Python's."""
+    """Turn numbers of NumPy into Python's."""
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
 
 
@@ -248,7 +274,7 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
 
 
 def _whole(number: object) -> int | None:
-    """A whole number, also of NumPy or as a tensor; None of anything else."""
+    """Return a whole number, also of NumPy or a tensor; None for anything else."""
     if isinstance(number, bool | str):
         return None
     try:
@@ -257,12 +283,35 @@ def _whole(number: object) -> int | None:
         return None
 
 
+def grid_after(image_size: tuple[int, int], convolutions: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return rows and columns after unpadded convolutions, given as (kernel, stride).
+
+    Raises:
+        ArgumentError: the image is too small; names the smallest size.
+
+    >>> grid_after((28, 28), [(9, 1), (9, 2)])
+    (6, 6)
+    """
+    smallest = 1
+    for kernel, stride in reversed(convolutions):
+        smallest = (smallest - 1) * stride + kernel
+    if min(image_size) < smallest:
+        shown = f"{image_size[0]}×{image_size[1]}"
+        raise ArgumentError(
+            "image_size", f"be at least {smallest}×{smallest} for these kernels", image_size, shown=shown
+        )
+    rows, columns = image_size
+    for kernel, stride in convolutions:
+        rows, columns = (rows - kernel) // stride + 1, (columns - kernel) // stride + 1
+    return rows, columns
+
+
 def count_parameters(module: nn.Module) -> int:
-    """Learned numbers in a module."""
+    """Return the number of parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def shipped_parameters(model: ImageClassifier) -> int:
-    """Learned numbers of a network without its decoder."""
+    """Return the number of parameters of a network without its decoder."""
     decoder = getattr(model, "decoder", None)
     return count_parameters(model) - (0 if decoder is None else count_parameters(decoder))

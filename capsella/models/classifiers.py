@@ -1,4 +1,4 @@
-"""The two kinds of networks: capsule networks and CNN baselines."""
+"""The two classes of networks: capsule networks and CNNs."""
 
 from itertools import takewhile
 from typing import Literal, cast
@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from capsella.errors import ArgumentError
 from capsella.layers import CapsuleConv2d, PoseScores, mask_all_but, start_for_relus
 from capsella.models.base import ImageClassifier
 from capsella.routing import Routing
@@ -14,9 +15,16 @@ from capsella.types import Capsules, Output, at_least_float32
 
 
 class CapsuleClassifier(ImageClassifier):
-    """Convolutions, primary capsules, routed capsule layers ending in one capsule a class, and perhaps a decoder.
+    """Convolutions, primary capsules, routed capsule layers, and an optional decoder.
 
-    With `logits=True` the log-odds of the class capsules are logits, for a cross-entropy of scores: see `Output`.
+    Args:
+        backbone: images to feature maps.
+        primary: feature maps to primary capsules.
+        capsule_layers: primary capsules to one capsule for each class.
+        decoder: masked class capsules to images.
+        logits: the log-odds of the class capsules are logits, for a cross-entropy (see `Output`).
+        image_size, channels, classes: see `ImageClassifier`.
+        scores: class capsules to logits [b classes]; their softmax replaces the activations.
     """
 
     def __init__(
@@ -32,45 +40,42 @@ class CapsuleClassifier(ImageClassifier):
         classes: tuple[str, ...],
         scores: nn.Module | None = None,
     ) -> None:
-        """`scores`: from the class capsules to logits [b classes], whose softmax are then the activations."""
         super().__init__(image_size, channels, classes)
         self.backbone, self.primary, self.capsule_layers, self.decoder = backbone, primary, capsule_layers, decoder
         self.scores, self.logits = scores, logits
         routing = self.class_routing
         if routing is not None and routing.activation_kind == "shares" and decoder is None and scores is None:
-            # Its votes make poses alone, which nobody reads: a weight without a gradient stops several devices.
+            # Its votes make only poses, which nothing reads: training on several devices stops at such a weight.
             self.last_layer().weight.requires_grad_(False)
         if routing is not None and not routing.has_activations and not isinstance(scores, PoseScores):
-            raise ValueError(
-                f"routing: must be one with activations, got {routing.name!r}, whose parents have poses alone; "
-                "tsai2020_resnet reads its classes off them"
-            )
+            hint = "its parents have only poses; tsai2020_resnet classifies by them"
+            raise ArgumentError("routing", "have activations", routing.name, hint)
 
     @property
     def has_decoder(self) -> bool:
-        """Whether the model was created with reconstruction."""
+        """True if the network was created with reconstruction."""
         return self.decoder is not None
 
     def feature_layers(self) -> nn.Module:
-        """The layers in front of the primary capsules."""
+        """Return the layers before the primary capsules."""
         return self.backbone
 
     def last_layer(self) -> nn.Module:
-        """The class capsules."""
+        """Return the class capsules."""
         return self.capsule_layers[-1]
 
     @property
     def class_routing(self) -> Routing | None:
-        """The routing of the class capsules; None where they are not made by a capsule convolution."""
+        """The routing of the class capsules; None if no capsule convolution makes them."""
         last = self.last_layer()
         return last.routing if isinstance(last, CapsuleConv2d) else None
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> Capsules:
-        """The class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
+        """Return the class capsules: poses [b 1 1 classes d], activations [b 1 1 classes]."""
         return self._encode(images)[0]
 
     def _encode(self, images: Tensor) -> tuple[Capsules, Tensor | None]:
-        """The class capsules, and the logits of a model that has scores, or whose log-odds are logits."""
+        """Return the class capsules, and logits if the network has any."""
         self.check_images(images)
         children = self.primary(self.backbone(images))
         if self.scores is not None:
@@ -84,17 +89,17 @@ class CapsuleClassifier(ImageClassifier):
         return scored.capsules(), scored.log_odds[:, 0, 0]
 
     def decode(self, capsules: Capsules, target: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-        """Images from the pose of each image's `target` class alone, all others masked."""
+        """Return images decoded from the pose of each image's `target` class, with all others masked."""
         if self.decoder is None:
             return super().decode(capsules, target)
         images: Tensor = self.decoder(mask_all_but(capsules, target))
         return images
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
-        """Activations, class capsules, and the reconstruction from the class in `labels`, or from the longest.
+        """Return activations, class capsules, and the reconstruction from the class in `labels`, or the predicted one.
 
         Raises:
-            ValueError: images that do not fit the model, labels that are not one or two classes an image.
+            ValueError: images that do not fit the model, labels that are not one or two classes for each image.
         """
         capsules, logits = self._encode(images)
         activations = capsules.activations[:, 0, 0, :]
@@ -103,15 +108,15 @@ class CapsuleClassifier(ImageClassifier):
         target = activations.argmax(1) if labels is None else labels
         if target.ndim == 1:
             return Output(activations, capsules, self.decode(capsules, target), logits)
-        drawn = torch.stack([self.decode(capsules, one) for one in target.unbind(1)], 1)
-        return Output(activations, capsules, drawn, logits)
+        reconstructions = torch.stack([self.decode(capsules, column) for column in target.unbind(1)], 1)
+        return Output(activations, capsules, reconstructions, logits)
 
 
 class ConvolutionalClassifier(ImageClassifier):
-    """A CNN baseline: one network from images to logits; activations are their softmax, or the logistic of each.
+    """A CNN: one network from images to logits; activations are their softmax, or the logistic of each.
 
-    Its weights start by `start_for_relus`. With PyTorch's default a baseline of six layers does not leave chance on
-    bright images: the comparison would flatter the capsules. With `started=True` they stay as they are.
+    Its weights start by `start_for_relus`. With PyTorch's default, a baseline of six layers does not leave chance on
+    bright images, which would flatter the capsules. With `started=True` they stay as they are.
     """
 
     def __init__(
@@ -130,16 +135,16 @@ class ConvolutionalClassifier(ImageClassifier):
             start_for_relus(network)
 
     def feature_layers(self) -> nn.Module:
-        """The layers before the first that gives up rows and columns."""
+        """Return the layers before the first that has no rows and columns."""
         layers = cast(nn.Sequential, self.network)
         return nn.Sequential(*takewhile(lambda layer: not isinstance(layer, nn.AdaptiveAvgPool2d | nn.Flatten), layers))
 
     def last_layer(self) -> nn.Module:
-        """The last layer that has weights."""
+        """Return the last layer with weights."""
         return [module for module in self.network.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
 
     def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, " b *k"] | None = None) -> Output:
-        """Activations and the logits they come from; `labels` are for decoders, of which there is none."""
+        """Return activations and their logits; `labels` are for decoders, and are not used."""
         self.check_images(images)
         logits: Tensor = self.network(images)
         scores = at_least_float32(logits)

@@ -158,30 +158,30 @@ def images_matrix_capsnet() -> Recipe:
 
 @register_recipe
 def images_stem_capsules() -> Recipe:
-    """Class capsules on a network that was trained before (--stem), on a folder of images, one sub-folder a class.
+    """Class capsules on a pretrained backbone (--backbone), for a folder of images with one subfolder per class.
 
-    The stem is frozen; to train it too, --no-freeze and a tenth of the learning rate.
+    The backbone is frozen. To train it too, give --fine-tune and a tenth of the learning rate.
     """
-    return _on_stem("stem_capsules", LossOptions())
+    return _on_backbone("stem_capsules", LossOptions())
 
 
 @register_recipe
 def images_stem_linear() -> Recipe:
-    """A linear layer on a network that was trained before (--stem), on a folder of images, one sub-folder a class.
+    """A linear layer on a pretrained backbone (--backbone), for a folder of images with one subfolder per class.
 
-    The stem is frozen; to train it too, --no-freeze and a tenth of the learning rate.
+    The backbone is frozen. To train it too, give --fine-tune and a tenth of the learning rate.
     """
-    return _on_stem("stem_linear", LossOptions(name="cross_entropy"))
+    return _on_backbone("stem_linear", LossOptions(name="cross_entropy"))
 
 
-def _on_stem(network: str, loss: LossOptions) -> Recipe:
-    """The same for both heads but for the loss; which stem is for the user to say.
+def _on_backbone(network: str, loss: LossOptions) -> Recipe:
+    """Return the recipe of both heads, which differ in their loss; the user names the backbone.
 
-    A head on a frozen stem learns at three times the rate of a whole network: at 1e-3 the linear layer is far from its
-    best after a hundred steps.
+    A head on a frozen backbone learns at three times the learning rate of a whole network: at 1e-3 the linear layer is
+    far from its best after a hundred steps.
     """
     return Recipe(
-        model=ModelOptions(network, {"stem": ""}),
+        model=ModelOptions(network, {"backbone": ""}),
         data=replace(FOLDER, size=64),
         augment=AugmentOptions(shift=4, border="repeat", flip=True),
         loss=loss,

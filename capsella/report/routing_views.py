@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from capsella.errors import ArgumentError
 from capsella.layers import CapsuleConv2d, CropImages, EnlargeImages, PadCapsules
 from capsella.models import CapsuleClassifier, ImageClassifier
-from capsella.models.heinsen_capsnet import PartCapsules
+from capsella.models.heinsen2019 import PartCapsules
 from capsella.models.inference import inference
 from capsella.report.vote_distances import VoteDistances, distance_histograms, vote_distances
 from capsella.routing import Geometry, LayerDiagnostics, RoutingTrace, capsule_votes, coupling_entropy, diagnose, record

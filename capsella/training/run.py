@@ -292,6 +292,8 @@ def _found(recipe: Recipe, begun_in: Path) -> Recipe:
     def here(given: str) -> str:  # as it was written, if it has not moved: recipes are compared
         return str(begun_in / given) if not Path(given).exists() and (begun_in / given).exists() else given
 
-    stem, data = recipe.model.options.get("stem"), recipe.data.with_paths_from(begun_in)
+    backbone, data = recipe.model.options.get("backbone"), recipe.data.with_paths_from(begun_in)
     recipe = recipe if data == recipe.data else replace(recipe, data=data)
-    return recipe.with_model(stem=here(stem)) if isinstance(stem, str) and "/" in stem else recipe
+    if isinstance(backbone, str) and "/" in backbone:
+        return recipe.with_model(backbone=here(backbone))
+    return recipe

@@ -25,8 +25,10 @@ native = pytest.mark.skipif(_native.UNAVAILABLE is not None, reason="without nat
 
 @pytest.fixture(scope="module")
 def exported(model, splits, tmp_path_factory):
+    """A file with the decoder."""
     config.update("jaxtyping_disable", True)  # as in conftest.py, which ends with each test
-    exported = export_model(model, splits, tmp_path_factory.mktemp("pt2") / "digits.pt2", format="pt2")
+    path = tmp_path_factory.mktemp("pt2") / "digits.pt2"
+    exported = export_model(model, splits, path, format="pt2", reconstruction=True)
     config.update("jaxtyping_disable", False)
     return exported
 
@@ -37,16 +39,15 @@ def test_it_calls_the_native_kernels_and_agrees(exported):
     assert exported.description["operators"] == ["capsella.dynamic_capsule_conv.default"]
     assert exported.parity.holds
     assert exported.parity.images == 40
+    assert 0 <= exported.parity.drawn < 1e-5
     assert load_pt2(exported.path)[1] == exported.description
 
 
-@pytest.mark.parametrize("name", ["sabour2017_capsnet", "mazzia2021_efficient_capsnet"])
-def test_a_fresh_process_runs_it(name, tmp_path):
+def test_a_fresh_process_runs_it(tmp_path):
     """It has imported no module that registers the operators of a routing."""
-    side = 28 if name == "mazzia2021_efficient_capsnet" else 17
-    model = create_model(name, image_size=side).eval()
+    model = create_model("mazzia2021_efficient_capsnet", image_size=13).eval()
     write_pt2(model, tmp_path / "x.pt2")
-    images = torch.rand(5, 1, side, side)
+    images = torch.rand(5, 1, 13, 13)
     torch.save(images, tmp_path / "images.pt")
     code = (
         "import sys, torch; from capsella.export import load_pt2; run, about = load_pt2(sys.argv[1]); "
@@ -60,16 +61,9 @@ def test_a_fresh_process_runs_it(name, tmp_path):
 
 
 @native
-@pytest.mark.parametrize(
-    ("name", "options", "operator"),
-    [
-        ("hinton2018_matrix_capsnet_small", {"routing": EMRouting(iterations=2)}, "em_capsule_conv"),
-        ("sabour2017_capsnet", {"evenly_routed": True}, "dynamic_capsule_conv"),
-    ],
-)
-def test_other_networks_too(name, options, operator, tmp_path):
-    model = create_model(name, image_size=17, **options).eval()
-    assert write_pt2(model, tmp_path / "x.pt2")["operators"] == [f"capsella.{operator}.default"]
+def test_em_routing_calls_its_kernel(tmp_path):
+    model = create_model("hinton2018_matrix_capsnet_small", image_size=17, routing=EMRouting(iterations=2)).eval()
+    assert write_pt2(model, tmp_path / "x.pt2")["operators"] == ["capsella.em_capsule_conv.default"]
     run, _ = load_pt2(tmp_path / "x.pt2")
     for batch in (1, 3):
         images = torch.rand(batch, 1, 17, 17)
@@ -77,28 +71,19 @@ def test_other_networks_too(name, options, operator, tmp_path):
             torch.testing.assert_close(run(images), model(images).activations, atol=1e-6, rtol=0)
 
 
-@native
-def test_without_kernels_the_file_says_what_it_lacks(exported, monkeypatch):
-    monkeypatch.setattr(_native, "UNAVAILABLE", "installed without native kernels")
+def test_damaged_files_and_missing_kernels(exported, tmp_path, monkeypatch):
+    (tmp_path / "x.pt2").write_text("no zip")
+    with pytest.raises(CapsellaError, match=r"x\.pt2"):
+        load_pt2(tmp_path / "x.pt2")
+    monkeypatch.setattr(_native, "UNAVAILABLE", "kernels are missing")
     monkeypatch.setattr("torch.export.load", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no such operator")))
-    with pytest.raises(CapsellaError, match=r"digits\.pt2: .*no such operator; installed without native kernels"):
+    with pytest.raises(CapsellaError, match="kernels are missing"):
         load_pt2(exported.path)
 
 
-def test_a_file_that_is_none(tmp_path):
-    (tmp_path / "x.pt2").write_text("no zip")
-    with pytest.raises(CapsellaError, match=r"x\.pt2: cannot be loaded as a \.pt2 file"):
-        load_pt2(tmp_path / "x.pt2")
-
-
-@pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_the_second_output_is_compared_before_a_file_counts(model, splits, tmp_path, format, monkeypatch):
-    if format == "onnx":
-        pytest.importorskip("onnxscript", reason="needs the extra `export`")
-    exported = export_model(model, splits, tmp_path / "x", format=format, reconstruction=True)
-    assert 0 <= exported.parity.drawn < 1e-5
+def test_the_second_output_is_compared_before_a_file_counts(exported, model, splits, tmp_path, monkeypatch):
     compared = export_ship.compare
-    # The export itself takes long; what it would write is there already.
+    # Exporting takes long; what it would write exists.
     monkeypatch.setattr(
         export_ship,
         "_written",
@@ -107,12 +92,12 @@ def test_the_second_output_is_compared_before_a_file_counts(model, splits, tmp_p
     monkeypatch.setattr(
         export_ship, "compare", lambda *given, drawn: compared(*given, drawn=lambda part: drawn(part) + 0.01)
     )
-    with pytest.raises(CapsellaError, match=r"largest pixel difference of reconstructions 0\.01"):
-        export_model(model, splits, tmp_path / "y", format=format, reconstruction=True)
+    with pytest.raises(CapsellaError, match=r"0\.01"):
+        export_model(model, splits, tmp_path / "y", format="pt2", reconstruction=True)
     assert not (tmp_path / "y").exists()
 
 
-def test_the_reconstruction_is_a_second_output(model, tmp_path):
+def test_the_reconstruction_is_a_second_output(model):
     program = traced(model, "eager", reconstruction=True)
     images = torch.rand(3, 1, 17, 17)
     activations, reconstruction = program.module()(images)
@@ -122,7 +107,7 @@ def test_the_reconstruction_is_a_second_output(model, tmp_path):
     assert not any(name.startswith("capsella.") for name in operators(program))
 
 
-def test_the_model_itself_is_left_as_it_was(model):
+def test_the_model_itself_is_unchanged(model):
     before = model.capsule_layers[0].routing
     copy = with_backend(model.train(), "eager")
     assert (copy.training, model.training) == (False, True)
@@ -133,10 +118,8 @@ def test_the_model_itself_is_left_as_it_was(model):
 
 
 @pytest.mark.parametrize("routing", [RandomRouting(), EMRouting(iterations=1, start="random")], ids=lambda r: r.name)
-def test_random_couplings_are_refused(routing):
+def test_random_couplings_are_not_exported(routing):
     model = create_model("sabour2017_capsnet", image_size=17, classes=3, routing=routing)
     for backend in ("auto", "eager"):
-        with pytest.raises(
-            ValueError, match=r"must not draw random numbers .* got capsella\.random_couplings\.default"
-        ):
+        with pytest.raises(ValueError, match=r"capsella\.random_couplings"):
             traced(model, backend)

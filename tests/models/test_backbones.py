@@ -12,8 +12,8 @@ from capsella.data import ImageSet
 from capsella.errors import CapsellaError
 from capsella.losses import LossOptions, total_loss
 from capsella.models import ImageClassifier, MultiCrop, create_model
-from capsella.models.packed import packed
-from capsella.models.stems import Stem, backbones, find_stem
+from capsella.models.backbones import Backbone, find_backbone, hub
+from capsella.models.inference import optimize_for_inference
 from capsella.training.adapt import take_statistics
 
 transformers = pytest.importorskip("transformers")
@@ -49,8 +49,8 @@ def folder(tmp_path, request):
     return saved(tmp_path / "backbone", getattr(request, "param", "resnet"))
 
 
-def backbone_of(model: ImageClassifier) -> Stem:
-    return next(module for module in model.modules() if isinstance(module, Stem))
+def backbone_of(model: ImageClassifier) -> Backbone:
+    return next(module for module in model.modules() if isinstance(module, Backbone))
 
 
 def train(model: ImageClassifier, steps: int = 2) -> dict[str, torch.Tensor]:
@@ -71,7 +71,7 @@ def moved(model: ImageClassifier, before: dict[str, torch.Tensor]) -> set[str]:
 
 
 def test_every_known_family_is_tested():
-    assert set(CONFIGS) == set(backbones.FAMILIES)
+    assert set(CONFIGS) == set(hub.FAMILIES)
 
 
 @pytest.mark.parametrize(("family", "stage"), [(family, 2 + k % 2) for k, family in enumerate(CONFIGS)])
@@ -81,7 +81,7 @@ def test_maps_are_those_of_the_whole_backbone(family, stage, tmp_path):
     config = transformers.AutoConfig.from_pretrained(folder, out_features=[f"stage{stage}"])
     whole = transformers.AutoBackbone.from_config(config)
     whole = type(whole).from_pretrained(folder, config=config).eval()
-    model = create_model("stem_linear", stem=str(folder), image_size=(70, 84), classes=3, stage=stage).eval()
+    model = create_model("stem_linear", backbone=str(folder), image_size=(70, 84), classes=3, stage=stage).eval()
     images = torch.rand(2, 3, 70, 84)
     normalised = (images - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.25, 0.2])[:, None, None]
     with torch.no_grad():
@@ -93,33 +93,34 @@ def test_maps_are_those_of_the_whole_backbone(family, stage, tmp_path):
 @pytest.mark.parametrize(("family", "head"), [(family, HEADS[k % 2]) for k, family in enumerate(CONFIGS)])
 def test_a_frozen_backbone_stays_and_a_saved_network_needs_no_folder(family, head, tmp_path, monkeypatch):
     folder = saved(tmp_path / "b", family)
-    model = create_model(head, stem=str(folder), image_size=40, channels=1, classes=3)
+    model = create_model(head, backbone=str(folder), image_size=40, channels=1, classes=3)
     changed = moved(model, train(model))
-    inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Stem))
+    inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Backbone))
     assert changed
     assert not any(name.startswith(inside) for name in changed)
     assert not any(module.training for module in backbone_of(model).network.modules())
     model.eval().save_pretrained(tmp_path / "saved")
     shutil.rmtree(folder)
-    monkeypatch.setattr(backbones, "read_config", None)  # it would ask the folder or the hub
+    monkeypatch.setattr(hub, "read_config", None)  # it would ask the folder or the hub
     loaded = ImageClassifier.from_pretrained(tmp_path / "saved").eval()
     images = torch.rand(2, 1, 40, 40)
     assert loaded.options == model.options
     assert torch.equal(loaded(images).activations, model(images).activations)
     assert not any(parameter.requires_grad for parameter in backbone_of(loaded).parameters())
-    torch.testing.assert_close(packed(model)(images).activations, model(images).activations, rtol=1e-4, atol=1e-5)
+    fast = optimize_for_inference(model)
+    torch.testing.assert_close(fast(images).activations, model(images).activations, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["resnet", "dinov2"])
 def test_fine_tuning_moves_the_backbone(family, tmp_path):
     """A fine-tuned backbone can be taken over again."""
     folder = saved(tmp_path / "b", family)
-    model = create_model("stem_linear", stem=str(folder), image_size=42, classes=3, freeze=False)
+    model = create_model("stem_linear", backbone=str(folder), image_size=42, classes=3, fine_tune=True)
     before = train(model)
     inside = [name for name in before if name.startswith("network.0.")]
     assert len(moved(model, before) & set(inside)) > len(inside) / 2
     model.save_pretrained(tmp_path / "first")
-    second = create_model("stem_capsules", stem=str(tmp_path / "first"), image_size=42, classes=2).eval()
+    second = create_model("stem_capsules", backbone=str(tmp_path / "first"), image_size=42, classes=2).eval()
     images = torch.rand(1, 3, 42, 42)
     torch.testing.assert_close(backbone_of(second)(images), backbone_of(model.eval())(images))
 
@@ -127,20 +128,20 @@ def test_fine_tuning_moves_the_backbone(family, tmp_path):
 def test_statistics_of_a_frozen_backbone_are_not_adapted(folder):
     """They belong to its weights: with others, the network would see other maps."""
     images = ImageSet(torch.randint(256, (12, 3, 40, 40)).byte(), torch.zeros(12).long(), ("a", "b", "c"))
-    for freeze in (True, False):
-        model = create_model("stem_linear", stem=str(folder), image_size=40, classes=3, freeze=freeze)
+    for fine_tune in (False, True):
+        model = create_model("stem_linear", backbone=str(folder), image_size=40, classes=3, fine_tune=fine_tune)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         take_statistics(model, images)
         changed = moved(model, before)
         assert "network.1.running_mean" in changed
-        assert any(name.startswith("network.0.") for name in changed) != freeze
+        assert any(name.startswith("network.0.") for name in changed) == fine_tune
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_grey_images_are_repeated(head, folder):
     torch.manual_seed(0)
-    grey = create_model(head, stem=str(folder), image_size=70, channels=1, classes=3).eval()
-    colour = create_model(head, stem=str(folder), image_size=70, channels=3, classes=3).eval()
+    grey = create_model(head, backbone=str(folder), image_size=70, channels=1, classes=3).eval()
+    colour = create_model(head, backbone=str(folder), image_size=70, channels=3, classes=3).eval()
     colour.load_state_dict(grey.state_dict())
     images = torch.rand(2, 1, 70, 70)
     torch.testing.assert_close(grey(images).activations, colour(images.repeat(1, 3, 1, 1)).activations)
@@ -159,7 +160,7 @@ def test_grey_images_are_repeated(head, folder):
     indirect=["folder"],
 )
 def test_stage_and_size(folder, image_size, options, size, maps):
-    model = create_model("stem_linear", stem=str(folder), image_size=image_size, classes=3, **options)
+    model = create_model("stem_linear", backbone=str(folder), image_size=image_size, classes=3, **options)
     description = backbone_of(model).description
     assert (description.size, description.maps) == (size, maps)
     later = f"stages.{options.get('stage', 3)}"
@@ -180,7 +181,7 @@ def test_the_backbone_of_a_run(name, head, tmp_path):
     run = create_model(name, image_size=28, channels=1, classes=4)
     train(run, 1)
     run.save_pretrained(tmp_path / "run")
-    model = create_model(head, stem=str(tmp_path / "run"), image_size=(40, 36), channels=3, classes=3).eval()
+    model = create_model(head, backbone=str(tmp_path / "run"), image_size=(40, 36), channels=3, classes=3).eval()
     images = torch.rand(2, 3, 40, 36)
     grey = (images * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
     with torch.no_grad():
@@ -194,15 +195,15 @@ def test_the_backbone_of_a_run(name, head, tmp_path):
 
 
 def test_a_backbone_with_fresh_weights_is_trained():
-    model = create_model("stem_linear", stem="he2016_resnet10", image_size=20, classes=3)
+    model = create_model("stem_linear", backbone="he2016_resnet10", image_size=20, classes=3)
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert backbone_of(model).network.training
 
 
 def test_networks_on_the_meta_device_read_no_weights(folder, monkeypatch):
-    monkeypatch.setattr(backbones, "load", None)
+    monkeypatch.setattr(hub, "load", None)
     with torch.device("meta"):
-        model = create_model("stem_capsules", stem=str(folder), image_size=70, classes=3)
+        model = create_model("stem_capsules", backbone=str(folder), image_size=70, classes=3)
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
@@ -212,23 +213,23 @@ def fails(argument, kind=ValueError, **options):
 
 
 def test_wrong_options(folder, tmp_path, monkeypatch):
-    fails("stem", stem="")
-    fails("stem", stem="nowhere")
-    fails("stage", stem=str(folder), stage=5)
-    fails("stage", stem="he2016_resnet10", stage=1)
-    fails("positions", stem=str(folder), positions=1)
-    fails("channels", stem=str(folder), channels=2)
-    fails("weights", stem="zhao2021_cluster_capsnet", channels=1)
-    fails("1024", CapsellaError, stem="heinsen2019_capsnet")
+    fails("backbone", backbone="")
+    fails("backbone", backbone="nowhere")
+    fails("stage", backbone=str(folder), stage=5)
+    fails("stage", backbone="he2016_resnet10", stage=1)
+    fails("positions", backbone=str(folder), positions=1)
+    fails("channels", backbone=str(folder), channels=2)
+    fails("weights", backbone="zhao2021_cluster_capsnet", channels=1)
+    fails("1024", CapsellaError, backbone="heinsen2019_capsnet")
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
-    fails("bert", CapsellaError, stem=str(tmp_path / "bert"))
+    fails("bert", CapsellaError, backbone=str(tmp_path / "bert"))
     monkeypatch.setattr("capsella.errors.find_spec", lambda name: None)
-    fails(r"capsella\[pretrained\]", CapsellaError, stem=str(folder))
+    fails(r"capsella\[pretrained\]", CapsellaError, backbone=str(folder))
 
 
 def test_networks_that_crop_are_no_backbones(tmp_path):
     create_model("hinton2018_cnn", image_size=40, crop=32).save_pretrained(tmp_path)
-    fails("crop", stem=str(tmp_path), channels=1)
+    fails("crop", backbone=str(tmp_path), channels=1)
     with pytest.raises(CapsellaError, match="hinton2018_cnn"):
         MultiCrop(create_model("hinton2018_cnn", image_size=40, crop=32)).feature_layers()
 
@@ -236,7 +237,7 @@ def test_networks_that_crop_are_no_backbones(tmp_path):
 def test_pickled_weights_are_not_read(folder):
     torch.save({}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    fails(r"model\.safetensors", CapsellaError, stem=str(folder))
+    fails(r"model\.safetensors", CapsellaError, backbone=str(folder))
 
 
 def test_folders_that_lack_what_their_config_says(folder, tmp_path):
@@ -245,19 +246,19 @@ def test_folders_that_lack_what_their_config_says(folder, tmp_path):
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     weights.pop("resnet.embedder.embedder.convolution.weight")
     safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    fails(r"embedder\.convolution\.weight", CapsellaError, stem=str(folder))
+    fails(r"embedder\.convolution\.weight", CapsellaError, backbone=str(folder))
     (folder / "config.json").write_text("{")
-    fails(r"config\.json", CapsellaError, stem=str(folder))
+    fails(r"config\.json", CapsellaError, backbone=str(folder))
     (tmp_path / "empty").mkdir()
-    fails(r"config\.json", CapsellaError, stem=str(tmp_path / "empty"))
+    fails(r"config\.json", CapsellaError, backbone=str(tmp_path / "empty"))
 
 
 def test_a_mistyped_run_is_not_looked_up_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("asked the hub"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/images-efficient").mkdir(parents=True)
-    fails("runs/image-efficient", stem="runs/image-efficient")
-    fails("/gone/run", stem="/gone/run")
+    fails("runs/image-efficient", backbone="runs/image-efficient")
+    fails("/gone/run", backbone="/gone/run")
 
 
 def test_code_beside_a_backbone_is_not_run(folder):
@@ -266,12 +267,12 @@ def test_code_beside_a_backbone_is_not_run(folder):
     config["attn_implementation"] = "somebody/kernels"
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "evil.py").write_text("raise SystemExit('run')")
-    model = create_model("stem_linear", stem=str(folder), image_size=40, classes=3)
-    assert not {"auto_map", "attn_implementation"} & set(model.options["stem"]["config"])
+    model = create_model("stem_linear", backbone=str(folder), image_size=40, classes=3)
+    assert not {"auto_map", "attn_implementation"} & set(model.options["backbone"]["config"])
 
 
 def test_damaged_descriptions(folder, tmp_path):
-    create_model("stem_linear", stem=str(folder), image_size=40, classes=3).save_pretrained(tmp_path / "saved")
+    create_model("stem_linear", backbone=str(folder), image_size=40, classes=3).save_pretrained(tmp_path / "saved")
     path = tmp_path / "saved" / "model.json"
     written = path.read_text()
     for change in [
@@ -284,21 +285,21 @@ def test_damaged_descriptions(folder, tmp_path):
         {"mean": [0.5]},
     ]:
         description = json.loads(written)
-        description["options"]["stem"] |= change
+        description["options"]["backbone"] |= change
         path.write_text(json.dumps(description))
         with pytest.raises(CapsellaError, match=r"model\.json"):
             ImageClassifier.from_pretrained(tmp_path / "saved")
 
 
-def test_find_stem_gives_description_and_network(folder):
-    description, network = find_stem(str(folder), (70, 70), 3)
+def test_find_backbone_gives_description_and_network(folder):
+    description, network = find_backbone(str(folder), (70, 70), 3)
     assert isinstance(network, nn.Module)
     assert description.build().state_dict().keys() == network.state_dict().keys()
 
 
 @pytest.mark.parametrize(("tied", "size", "classes"), [(True, 32, 2), (False, 128, 5), (True, 160, 12)])
 def test_class_capsules_start_where_the_squash_has_a_slope(folder, size, classes, tied):
-    model = create_model("stem_capsules", stem=str(folder), image_size=size, classes=classes, tied=tied, stage=3)
+    model = create_model("stem_capsules", backbone=str(folder), image_size=size, classes=classes, tied=tied, stage=3)
     lengths = model.train()(torch.rand(8, 3, size, size)).activations
     assert 0.05 < lengths.mean() < 0.8
     assert lengths.max() < 0.95

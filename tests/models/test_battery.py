@@ -9,8 +9,7 @@ import torch
 
 from capsella.errors import ArgumentError
 from capsella.losses import LossOptions, total_loss
-from capsella.models import ImageClassifier, create_model, list_models
-from capsella.models.forslov2018 import parts
+from capsella.models import ImageClassifier, create_model, forslov2018, list_models
 from capsella.routing import SelfRouting
 
 CHANNELS, CLASSES = 2, ("rod", "cone", "glia")
@@ -24,7 +23,7 @@ four_networks = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _smaller_thesis_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PUBLISHED_SIZE", THESIS_SIZE)
+    monkeypatch.setattr(forslov2018, "PUBLISHED_SIZE", THESIS_SIZE)
 
 
 @cache

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsella.models import create_model
-from capsella.models.forslov2018.parts import init_net
+from capsella.models.forslov2018 import init_net
 from capsella.report import dimension_tweaks, reconstruct
 from capsella.routing import DynamicRouting, EMRouting
 from tests.models.test_parameters import HEADS, on_meta

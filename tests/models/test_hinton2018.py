@@ -5,7 +5,7 @@ import torch
 
 from capsella.layers import CropImages, JitterImages, StandardiseImages
 from capsella.models import MultiCrop, create_model
-from capsella.models.multi_crop import CROPS
+from capsella.models.hinton2018 import CROPS
 from capsella.routing import DynamicRouting, EMRouting, UniformRouting
 
 SMALL = "hinton2018_matrix_capsnet_small"

@@ -6,7 +6,7 @@ from torch import nn
 
 from capsella.layers import LargeConv2d
 from capsella.models import ImageClassifier, create_model
-from capsella.models.packed import PackedConv2d, packed
+from capsella.models.inference import PackedConv2d, optimize_for_inference
 from tests.models.test_battery import images_for, small
 
 
@@ -29,7 +29,7 @@ def with_statistics(model: ImageClassifier) -> ImageClassifier:
 
 def check(model: ImageClassifier, images: torch.Tensor) -> ImageClassifier:
     """Compare outputs, also at another batch size and back."""
-    fast = packed(model)
+    fast = optimize_for_inference(model)
     with torch.inference_mode():
         for batch in (images, images[:1], images):
             ours, expected = fast(batch), model(batch)
@@ -62,7 +62,7 @@ def test_outputs_are_equal_and_the_original_is_unchanged(name: str, options: dic
 
 
 def test_batch_normalisation_goes_into_convolutions() -> None:
-    fast = packed(with_statistics(small("mazzia2021_efficient_capsnet")))
+    fast = optimize_for_inference(with_statistics(small("mazzia2021_efficient_capsnet")))
     kinds = [type(module) for module in fast.backbone]
     assert kinds == [PackedConv2d] * 4 + [nn.BatchNorm2d]  # no convolution follows the last one
 
@@ -81,7 +81,7 @@ def test_a_normalisation_before_a_convolution(padding: int, groups: int) -> None
 
 def test_other_dtypes_are_left_as_they_are() -> None:
     model = with_statistics(small("he2016_resnet10")).double()
-    fast = packed(model)
+    fast = optimize_for_inference(model)
     assert not any(isinstance(module, PackedConv2d) for module in fast.modules())
     images = images_for(model).double()
     torch.testing.assert_close(fast(images).activations, model(images).activations)

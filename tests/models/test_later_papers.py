@@ -10,7 +10,7 @@ from torch import nn
 from capsella.layers.coordinates import CoordinateChannels
 from capsella.losses import cross_entropy
 from capsella.models import create_model
-from capsella.models.resnet import ResidualBlock
+from capsella.models.he2016 import ResidualBlock
 from capsella.report.routing_views import receptive_fields, routed_layers
 from capsella.routing import (
     DynamicRouting,

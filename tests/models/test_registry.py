@@ -9,7 +9,7 @@ import torch
 
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import create_model, list_models, model_function
-from capsella.models.shapes import grid_after
+from capsella.models.base import grid_after
 
 
 def test_patterns_select_names() -> None:

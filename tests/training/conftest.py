@@ -12,9 +12,8 @@ from torch import nn
 
 from capsella.data import NamedData
 from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules
-from capsella.models.base import register_model
+from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.shapes import grid_after
 from capsella.routing import DynamicRouting, Routing
 from capsella.training import AugmentOptions, Machine, ModelOptions, Recipe, Run, train
 

@@ -11,7 +11,7 @@ from capsella.errors import CapsellaError
 from capsella.losses import LossOptions
 from capsella.models import create_model
 from capsella.models.base import register_model
-from capsella.models.resnet import he2016_resnet10
+from capsella.models.he2016 import he2016_resnet10
 from capsella.training import (
     AdaptOptions,
     adapt_model,

@@ -33,8 +33,8 @@ def test_registered_recipes_survive_json_describe_themselves_and_make_their_netw
         survives = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
         described = len(recipe_summary(name)) > 20 and recipe_group(name)
         size = {} if recipe.data.size is None else {"image_size": recipe.data.size}
-        if recipe.model.options.get("stem") == "":  # which the user names
-            recipe = recipe.with_model(stem="he2016_resnet10")
+        if recipe.model.options.get("backbone") == "":  # which the user names
+            recipe = recipe.with_model(backbone="he2016_resnet10")
         with torch.device("meta"):
             model = create_model(recipe.model.name, **recipe.model.options, **size)
         if not (survives and described and model.name == recipe.model.name):

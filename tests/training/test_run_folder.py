@@ -226,14 +226,14 @@ def test_paths_are_found_from_another_folder_and_stay_as_written_otherwise(tmp_p
         (there / name).mkdir(parents=True)
     here.mkdir()
     data = DomainData(("cells/", "pbc"))
-    recipe = Recipe(model=ModelOptions("stem_linear", {"stem": "runs/cnn"}), data=data)
+    recipe = Recipe(model=ModelOptions("stem_linear", {"backbone": "runs/cnn"}), data=data)
     monkeypatch.chdir(there)
     assert _found(recipe, there) == recipe
     monkeypatch.chdir(here)
     moved = _found(recipe, there)
-    assert moved.model.options["stem"] == str(there / "runs" / "cnn")
+    assert moved.model.options["backbone"] == str(there / "runs" / "cnn")
     assert moved.data.domains == (str(there / "cells"), "pbc")
-    named = recipe.with_model(stem="facebook/convnextv2-atto-1k-224")
+    named = recipe.with_model(backbone="facebook/convnextv2-atto-1k-224")
     assert _found(named, there).model == named.model
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from capsella.data import ImageSet
 from capsella.errors import ArgumentError, CapsellaError
 from capsella.models import ImageClassifier, create_model
-from capsella.models.packed import packed
+from capsella.models.inference import optimize_for_inference
 from capsella.models.scoring import extract, predict_with_scores, without_unused_decoder
 from capsella.training import fit_ood_detector
 from capsella.types import Output
@@ -194,7 +194,7 @@ def test_strange_images_are_flagged_with_a_reason(capsnet):
     with torch.no_grad():
         _, usual = predict_with_scores(capsnet, batch_of(8, 2), detector)
         _, strange = predict_with_scores(capsnet, torch.full((2, 1, 20, 20), 0.5), detector)
-        _, quick = predict_with_scores(packed(capsnet), batch_of(8, 2), detector)
+        _, quick = predict_with_scores(optimize_for_inference(capsnet), batch_of(8, 2), detector)
     assert (usual.amax(1) <= detector.threshold(0.1)).sum() >= 6
     assert (strange.amax(1) > detector.threshold(0.1)).all()
     assert detector.reason(strange[0], "ring") == REASONS["low_level"]

@@ -17,7 +17,7 @@ from capsella.files import read_json, write_json
 from capsella.grid import BudgetName, Results, Row
 from capsella.layers import ConvolutionalDecoder
 from capsella.models import ImageClassifier, create_model
-from capsella.models.forslov2018.parts import init_net
+from capsella.models.forslov2018 import init_net
 from capsella.papers.forslov2018.paper import (
     ACCURACY,
     CAPSULE_THICKNESS,

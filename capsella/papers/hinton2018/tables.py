@@ -9,7 +9,7 @@ from capsella.data import DataOptions, LabelledImages, single_images
 from capsella.evaluation import AttackOptions, evaluate
 from capsella.grid import Budget, BudgetName, Budgets, Row, at_rate
 from capsella.models import ImageClassifier, MultiCrop
-from capsella.models.multi_crop import CROPS
+from capsella.models.hinton2018 import CROPS
 from capsella.papers.attack_table import AttackTable
 from capsella.papers.figure_types import Drawn, RunFigure
 from capsella.papers.table_types import (

@@ -9,7 +9,7 @@ import torch
 from capsella.data import ImageSet, catalogue
 from capsella.data.source import Parts, Source
 from capsella.grid import Budget
-from capsella.models.forslov2018 import parts as thesis_parts
+from capsella.models import forslov2018
 from capsella.papers.forslov2018 import paper, runs
 
 PER_CLASS = 102  # two more than mini takes
@@ -50,7 +50,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]) -> str:
     monkeypatch.setattr(runs, "SMALL", TINY)
     for name in ("FINE", "DRAWN"):
         monkeypatch.setattr(runs, name, dataclasses.replace(TINY, epochs=1, epoch_images=2))
-    monkeypatch.setattr(thesis_parts, "PUBLISHED_SIZE", 160)
+    monkeypatch.setattr(forslov2018, "PUBLISHED_SIZE", 160)
     # A training here sees two images; what a network knows would else be fitted on all 500 of the set.
     monkeypatch.setattr("capsella.training.calibrate.MOST_TRAINING_IMAGES", 12)
     only("emnet1", "cnnnet1")

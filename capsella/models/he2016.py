@@ -1,24 +1,22 @@
-"""A small residual network: the CNN that a capsule network must beat today, besides those of its own paper."""
+"""A small residual network: the CNN of today to compare capsule networks with."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from capsella.errors import check_minimum
 from capsella.layers.norms import Norm, norm_layer
-from capsella.models.base import register_model
+from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import ConvolutionalClassifier
-from capsella.models.forslov2018.parts import CELLS
-from capsella.models.shapes import grid_after
+from capsella.models.forslov2018 import CELLS
 
-PHOTOGRAPH = 64
-"""Pixels on the shorter side from which on images are halved twice before the first block, as in ImageNet's form."""
+PHOTOGRAPH = 64  # from this many pixels on the shorter side, images are halved twice before the first block
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions whose result is added to their input (He et al. 2016, Figure 2; normalised, §3.4).
+    """Two 3×3 convolutions whose output is added to their input (He et al. 2016, Figure 2; normalised, §3.4).
 
-    Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉]. Where these differ, a 1×1 convolution takes
-    the input there (option B), or without `projection` nothing learned does (option A).
+    Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉]. If these differ, the shortcut is a 1×1
+    convolution (option B), or a `PaddedShortcut` without `projection` (option A).
     """
 
     def __init__(
@@ -42,13 +40,13 @@ class ResidualBlock(nn.Module):
             self.shortcut = PaddedShortcut(channels_in, channels_out, stride)
 
     def forward(self, x: Float[Tensor, "b channels_in h w"]) -> Float[Tensor, "b channels_out rows columns"]:
-        """ReLU of the sum."""
+        """Return the ReLU of the sum."""
         added: Tensor = self.shortcut(x) + self.residual(x)
         return added.relu()
 
 
 class PaddedShortcut(nn.Module):
-    """Every `stride`-th pixel, with channels of zeros in front and behind (He et al. 2016, section 4.2, option A).
+    """Every `stride`-th pixel, with channels of zeros before and after (He et al. 2016, §4.2, option A).
 
     Shapes: [b channels_in h w] → [b channels_out ⌈h/stride⌉ ⌈w/stride⌉], channels_out ≥ channels_in.
     """
@@ -56,11 +54,11 @@ class PaddedShortcut(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
         missing = channels_out - channels_in
-        self.front, self.behind, self.stride = missing // 2, missing - missing // 2, stride
+        self.before, self.after, self.stride = missing // 2, missing - missing // 2, stride
 
     def forward(self, x: Float[Tensor, "b channels_in h w"]) -> Float[Tensor, "b channels_out rows columns"]:
-        """Nothing is learned."""
-        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.front, self.behind))
+        """Subsample and pad."""
+        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
 
 
 @register_model
@@ -73,22 +71,22 @@ def he2016_resnet10(
     dropout: float = 0.0,
     norm: Norm = "batch",
 ) -> ConvolutionalClassifier:
-    """A residual network of ten layers and about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
+    """A residual network of ten layers with about as many parameters as EM-NET 1: 694,397 at 224×224×3 and 5 classes.
 
-    He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, with one block in each of the four stages, of `width`,
+    He, Zhang, Ren, Sun 2016, "Deep Residual Learning", Table 1, with one block in each of the four stages and `width`,
     2, 4 and 8 × `width` channels instead of 64 to 512. Images below 64 pixels are not halved before the first block, as
     in the paper's §4.2 for CIFAR-10.
 
     Args:
         image_size: (height, width), at least 8×8.
-        channels: of the image.
-        classes: their names.
+        channels: channels of the images.
+        classes: names of the classes.
         width: channels of the first stage.
         dropout: probability of zeroing a channel's mean before the last layer; the paper has none.
-        norm: of the convolutions; the paper's is batch normalisation.
+        norm: normalisation of the convolutions; "batch" in the paper.
 
     Raises:
-        ValueError: `width` below 1, or an image too small for three halvings.
+        ArgumentError: `width` below 1, or an image too small for three halvings.
     """
     check_minimum(1, width=width)
     grid_after(image_size, [(2, 2)] * 3)  # the last three stages each halve what is left
@@ -107,7 +105,7 @@ def he2016_resnet10(
 
 
 def _first_layers(image_size: tuple[int, int], channels: int, width: int, norm: Norm) -> list[nn.Module]:
-    """Before the first block."""
+    """Return the layers before the first block."""
     if min(image_size) < PHOTOGRAPH:
         return [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
     convolution = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)

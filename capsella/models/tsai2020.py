@@ -13,17 +13,18 @@ from capsella.layers import (
     PoseScores,
 )
 from capsella.layers.norms import Norm, norm_layer
-from capsella.models.base import register_model
+from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.resnet import ResidualBlock
-from capsella.models.shapes import grid_after
+from capsella.models.he2016 import ResidualBlock
 from capsella.routing import InvertedAttentionRouting, Routing
 
-BLOCKS = (64, 64, 64, 128, 128, 128, 128)
-"""Channels of each residual block; the first of 128 halves the maps."""
+BLOCKS = (64, 64, 64, 128, 128, 128, 128)  # channels of each residual block; the first of 128 halves the maps
 POSE = 16
-GEOMETRY = ((1, 2), (3, 2), (3, 1))
-"""Kernel and stride: the residual blocks together, and both capsule convolutions."""
+GEOMETRY = (
+    (1, 2),
+    (3, 2),
+    (3, 1),
+)  # kernel and stride of the residual blocks together, and of the capsule convolutions
 
 
 @register_model
@@ -41,15 +42,15 @@ def tsai2020_resnet(
 
     Args:
         image_size: (height, width), at least 13×13; the paper's is 32×32.
-        channels: of the image.
-        classes: their names.
-        routing: of all three capsule layers; any but inverted attention routes one layer after the other.
-        concurrent: all layers are routed at once, once a round, as in the paper; otherwise one after the other.
+        channels: channels of the images.
+        classes: names of the classes.
+        routing: routing of all three capsule layers; all but inverted attention route one layer after the other.
+        concurrent: route all layers at once in each round, as in the paper, instead of one after the other.
         types: capsule types of every layer but the last.
-        norm: of the convolutions; the paper's is batch normalisation.
+        norm: normalisation of the convolutions; "batch" in the paper.
 
     Raises:
-        ValueError: `types` below 1, or an image too small for the kernels.
+        ArgumentError: `types` below 1, or an image too small for the kernels.
     """
     check_minimum(1, types=types)
     grid = grid_after(image_size, GEOMETRY)

@@ -44,18 +44,18 @@ def test_train_predict_and_export_without_the_folder(cli, images, backbone, tmp_
     pytest.importorskip("onnxruntime")
     copy = shutil.copytree(backbone, tmp_path / "copy")
     out = tmp_path / "run"
-    answer = cli("train", head, "--data.path", images, "--stem", copy, *SHORT, "--out", out)
+    answer = cli("train", head, "--data.path", images, "--backbone", copy, *SHORT, "--out", out)
     assert answer.code == 0, answer.err
     shutil.rmtree(copy)
     for words in (("predict", out, images), ("evaluate", out), ("export", out)):
         answer = cli(*words)
         assert answer.code == 0, answer.err
-    assert json.loads((out / "model.json").read_text())["options"]["stem"]["config"]["model_type"] == "resnet"
+    assert json.loads((out / "model.json").read_text())["options"]["backbone"]["config"]["model_type"] == "resnet"
 
 
 def test_fine_tuning_an_interrupted_training(cli, images, backbone, tmp_path, monkeypatch):
     """The resumed training ends with the weights of an unbroken one."""
-    words = ("train", HEADS[0], "--data.path", images, "--stem", backbone, "--no-freeze", *SHORT, "--deterministic")
+    words = ("train", HEADS[0], "--data.path", images, "--backbone", backbone, "--fine-tune", *SHORT, "--deterministic")
     assert cli(*words, "--out", tmp_path / "whole").code == 0
     ended = Trainer._finish_epoch
 
@@ -76,24 +76,24 @@ def test_fine_tuning_an_interrupted_training(cli, images, backbone, tmp_path, mo
 @pytest.mark.slow
 def test_a_hub_that_cannot_be_reached(images, tmp_path):
     """In a process of its own: the library reads whether it is offline when it is imported."""
-    words = ["train", HEADS[1], "--data.path", str(images), "--stem", "somebody/resnet-9", "--size", "17"]
+    words = ["train", HEADS[1], "--data.path", str(images), "--backbone", "somebody/resnet-9", "--size", "17"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     call = [sys.executable, "-m", "capsella", *words, "--out", str(tmp_path / "run")]
     done = subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode != 0
     said = " ".join(done.stderr.split())
-    assert "stem somebody/resnet-9: there is no such folder or registered network here" in said
+    assert "backbone somebody/resnet-9: there is no such folder or registered network here" in said
     assert "hf download somebody/resnet-9 --local-dir FOLDER" in said
     assert "Traceback" not in said
 
 
 def test_compare_on_a_stem(cli, images, backbone, tmp_path):
-    words = ("compare", images, "--stem", backbone, "--models", "stem_linear", "--size", 17, "--channels", 1)
+    words = ("compare", images, "--backbone", backbone, "--models", "stem_linear", "--size", 17, "--channels", 1)
     words = (*words, "--epochs", 1, "--seeds", 0, "--rates", 1, "--sizes", 1, "--accelerator", "cpu")
     answer = cli(*words, "--out", tmp_path / "study")
     assert answer.code == 0, answer.err
     found = json.loads((tmp_path / "study" / "compare.json").read_text())
     assert (found["verdict"]["capsules"], found["verdict"]["cnn"]) == ("stem_capsules", "stem_linear")
-    again = cli(*words[:2], "--stem", "he2016_resnet10", *words[4:], "--out", tmp_path / "study")
+    again = cli(*words[:2], "--backbone", "he2016_resnet10", *words[4:], "--out", tmp_path / "study")
     assert again.code != 0
-    assert "holds a comparison with stem = " in again.err
+    assert "holds a comparison with backbone = " in again.err

@@ -4,13 +4,11 @@ from torch import nn
 
 from capsella.errors import check_minimum
 from capsella.layers import ClusterCapsules, PixelCapsules, PoseScores, PrepareImages
-from capsella.models.base import register_model
+from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.matrix_capsnet import SMALLNORB
-from capsella.models.shapes import grid_after
+from capsella.models.hinton2018 import SMALLNORB
 
-STRIDES = (1, 2, 1, 2, 1)
-"""Of the five capsule layers, the last that of the classes."""
+STRIDES = (1, 2, 1, 2, 1)  # of the five capsule layers; the last makes the class capsules
 
 
 @register_model
@@ -27,19 +25,19 @@ def zhao2021_cluster_capsnet(
     brightness: float = 0.0,
     contrast: float = 0.0,
 ) -> CapsuleClassifier:
-    """Five layers of cluster routing, the first straight from the image: 2,972,929 parameters at 32×32×2, 5 classes.
+    """Five layers of cluster routing, the first on the image itself: 2,972,929 parameters at 32×32×2, 5 classes.
 
     Args:
         image_size: (height, width), at least 1×1; the authors' is 32×32.
-        channels: of the image; 2 for both cameras of smallNORB.
-        classes: their names.
+        channels: channels of the images; 2 for both cameras of smallNORB.
+        classes: names of the classes.
         types: capsule types of every layer but the last (the authors' C).
-        votes: of a child type for each parent (their K).
+        votes: votes of a child type for each parent (their K).
         pose: elements of a pose (their D).
         crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
 
     Raises:
-        ValueError: `types` or `pose` below 1, `votes` below 2, or an image without pixels.
+        ArgumentError: `types` or `pose` below 1, `votes` below 2, or an image without pixels.
     """
     check_minimum(1, types=types, pose=pose)
     prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
@@ -59,7 +57,7 @@ def zhao2021_cluster_capsnet(
 def _layers(
     grid: tuple[int, int], channels: int, types: int, votes: int, pose: int, classes: int
 ) -> tuple[list[ClusterCapsules], int]:
-    """The five layers, from pixels on a grid, and the elements of a class capsule's pose."""
+    """Return the five layers, from pixels on a grid, and the number of elements of a class capsule's pose."""
     layers, below = [], channels
     for number, stride in enumerate(STRIDES):
         grid, last = grid_after(grid, [(1, stride)]), number == len(STRIDES) - 1

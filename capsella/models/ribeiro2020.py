@@ -16,41 +16,47 @@ from capsella.layers import (
     coordinate_addition,
 )
 from capsella.layers.norms import ParentNorm
-from capsella.models.base import register_model
+from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.matrix_capsnet import SMALLNORB
-from capsella.models.shapes import grid_after
+from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import Routing, VariationalRouting
 
 POSE = 16
-NEAR = 0.01
-"""The authors' coordinates run from 0 to this, and not to 1 as ours of Hinton et al. 2018."""
+LARGEST_COORDINATE = 0.01  # of the authors' code; those of `hinton2018_matrix_capsnet` run to 1
 
 
 @register_model
 def ribeiro2020_capsnet(
-    *, image_size: tuple[int, int] = (32, 32), channels: int = 1, classes: tuple[str, ...] = SMALLNORB,
-    routing: Routing = VariationalRouting(bias=False), norm: ParentNorm | None = "batch",
-    coordinate_addition: bool = True, crop: int | None = None, standardise: bool = True,
-    brightness: float = 0.0, contrast: float = 0.0, reconstruction: bool = False,
-) -> CapsuleClassifier:  # fmt: skip
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = VariationalRouting(bias=False),
+    norm: ParentNorm | None = "batch",
+    coordinate_addition: bool = True,
+    crop: int | None = None,
+    standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+    reconstruction: bool = False,
+) -> CapsuleClassifier:
     """A = 64 channels, B = 8, C = D = 16 types of 4×4 matrices: 68,640 parameters at two channels, 5 classes.
 
-    The authors' code has 68,714: β_u and β_a of each parent type, which its batch normalisation takes away again. Its
-    votes are V_bc = (Σ_a M_ab) W_bc, element by element; here they are the paper's matrix products.
+    The authors' code has 68,714: also β_u and β_a of each parent type, which its batch normalisation cancels. Its votes
+    are V_bc = (Σ_a M_ab) W_bc, element by element; here they are the paper's matrix products.
 
     Args:
         image_size: (height, width), at least 17×17 (after the crop); the paper's is 32×32, cut from 48×48.
-        channels: of the image; 2 for both cameras of smallNORB, as in the paper.
-        classes: their names.
-        routing: of all three routed layers.
+        channels: channels of the images; 2 for both cameras of smallNORB, as in the paper.
+        classes: names of the classes.
+        routing: routing of all three routed layers.
         norm: "batch" normalises the capsules of every layer by type, as the paper does; None for a routing without
-            log-odds, as dynamic routing.
-        coordinate_addition: tell the class capsules' votes where their children stand.
-        crop: cut a square of this many pixels, at random in training and at the centre otherwise; the paper's is 32.
+            log-odds, e.g. dynamic routing.
+        coordinate_addition: add the position of each child to its votes for the classes.
+        crop: crop a square of this many pixels, at random in training and at the centre otherwise; the paper's is 32.
         standardise: bring each image to zero mean and unit variance first, as the paper does.
         brightness, contrast: as for `hinton2018_matrix_capsnet`; the paper has none.
-        reconstruction: with the decoder of Sabour et al. 2017 on the class poses; the paper has none.
+        reconstruction: add the decoder of Sabour et al. 2017 on the class poses; the paper has none.
 
     Raises:
         ValueError: an image too small for the kernels, a decoder with a crop, a norm with a routing without log-odds.
@@ -84,15 +90,12 @@ def _capsule_layers(
 
 
 def _coordinates(grid: tuple[int, int]) -> Float[Tensor, "h w d"]:
-    height, width = grid
-    near = [
-        [(NEAR * row / height, NEAR * column / width) for column in range(1, width + 1)] for row in range(1, height + 1)
-    ]
-    return coordinate_addition(torch.tensor(near), POSE)
+    rows, columns = (LARGEST_COORDINATE * torch.arange(1, size + 1) / size for size in grid)
+    return coordinate_addition(torch.cartesian_prod(rows, columns).unflatten(0, grid), POSE)
 
 
 def _start(model: CapsuleClassifier) -> None:
-    """The authors' first weights: He's for the convolution, Glorot's for the capsules; not on the meta device."""
+    """Draw the authors' first weights: He's for the convolution, Glorot's for the capsules."""
     backbone, primary = cast(nn.Sequential, model.backbone), cast(MatrixPrimaryCapsules, model.primary)
     convolution = cast(nn.Conv2d, backbone[1])
     if convolution.weight.is_meta:

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from capsella.layers import CapsuleConv2d, DenseCapsules
 from capsella.layers.coordinates import CoordinateChannels
-from capsella.models.base import register_model
+from capsella.models.base import grid_after, register_model
 from capsella.models.classifiers import CapsuleClassifier
-from capsella.models.matrix_capsnet import SMALLNORB
-from capsella.models.shapes import grid_after
+from capsella.models.hinton2018 import SMALLNORB
 from capsella.routing import HeinsenRouting, LogisticRouting, Routing
 from capsella.types import Capsules, ScoredCapsules, at_least_float32
 
@@ -27,20 +26,20 @@ def heinsen2019_capsnet(
     classes: tuple[str, ...] = SMALLNORB,
     routing: Routing = HeinsenRouting(),
 ) -> CapsuleClassifier:
-    """Convolutions, 64 part capsules of 4×4 at every position, routed to 64 parts and those to objects.
+    """Convolutions, 64 part capsules of 4×4 at every position, routed to 64 parts, and those to objects.
 
-    271,688 parameters at two channels and 5 classes (paper: 272 K), whatever the image size: all children of the first
-    routing share their weights. The class capsules' scores are the logits of a cross-entropy. All β are zero at first,
-    as the authors' are: the first step moves them alone.
+    271,688 parameters at two channels and 5 classes (paper: 272 K) at any image size: all children of the first routing
+    share their weights. The class capsules' scores are the logits of a cross-entropy. All β start at zero, as the
+    authors' do: the first step changes only them.
 
     Args:
         image_size: (height, width), at least 29×29; the paper's is 96×96.
-        channels: of the image; 2 for both cameras of smallNORB, as in the paper.
-        classes: their names.
-        routing: of both routed layers; Heinsen routing shares its parameters in the first one.
+        channels: channels of the images; 2 for both cameras of smallNORB, as in the paper.
+        classes: names of the classes.
+        routing: routing of both routed layers; Heinsen routing shares its parameters in the first one.
 
     Raises:
-        ValueError: an image too small for the convolutions.
+        ArgumentError: an image too small for the convolutions.
     """
     rows, columns = grid_after(image_size, [(3, stride) for stride in STRIDES])
     shared = replace(routing, shared=True) if isinstance(routing, HeinsenRouting) else routing
@@ -62,16 +61,16 @@ def heinsen2019_capsnet(
 
 
 class PartCapsules(nn.Module):
-    """A pose and a score for each type at each position, each by batch normalisation and a 1×1 convolution.
+    """Primary capsules: a pose and a score for each type and position, by batch normalisation and a 1×1 convolution.
 
-    All capsules stand in one grid, a row a position and a column a type, so that a layer on it may share one weight
-    between all of them.
+    All capsules form one grid with a row for each position and a column for each type, so that a layer on it can share
+    one weight between all of them.
 
     Shapes: [b channels h w] → Capsules(poses [b h·w types 1 pose], activations [b h·w types 1]).
 
     Args:
         channels: of the feature maps.
-        types, pose: of the capsules.
+        types, pose: capsule types, and elements of a pose.
         grid: (h, w), rows and columns of positions.
     """
 
@@ -82,7 +81,7 @@ class PartCapsules(nn.Module):
         self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, types * pose, 1))
 
     def forward(self, features: Float[Tensor, "b channels h w"]) -> Capsules:
-        """Feature maps to capsules."""
+        """Compute capsules from feature maps."""
         scores = at_least_float32(self.scores(features)).flatten(2).transpose(1, 2)  # [b positions types]
         poses = at_least_float32(self.poses(features)).flatten(2).transpose(1, 2).unflatten(2, (self.types, self.pose))
         return ScoredCapsules(poses.unsqueeze(3), scores.unsqueeze(3)).capsules()
@@ -98,7 +97,7 @@ def _backbone(image_size: tuple[int, int], channels: int) -> nn.Sequential:
 
 
 def _start(model: CapsuleClassifier) -> None:
-    """The authors' first weights: He's for the convolutions, of deviation 1/4 for the capsules."""
+    """Draw the authors' first weights: He's for the convolutions, standard deviation 1/4 for the capsules."""
     for layer in (*cast(nn.Sequential, model.backbone), *model.capsule_layers):
         if isinstance(layer, nn.Conv2d) and not layer.weight.is_meta:
             nn.init.kaiming_normal_(layer.weight)

@@ -1,4 +1,4 @@
-"""Saved models: model.json, which says how to make the network again, and its weights in model.safetensors."""
+"""Saved networks: model.json describes the network, model.safetensors holds its weights."""
 
 import json
 import math
@@ -28,19 +28,19 @@ def save_model(
     value_range: tuple[float, float] | None,
     cut: CellCut | None,
 ) -> None:
-    """Write both files; name and options make the same network again, the others say what it was shown."""
+    """Write both files. `name` and `options` make the same network again; the others describe its training images."""
     shown = {"value_range": value_range, "cut": None if cut is None else cut.to_dict()}
     write_json(folder / "model.json", {"name": name, "options": options, **shown})
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
-    # Bytes, because the library's own file could be read by its owner alone.
+    # Bytes, because only its owner could read a file that the library writes itself.
     write_whole(folder / "model.safetensors", lambda path: path.write_bytes(safetensors.torch.save(weights)))
 
 
 def load_model(folder: Path, create: Callable[..., Model]) -> Model:
-    """The model that `save_model` wrote, made by `create(name=…, **options)`.
+    """Load the model that `save_model` wrote, made by `create(name=…, **options)`.
 
-    Whatever the files say, it takes no more memory than the model whose weights are there: the model described is
-    first made without memory, and compared with the names and shapes of the weights.
+    Damaged files never take more memory than the weights in them: the model described is first made without memory, and
+    compared with the names and shapes of the weights.
 
     Raises:
         CapsellaError: a file is missing or damaged, or the weights are not those of the model described.
@@ -59,12 +59,12 @@ def load_model(folder: Path, create: Callable[..., Model]) -> Model:
 
 
 def is_outline() -> bool:
-    """Whether modules are now made without memory, for their shapes alone."""
+    """Return True while modules are made on the meta device, without memory."""
     return torch.get_default_device().type == "meta"
 
 
 def check_weights(model: nn.Module, path: Path) -> None:
-    """A .safetensors file has the names, shapes and kinds of `model`'s tensors; reads its header alone.
+    """Check that a .safetensors file has the names, shapes and dtypes of `model`'s tensors; reads only its header.
 
     Raises:
         CapsellaError: the file is missing, damaged, or holds other tensors than the model's.
@@ -72,16 +72,16 @@ def check_weights(model: nn.Module, path: Path) -> None:
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with _readable(path), safetensors.safe_open(path, framework="pt") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-        found = {name: tuple(part.get_shape()) for name, part in slices.items()}
-        kinds = {name: part.get_dtype() for name, part in slices.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
+        shapes = {name: tuple(tensor.get_shape()) for name, tensor in slices.items()}
+        kinds = {name: tensor.get_dtype() for name, tensor in slices.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
             raise CapsellaError(
                 f"{path} does not hold the weights of this model: size mismatch of {name!r}: "
-                f"{found.get(name, 'missing')} in the file, {expected.get(name, 'missing')} in the model"
+                f"{shapes.get(name, 'missing')} in the file, {expected.get(name, 'missing')} in the model"
             )
         if not kinds[name].startswith(("F", "BF", "I64")):
-            raise CapsellaError(f"{path} does not hold the weights of this model: {name!r} is of type {kinds[name]}")
+            raise CapsellaError(f"{path} does not hold the weights of this model: {name!r} has dtype {kinds[name]}")
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -99,7 +99,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, float] | None, CellCut | None]]:
-    """{"name", **options}, and what the model was shown, from model.json; older ones do not name all of it."""
+    """Return {"name", **options}, and (value range, cut), from model.json."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise CapsellaError(f"{path} is not written by capsella: it has more than {_MOST_BYTES:,} bytes")
@@ -121,10 +121,10 @@ def _read_description(path: Path) -> tuple[dict[str, Any], tuple[tuple[float, fl
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Errors of reading a .safetensors file in our words."""
+    """Turn errors of reading a .safetensors file into a `CapsellaError`."""
     try:
         yield
     except FileNotFoundError as error:
         raise CapsellaError(f"{path} does not exist; was the run interrupted before its first checkpoint?") from error
     except (safetensors.SafetensorError, OSError) as error:
-        raise CapsellaError(f"{path} is no readable .safetensors file: {error}") from error
+        raise CapsellaError(f"{path} is not a readable .safetensors file: {error}") from error

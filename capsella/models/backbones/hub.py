@@ -16,15 +16,14 @@ from torch import Tensor, nn
 
 from capsella.errors import ArgumentError, CapsellaError, check_installed
 
+# Families that are known to work here, by their names in `transformers`.
 FAMILIES = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
-"""Kinds of backbones that are known to work here, by the names that `transformers` has for them."""
+# Mean and standard deviation of ImageNet's channels, for images in [0, 1]; used without a preprocessor_config.json.
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's channels, for images in [0, 1]: where a backbone does not say its own."""
-PROBE, COARSE = 224, 16
-"""Pixels a side of the image that strides are measured on; the largest stride of a stage for small images."""
+PROBE, COARSE = 224, 16  # side of the image that strides are measured on; largest stride of a stage for small images
 
 
-class Backbone(nn.Module):
+class HubBackbone(nn.Module):
     """The maps of one stage of a backbone of `transformers`.
 
     Shapes: [b channels height width], normalised → [b maps rows columns].
@@ -34,33 +33,33 @@ class Backbone(nn.Module):
         super().__init__()
         self.backbone = backbone
         for name, weight in backbone.named_parameters():
-            if name.rpartition(".")[2] == "mask_token":  # DINO's, of its own training: whole images never reach it
+            if name.rpartition(".")[2] == "mask_token":  # only DINO's own training uses it
                 weight.requires_grad_(False)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
-        """The maps."""
+        """Compute the maps."""
         maps: Tensor = self.backbone(images, return_dict=True).feature_maps[-1]
         return maps
 
 
 def build(config: Mapping[str, Any]) -> nn.Module:
-    """A backbone with fresh weights, from what `settled` returned.
+    """Build a backbone with fresh weights from what `up_to_stage` returned.
 
     Raises:
-        ValueError: no configuration of a backbone that is known here.
+        ValueError: not the configuration of a known backbone.
         CapsellaError: `transformers` is not installed.
     """
-    return Backbone(_class_of(config["model_type"])(_with_class(config)))
+    return HubBackbone(_class_of(config["model_type"])(_with_class(config)))
 
 
 def load(name: str, config: Mapping[str, Any]) -> nn.Module:
-    """The backbone with the weights in a folder or on the hub.
+    """Load a backbone with the weights in a folder or on the hub.
 
     Raises:
-        CapsellaError: there are none as .safetensors, or they are not those of the configuration.
+        CapsellaError: there are no .safetensors, or they do not fit the configuration.
     """
     kind = _class_of(config["model_type"])
-    with _quiet(), _found(name):
+    with _quiet(), _read_errors(name):
         backbone, read = kind.from_pretrained(
             name,
             config=_with_class(config),
@@ -74,38 +73,38 @@ def load(name: str, config: Mapping[str, Any]) -> nn.Module:
     if missing or read["mismatched_keys"]:
         wrong = missing or sorted(map(str, read["mismatched_keys"]))
         raise CapsellaError(f"{name} does not hold the weights that its config.json describes: {wrong[0]} is not there")
-    return Backbone(backbone)
+    return HubBackbone(backbone)
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """The configuration in a folder or on the hub, of all stages: the options of its family alone, and "model_type".
+    """Read the configuration in a folder or on the hub: the options of its family, and "model_type".
 
     Raises:
-        CapsellaError: `transformers` is not installed, nothing is there, or it is of another family.
+        CapsellaError: `transformers` is not installed, there is no configuration, or its family is unknown.
     """
     _check_transformers()
     from transformers import AutoConfig
 
-    with _quiet(), _found(name):
+    with _quiet(), _read_errors(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if config.model_type not in FAMILIES:
-        raise CapsellaError(f"stem {name} is a {config.model_type}; the backbones known here are {', '.join(FAMILIES)}")
+        raise CapsellaError(f"backbone {name} is a {config.model_type}; known are {', '.join(FAMILIES)}")
     return _options(config)
 
 
 def stages(config: Mapping[str, Any]) -> int:
-    """How many stages a backbone has: of a vision transformer, its layers."""
+    """Return the number of stages of a backbone; in a vision transformer, that of its layers."""
     return len(config["depths"]) if "depths" in config else int(config["num_hidden_layers"])
 
 
-def settled(
+def up_to_stage(
     config: Mapping[str, Any], stage: int | None, image_size: tuple[int, int], positions: int
 ) -> dict[str, Any]:
-    """The configuration without the stages behind `stage`, which would only take memory.
+    """Return the configuration without the stages after `stage`, which would only take memory.
 
     Args:
         config: from `read_config`.
-        stage: counted from 1; None takes the last if its map has `positions` rows and columns, or else the last with a
+        stage: number, from 1; None takes the last if its map has `positions` rows and columns, or else the last with a
             stride of at most 16 pixels.
         image_size: (height, width) of the images.
         positions: see `stage`.
@@ -115,9 +114,9 @@ def settled(
     """
     count = stages(config)
     if stage is None:
-        stage = _suited(config, image_size, positions)
+        stage = _default_stage(config, image_size, positions)
     if not 1 <= stage <= count:
-        raise ArgumentError("stage", f"be from 1 to {count}, the stages of this stem", stage)
+        raise ArgumentError("stage", f"be from 1 to {count}, the stages of this backbone", stage)
     if "depths" not in config:
         return {**config, "num_hidden_layers": stage}
     cut = {key: list(config[key])[:stage] for key in ("depths", "hidden_sizes")}
@@ -125,7 +124,7 @@ def settled(
 
 
 def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
-    """Mean and standard deviation by preprocessor_config.json in the folder or on the hub; ImageNet's without the file.
+    """Return mean and standard deviation from preprocessor_config.json; ImageNet's without the file.
 
     Raises:
         CapsellaError: the file is damaged.
@@ -150,10 +149,10 @@ def normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[fl
 
 
 def _check_transformers() -> None:
-    check_installed("a stem of this kind", "pretrained", "transformers")
+    check_installed("a backbone of this kind", "pretrained", "transformers")
 
 
-def _suited(config: Mapping[str, Any], image_size: tuple[int, int], positions: int) -> int:
+def _default_stage(config: Mapping[str, Any], image_size: tuple[int, int], positions: int) -> int:
     last = stages(config)
     with torch.device("meta"), torch.no_grad():
         every = _class_of(config["model_type"])(_with_class(config, every_stage=True)).eval()
@@ -164,9 +163,9 @@ def _suited(config: Mapping[str, Any], image_size: tuple[int, int], positions: i
 
 
 def _class_of(model_type: str) -> Any:
-    """The backbone's class."""
+    """Return the class of a family's backbone."""
     if model_type not in FAMILIES:
-        raise ArgumentError("stem", f"be one of {', '.join(FAMILIES)}", model_type)
+        raise ArgumentError("backbone", f"be one of {', '.join(FAMILIES)}", model_type)
     _check_transformers()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
@@ -175,13 +174,13 @@ def _class_of(model_type: str) -> Any:
 
 
 def _with_class(config: Mapping[str, Any], every_stage: bool = False) -> Any:
-    """The library's own object for a configuration of `_options`, and of nothing else that a file may say."""
+    """Return the configuration as an object of `transformers`, with no other options than those of the family."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[config["model_type"]]
     allowed = _names(kind)
     if unknown := sorted(set(config) - allowed - {"model_type"}):
-        raise ValueError(f"stem: {unknown[0]!r} must be an option of {config['model_type']}, but is none")
+        raise ArgumentError("backbone", f"have options of {config['model_type']}", unknown[0])
     count = stages(config)
     wanted = [f"stage{number}" for number in (range(1, count + 1) if every_stage else [count])]
     return kind(**{key: value for key, value in config.items() if key != "model_type"}, out_features=wanted)
@@ -193,35 +192,35 @@ def _options(config: Any) -> dict[str, Any]:
 
 
 def _names(kind: type) -> set[str]:
-    """Options of a family alone: none that names files, code, numbers' types or labels."""
+    """Return the options of a family, without those that name files, code, dtypes or labels."""
     from transformers import PretrainedConfig
 
-    own, shared = (set(inspect.signature(one).parameters) for one in (kind, PretrainedConfig))
+    own, shared = (set(inspect.signature(config).parameters) for config in (kind, PretrainedConfig))
     return {name for name in own - shared if not name.startswith("_")} - {"kwargs"}
 
 
 @contextmanager
-def _found(name: str) -> Iterator[None]:
-    """Errors of reading a folder or the hub in our words."""
+def _read_errors(name: str) -> Iterator[None]:
+    """Turn errors of reading a folder or the hub into a `CapsellaError`."""
     try:
         yield
     except (OSError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         if Path(name).is_dir():
             raise CapsellaError(
-                f"stem {name}: must be a folder with config.json and model.safetensors of a backbone (pickled weights "
-                f"are not read), or a run: {first}"
+                f"backbone {name}: must be a run, or a folder with config.json and model.safetensors (pickles are "
+                f"not read): {first}"
             ) from error
         raise CapsellaError(
-            f"stem {name}: there is no such folder or registered network here, and the Hugging Face hub did not give "
-            f"it: {first} Where there is a network, save a copy with `hf download {name} --local-dir FOLDER`; then "
-            "give --stem FOLDER"
+            f"backbone {name}: there is no such folder or registered network here, and the Hugging Face hub does not "
+            f"have it or cannot be reached: {first} With internet access, save a copy by `hf download {name} "
+            "--local-dir FOLDER`; then give --backbone FOLDER"
         ) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars, and no table of the weights that are not needed."""
+    """Hide progress bars, and the table of unused weights."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,0 +1,279 @@
+"""A pretrained network as a layer: images to feature maps. It comes from a folder, a run, the hub, or the registry."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from capsella.errors import ArgumentError, CapsellaError, check_argument, check_minimum
+from capsella.layers import CropImages, EnlargeImages
+from capsella.models.backbones import hub
+from capsella.models.base import MOST_PIXELS, ImageClassifier, create_model, grid_after, list_models
+from capsella.models.io import is_outline
+
+Kind = Literal["backbone", "network"]
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey image (ITU-R BT.601), as in Pillow
+# A registered network as a fresh backbone is made for images of the larger size if the images are as large, or else of
+# the smaller: its last layers are not used, and those before take any size.
+FRESH_SIZES = 32, 64
+LARGEST = 1024  # images are enlarged to at most this many pixels on the shorter side
+
+
+@dataclass(frozen=True)
+class BackboneDescription:
+    """A backbone without its weights; model.json holds it, so that a saved network needs neither hub nor folder.
+
+    kind, config: a backbone of `transformers` and its configuration up to the stage whose maps are used, or a
+    registered network's name and options. learned: True if its first weights were pretrained. channels: channels of its
+    images. mean, std: normalisation of each channel of images in [0, 1], if any. size: (height, width) to which images
+    are enlarged. maps: (channels, rows, columns) of its output.
+
+    Raises:
+        ArgumentError: an invalid field.
+    """
+
+    kind: Kind
+    config: Mapping[str, Any]
+    learned: bool
+    channels: int
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    size: tuple[int, int]
+    maps: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        check_argument(self.kind in ("backbone", "network"), "be 'backbone' or 'network'", kind=self.kind)
+        check_argument(min(*self.size, *self.maps) >= 1, "be at least 1", size=self.size, maps=self.maps)
+        is_small = self.size[0] * self.size[1] <= MOST_PIXELS
+        check_argument(is_small, f"have at most {MOST_PIXELS:,} pixels", size=self.size)
+        for name, values in {"mean": self.mean, "std": self.std}.items():
+            if values is not None:
+                check_argument(len(values) == self.channels, f"have {self.channels} numbers", **{name: values})
+
+    def build(self) -> nn.Module:
+        """Build the backbone with fresh weights.
+
+        Raises:
+            ValueError: a configuration that cannot be built.
+            CapsellaError: `transformers` is needed and not installed.
+        """
+        if self.kind == "backbone":
+            return hub.build(self.config)
+        check_argument("backbone" not in self.config, "not have a backbone itself", backbone=self.config.get("name"))
+        return _layers_of(create_model(**self.config))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the description that `to_dict` wrote.
+
+        Raises:
+            ValueError: a field is missing, unknown or invalid.
+        """
+        try:
+            tuples = ("mean", "std", "size", "maps")
+            fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in values.items()}
+            return cls(**fields)
+        except TypeError as error:
+            raise ValueError(f"backbone: must be described as capsella writes it: {error}") from error
+
+
+class Backbone(nn.Module):
+    """Images to the feature maps of a pretrained network.
+
+    Grey images are repeated for a backbone of RGB images, and RGB images become grey for a grey one. Images are
+    enlarged to the description's size, and normalised if the description has a mean.
+
+    Shapes: [b channels height width] in [0, 1] → [b *description.maps].
+
+    Args:
+        description: description of the network.
+        network: network with its weights.
+        image_size, channels: size and channels of the images.
+        fine_tune: train it. Otherwise its weights and running statistics stay, unless the weights are fresh.
+
+    Raises:
+        ArgumentError: channels that the network cannot take.
+    """
+
+    mean: Tensor | None
+    std: Tensor | None
+
+    def __init__(
+        self,
+        description: BackboneDescription,
+        network: nn.Module,
+        image_size: tuple[int, int],
+        channels: int,
+        fine_tune: bool,
+    ) -> None:
+        super().__init__()
+        if channels != description.channels and {channels, description.channels} != {1, 3}:
+            raise ArgumentError("channels", f"be {description.channels} for this backbone, or grey or RGB", channels)
+        self.description = description
+        self.is_frozen = description.learned and not fine_tune
+        self.enlarge = EnlargeImages(image_size, min(description.size))
+        fits = self.enlarge.size == description.size
+        check_argument(fits, f"be {self.enlarge.size} for these images", size=description.size)
+        self.network = network  # after what comes before it: modules are visited in this order
+        for name in ("mean", "std"):
+            values = getattr(description, name)
+            tensor = None if values is None else torch.tensor(values)[:, None, None]
+            self.register_buffer(name, tensor, persistent=False)  # the description saves them
+        if self.is_frozen:
+            network.requires_grad_(False)
+            network.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as for any module; a frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.is_frozen:
+            self.network.eval()
+        return self
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b maps rows columns"]:
+        """Prepare the images and compute the maps."""
+        images = self.enlarge(_in_channels(images, self.description.channels))
+        if self.mean is not None and self.std is not None:
+            images = (images - self.mean) / self.std
+        maps: Tensor = self.network(images)
+        return maps
+
+
+def _in_channels(images: Tensor, channels: int) -> Tensor:
+    if images.shape[1] == channels:
+        return images
+    if channels == 3:
+        return images.expand(-1, 3, -1, -1)
+    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device)
+    return (images * weights[:, None, None]).sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A backbone before the size of its images is known; `load` returns the network with its weights."""
+
+    kind: Kind
+    config: dict[str, Any]
+    learned: bool
+    channels: int
+    load: Callable[[], nn.Module]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def find_backbone(
+    backbone: str, image_size: tuple[int, int], channels: int, stage: int | None = None, positions: int = 4
+) -> tuple[BackboneDescription, nn.Module]:
+    """Find a backbone for images of a size.
+
+    Args:
+        backbone: a folder with a backbone of `transformers`, a run, a registered network, or a name on the hub.
+        image_size, channels: size and channels of the images.
+        stage: stage of a backbone of `transformers`; see `hub.up_to_stage`.
+        positions: images are enlarged until the maps have this many rows and columns.
+
+    Returns:
+        Its description, and its network with its weights; on the meta device, without them.
+
+    Raises:
+        ValueError: `backbone`, `stage` or `positions` is invalid, or the channels do not fit.
+        CapsellaError: the backbone is missing, damaged, or of an unknown family.
+    """
+    check_minimum(2, positions=positions)
+    grid_after(image_size, [])
+    source = _find(backbone, image_size, channels, stage, positions)
+    size, maps = _geometry(source, image_size, positions)
+    description = BackboneDescription(
+        source.kind, source.config, source.learned, source.channels, source.mean, source.std, size, maps
+    )
+    return description, description.build() if is_outline() else source.load()
+
+
+def _find(backbone: str, image_size: tuple[int, int], channels: int, stage: int | None, positions: int) -> _Source:
+    is_run = backbone and (Path(backbone) / "model.json").exists()
+    if not is_run and ((backbone and Path(backbone).is_dir()) or _may_be_on_hub(backbone)):
+        config = hub.up_to_stage(hub.read_config(backbone), stage, image_size, positions)
+        mean, std = hub.normalisation(backbone, config["num_channels"])
+        load = lambda: hub.load(backbone, config)  # noqa: E731
+        return _Source("backbone", config, True, config["num_channels"], load, mean, std)
+    if not is_run and backbone not in list_models():
+        is_gone = "/" in backbone and not Path(backbone).exists()
+        rule = "be a name on the Hugging Face hub, a folder with a backbone, a run, or a registered network"
+        hint = "there is no such folder: put it back, or give another with --backbone" if is_gone else ""
+        raise ArgumentError("backbone", rule, backbone, hint or "give one with --backbone")
+    if stage is not None:
+        raise ArgumentError("stage", "be None: this backbone has no stages to choose from", stage)
+    with torch.device("cpu"):
+        if is_run:
+            model = ImageClassifier.from_pretrained(backbone)
+        else:
+            size = FRESH_SIZES[min(image_size) >= FRESH_SIZES[1]]
+            model = create_model(backbone, image_size=size, channels=channels, classes=2)
+    if (inner := next((module for module in model.modules() if isinstance(module, Backbone)), None)) is not None:
+        old = inner.description  # the run has a backbone itself: take that, with the weights that the run has
+        return _Source(old.kind, dict(old.config), True, old.channels, lambda: inner.network, old.mean, old.std)
+    config = json.loads(json.dumps({"name": model.name, **model.options}))
+    return _Source("network", config, bool(is_run), model.channels, lambda: _layers_of(model))
+
+
+def _layers_of(model: ImageClassifier) -> nn.Module:
+    """Return the layers of a network from images to feature maps.
+
+    Raises:
+        ValueError: it crops images, or has no weights there.
+        CapsellaError: it has no such layers.
+    """
+    layers = model.feature_layers()
+    crops = any(isinstance(module, CropImages) for module in layers.modules())
+    check_argument(not crops, "be a network that takes whole images, without a crop", backbone=model.name)
+    has_weights = next(layers.parameters(), None) is not None
+    check_argument(has_weights, "be a network with weights before its capsules", backbone=model.name)
+    return layers
+
+
+def _may_be_on_hub(backbone: str) -> bool:
+    """Return True for OWNER/NAME if no folder OWNER is here; beside other runs, NAME is a typing error."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", backbone) is not None and not Path(backbone).parent.is_dir()
+
+
+def _geometry(
+    source: _Source, image_size: tuple[int, int], positions: int
+) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """Return the size to which images are enlarged, and the shape of the maps.
+
+    A backbone of `transformers` is made on the meta device. For a network of capsella, that would make PyTorch import
+    its compiler, which takes seconds; and it exists anyway.
+    """
+    device = "cpu" if source.kind == "network" else "meta"
+    with torch.device(device), torch.no_grad():
+        network = source.load() if source.kind == "network" else hub.build(source.config)
+        modes = [(module, module.training) for module in network.modules()]
+        network.eval()
+        side = min(image_size)
+        while side <= LARGEST or side == min(image_size):
+            size, why = EnlargeImages(image_size, side).size, ""
+            try:
+                width, rows, columns = network(torch.zeros(1, source.channels, *size)).shape[1:]
+            except (RuntimeError, ValueError) as error:  # too small for a kernel
+                width, rows, columns, why = 0, 0, 0, f": {error}"
+            if min(rows, columns) >= positions:
+                break
+            side = max(side + 1, -(-side * positions // (min(rows, columns) + 1)))
+        else:
+            raise CapsellaError(
+                f"backbone: its maps must have {positions}×{positions} positions, but have {rows}×{columns} even for "
+                f"images enlarged to {LARGEST} pixels{why}"
+            )
+    for module, training in modes:
+        module.training = training
+    return size, (width, rows, columns)

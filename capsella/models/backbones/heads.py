@@ -1,0 +1,142 @@
+"""Two heads on the same backbone: class capsules, and the linear layer to compare them with."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch import nn
+
+from capsella.errors import check_minimum
+from capsella.layers import DenseCapsules, DenseDecoder, PrimaryCapsules, start_for_relus
+from capsella.models.backbones.backbone import Backbone, BackboneDescription, find_backbone
+from capsella.models.base import ImageClassifier, register_model
+from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
+from capsella.routing import DynamicRouting, Routing
+
+FRESH = "he2016_resnet10"  # the default backbone has fresh weights, so that a network by its name alone needs no file
+POSE, CLASS_POSE = 8, 16
+Model = TypeVar("Model", bound=ImageClassifier)
+
+
+@register_model
+def stem_capsules(
+    *,
+    image_size: tuple[int, int] = (224, 224),
+    channels: int = 3,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    backbone: str | Mapping[str, Any] = FRESH,
+    fine_tune: bool = False,
+    stage: int | None = None,
+    positions: int = 4,
+    types: int = 16,
+    routing: Routing = DynamicRouting(iterations=3),
+    tied: bool = True,
+    class_weight_sd: float | None = None,
+    reconstruction: bool = False,
+) -> CapsuleClassifier:
+    """Class capsules on the feature maps of a pretrained backbone.
+
+    The maps are batch normalised; a 1×1 convolution makes `types` primary capsules of 8 elements at each position, and
+    they are routed to one capsule of 16 elements for each class.
+
+    Args:
+        image_size: (height, width), at least 1×1.
+        channels: channels of the images, 1 for grey, 3 for RGB; grey is repeated for a backbone of RGB images.
+        classes: names of the classes.
+        backbone: a name on the Hugging Face hub (OWNER/NAME), a folder with a backbone of `transformers`, a run, or a
+            registered network with fresh weights.
+        fine_tune: train the backbone too; fresh weights are always trained.
+        stage: stage of the backbone whose maps are used, from 1; None takes the last if its map has `positions` rows
+            and columns, or else the last with a stride of at most 16.
+        positions: images are enlarged until the backbone's maps have at least this many rows and columns.
+        types: types of primary capsules.
+        routing: routing of the class capsules.
+        tied: one weight for each type and class, shared over positions, instead of one for each position.
+        class_weight_sd: standard deviation of the class capsules' first weights; None makes them start about half as
+            long as possible.
+        reconstruction: add a decoder.
+    """
+    check_minimum(1, types=types)
+    layer = _backbone(backbone, fine_tune, stage, positions, image_size, channels)
+    width, rows, columns = layer.description.maps
+    capsules = _class_capsules((rows, columns), types, len(classes), routing, tied, class_weight_sd)
+    decoder = DenseDecoder(len(classes), CLASS_POSE, (channels, *image_size)) if reconstruction else None
+    model = CapsuleClassifier(
+        backbone=nn.Sequential(layer, nn.BatchNorm2d(width)),
+        primary=PrimaryCapsules(width, types, POSE, kernel=1, stride=1),
+        capsule_layers=nn.Sequential(capsules),
+        decoder=decoder,
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )
+    return _with_description(model, layer)
+
+
+@register_model
+def stem_linear(
+    *,
+    image_size: tuple[int, int] = (224, 224),
+    channels: int = 3,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    backbone: str | Mapping[str, Any] = FRESH,
+    fine_tune: bool = False,
+    stage: int | None = None,
+    positions: int = 4,
+    dropout: float = 0.0,
+) -> ConvolutionalClassifier:
+    """A linear layer on the average-pooled feature maps of a pretrained backbone.
+
+    The maps are batch normalised as for `stem_capsules`, so that the two differ only in the head.
+
+    Args:
+        image_size: (height, width), at least 1×1.
+        channels, classes, backbone, fine_tune, stage, positions: as for `stem_capsules`.
+        dropout: probability of zeroing a map's mean before the linear layer.
+    """
+    layer = _backbone(backbone, fine_tune, stage, positions, image_size, channels)
+    width = layer.description.maps[0]
+    linear = nn.Linear(width, len(classes))
+    start_for_relus(linear)
+    head = (nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), linear)
+    model = ConvolutionalClassifier(
+        nn.Sequential(layer, *head), image_size=image_size, channels=channels, classes=classes, started=True
+    )
+    return _with_description(model, layer)
+
+
+def _backbone(
+    backbone: str | Mapping[str, Any],
+    fine_tune: bool,
+    stage: int | None,
+    positions: int,
+    image_size: tuple[int, int],
+    channels: int,
+) -> Backbone:
+    """Find a backbone by its name, or build it from the description in a saved network."""
+    if isinstance(backbone, Mapping):
+        description = BackboneDescription.from_dict(backbone)
+        network = description.build()
+    else:
+        description, network = find_backbone(str(backbone), image_size, channels, stage, positions)
+    return Backbone(description, network, image_size, channels, fine_tune)
+
+
+def _with_description(model: Model, backbone: Backbone) -> Model:
+    """Save the backbone's description in place of its name."""
+    model.resolved_options = {"backbone": backbone.description.to_dict()}
+    return model
+
+
+def _class_capsules(
+    grid: tuple[int, int], types: int, classes: int, routing: Routing, tied: bool, sd: float | None
+) -> DenseCapsules:
+    """Return class capsules; without `sd`, neither so short nor so long at first that the squash has no slope.
+
+    Children are about 0.7 long after normalised maps, and couplings are uniform. With tied weights, the votes of a type
+    at neighbouring positions agree, so that their sum grows with their number; otherwise it grows with the square root.
+    """
+    if sd is None:
+        positions = grid[0] * grid[1]
+        together = positions / 2 if tied else positions**0.5
+        sd = float(classes / (together * types**0.5 * CLASS_POSE**0.5 * 0.7))
+    return DenseCapsules(grid, types, POSE, classes, CLASS_POSE, tied=tied, routing=routing, weight_sd=sd)

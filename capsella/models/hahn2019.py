@@ -1,0 +1,230 @@
+"""The networks of Hahn, Pyeon, Kim 2019, "Self-Routing Capsule Networks" (NeurIPS), and the CNNs beside them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from capsella.errors import check_minimum
+from capsella.layers import (
+    CapsuleConv2d,
+    DenseCapsules,
+    LogActivations,
+    MeanCapsules,
+    NormalisedPrimaryCapsules,
+    NormalisePoses,
+    PadCapsules,
+    PrepareImages,
+    start_for_relus,
+)
+from capsella.layers.convolution import WEIGHT_SD
+from capsella.layers.norms import Norm, norm_layer
+from capsella.models.base import grid_after, register_model
+from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
+from capsella.models.he2016 import ResidualBlock
+from capsella.models.hinton2018 import SMALLNORB
+from capsella.routing import Routing, SelfRouting
+
+# Channels, in units of the first width, and stride of each residual block of ResNet-20 (He et al. 2016, §4.2), and of
+# each convolution for smallNORB.
+BLOCKS = ((1, 1), (1, 1), (1, 1), (2, 2), (2, 1), (2, 1), (4, 2), (4, 1), (4, 1))
+CONVOLUTIONS = ((1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (8, 2))
+
+
+@register_model
+def hahn2019_resnet20(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 3,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    routing: Routing = SelfRouting(),
+    width: int = 16,
+    types: int = 32,
+    pose: int = 16,
+    layers: int = 2,
+    norm: Norm = "batch",
+) -> CapsuleClassifier:
+    """ResNet-20 with capsules in place of its pooling: 3,187,536 parameters at 32×32×3 (3.2 M on their poster).
+
+    Args:
+        image_size: (height, width), at least 1×1; the paper's is 32×32.
+        channels: channels of the images.
+        classes: names of the classes.
+        routing: routing of all capsule layers.
+        width: channels of the first residual stage; 2 and 4 times as many in the others.
+        types: capsule types of every layer but the last.
+        pose: elements of their poses.
+        layers: capsule layers after the primary capsules, the class capsules included; the authors' have 1 or 2.
+        norm: normalisation of all convolutions, and of the poses between capsule layers; "batch" in the paper.
+
+    Raises:
+        ArgumentError: `width`, `types`, `pose` or `layers` below 1, or an image without pixels.
+    """
+    check_minimum(1, width=width, types=types, pose=pose, layers=layers)
+    grid = grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
+    strides = (2, *(1 for _ in range(layers - 2)))[: layers - 1]
+    backbone = _resnet20(channels, width, norm)
+    start_for_relus(backbone)
+    return CapsuleClassifier(
+        backbone=backbone,
+        **_capsules(4 * width, grid, strides, types, pose, len(classes), routing, norm),
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )
+
+
+@register_model
+def hahn2019_convnet(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = SelfRouting(),
+    width: int = 16,
+    types: int = 32,
+    pose: int = 16,
+    layers: int = 1,
+    norm: Norm = "batch",
+    crop: int | None = None,
+    standardise: bool = False,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+) -> CapsuleClassifier:
+    """The convolutions and capsules for smallNORB (their code): 814,960 parameters at 32×32×1 and 5 classes.
+
+    The authors crop images and do not standardise them.
+
+    Args:
+        image_size: (height, width), at least 1×1; the authors' is 32×32, cut from 48×48.
+        channels: channels of the images.
+        classes: names of the classes.
+        routing, types, pose, layers, norm: as for `hahn2019_resnet20`.
+        width: channels of the first of six convolutions; 8 times as many in the last.
+        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
+
+    Raises:
+        ArgumentError: `width`, `types`, `pose` or `layers` below 1, or an image without pixels.
+    """
+    check_minimum(1, width=width, types=types, pose=pose, layers=layers)
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    grid = grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
+    backbone = nn.Sequential(prepare, *_convolutions(channels, width, norm))
+    start_for_relus(backbone)
+    return CapsuleClassifier(
+        backbone=backbone,
+        **_capsules(8 * width, grid, (1,) * (layers - 1), types, pose, len(classes), routing, norm),
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+    )
+
+
+@register_model
+def hahn2019_resnet20_cnn(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 3,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    width: int = 16,
+    norm: Norm = "batch",
+) -> ConvolutionalClassifier:
+    """ResNet-20 with its average pooling (He et al. 2016, §4.2): 269,722 parameters at 32×32×3 (0.3 M on the poster).
+
+    Args:
+        image_size: (height, width), at least 1×1; the paper's is 32×32.
+        channels: channels of the images.
+        classes: names of the classes.
+        width, norm: as for `hahn2019_resnet20`.
+
+    Raises:
+        ArgumentError: `width` below 1, or an image without pixels.
+    """
+    check_minimum(1, width=width)
+    grid_after(image_size, [(1, stride) for _, stride in BLOCKS])
+    network = nn.Sequential(*_resnet20(channels, width, norm), *_mean(4 * width, len(classes)))
+    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+
+
+@register_model
+def hahn2019_convnet_cnn(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    width: int = 16,
+    norm: Norm = "batch",
+    crop: int | None = None,
+    standardise: bool = False,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+) -> ConvolutionalClassifier:
+    """The convolutions for smallNORB with average pooling: 144,309 parameters at one channel and 5 classes.
+
+    Args:
+        image_size: (height, width), at least 1×1; the authors' is 32×32, cut from 48×48.
+        channels: channels of the images.
+        classes: names of the classes.
+        width, norm: as for `hahn2019_convnet`.
+        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
+
+    Raises:
+        ArgumentError: `width` below 1, or an image without pixels.
+    """
+    check_minimum(1, width=width)
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    grid_after(prepare.size, [(1, stride) for _, stride in CONVOLUTIONS])
+    network = nn.Sequential(prepare, *_convolutions(channels, width, norm), *_mean(8 * width, len(classes)))
+    return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+
+
+def _resnet20(channels: int, width: int, norm: Norm) -> nn.Sequential:
+    """Return ResNet-20 up to its last maps of 4·width channels (He et al. 2016, §4.2, option A)."""
+    body: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm_layer(norm, width), nn.ReLU()]
+    before = width
+    for times, stride in BLOCKS:
+        body.append(ResidualBlock(before, times * width, stride, norm, projection=False))
+        before = times * width
+    return nn.Sequential(*body)
+
+
+def _convolutions(channels: int, width: int, norm: Norm) -> nn.Sequential:
+    """Return the six convolutions for smallNORB, up to their last maps of 8·width channels."""
+    body: list[nn.Module] = []
+    before = channels
+    for times, stride in CONVOLUTIONS:
+        convolution = nn.Conv2d(before, times * width, 3, stride, padding=1, bias=False)
+        body += [convolution, norm_layer(norm, times * width), nn.ReLU()]
+        before = times * width
+    return nn.Sequential(*body)
+
+
+def _mean(width: int, classes: int) -> tuple[nn.Module, ...]:
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)
+
+
+def _capsules(
+    width: int,
+    grid: tuple[int, int],
+    strides: Sequence[int],
+    types: int,
+    pose: int,
+    classes: int,
+    routing: Routing,
+    norm: Norm,
+) -> dict[str, Any]:
+    """Return primary capsules on a grid, a 3×3 capsule convolution for each of `strides`, and class capsules."""
+    # Kaiming's deviation, as the authors' code counts the fan-in of their weights [children, types·pose, pose].
+    sd = math.sqrt(2 / (types * pose * pose)) if routing.activation_kind == "shares" else WEIGHT_SD
+    layers: list[nn.Module] = []
+    for stride in strides:
+        convolution = CapsuleConv2d(types, pose, types, pose, 3, stride, weight_sd=sd, routing=routing)
+        layers += [PadCapsules(1), convolution, NormalisePoses(types, pose, norm)]
+    primary = NormalisedPrimaryCapsules(width, types, pose, norm=norm)
+    last = grid_after(grid, [(1, stride) for stride in strides])
+    if routing.activation_kind == "shares":  # class capsules of self-routing have no votes
+        layers.append(MeanCapsules(last, types, pose, classes, routing=routing))
+    else:
+        layers.append(DenseCapsules(last, types, pose, classes, pose, routing=routing))
+    return {"primary": primary, "capsule_layers": nn.Sequential(*layers), "decoder": None, "scores": LogActivations()}

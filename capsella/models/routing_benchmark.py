@@ -1,0 +1,262 @@
+"""The networks of the routing benchmark (ours): they differ only in their routing, or have none."""
+
+from collections.abc import Callable
+from math import prod
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from capsella.errors import ArgumentError, check_minimum
+from capsella.layers import (
+    CapsuleConv2d,
+    ClusterCapsules,
+    DenseCapsules,
+    LayerNormPrimaryCapsules,
+    LogActivations,
+    MatrixPrimaryCapsules,
+    MeanCapsules,
+    NormalisedPrimaryCapsules,
+    NormalisePoses,
+    PoseScores,
+    PrepareImages,
+    PrimaryCapsules,
+    start_for_relus,
+)
+from capsella.layers.norms import ParentNorm
+from capsella.models.base import ImageClassifier, count_parameters, grid_after, register_model, register_variant
+from capsella.models.classifiers import CapsuleClassifier, ConvolutionalClassifier
+from capsella.models.hinton2018 import SMALLNORB
+from capsella.routing import DynamicRouting, Routing
+
+PARAMETERS = 128_000  # of every network; the width of the last convolution makes up for what a routing learns
+POSE, TYPES, KERNEL = 16, (8, 16), (3, 2)  # types of primary capsules and of the layer between, its kernel and stride
+STRIDES = (2, 1, 2)  # of the three 3×3 convolutions, of 32, 64 and `width` channels
+CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES = 4, 6, 4
+FIRST_LENGTH = (
+    4.0  # first length of a parent's sum of votes, in mean children: directions differ, so that it is about 1
+)
+Model = TypeVar("Model", bound=ImageClassifier)
+
+
+@register_model
+def league_capsnet(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    routing: Routing = DynamicRouting(iterations=3),
+    parameters: int = PARAMETERS,
+    width: int | None = None,
+    crop: int | None = None,
+    standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+) -> CapsuleClassifier:
+    """Three convolutions, 8 types of primary capsules, 16 types by a 3×3 capsule convolution, tied class capsules.
+
+    Poses are 4×4 matrices. The layers around a routing are those of its paper, by the kind of its activations. Lengths:
+    squashed primary capsules. Log-odds: normalised by batch in every layer; they are the logits. Shares: normalised
+    poses, and class capsules without votes. None: a linear unit shared by all classes reads their poses.
+
+    Args:
+        image_size: (height, width), at least 9×9 (after the crop).
+        channels: channels of the images.
+        classes: names of the classes.
+        routing: routing of both routed layers.
+        parameters: number of parameters of the whole network, to within a few per cent.
+        width: channels of the last convolution; None for the width that gives `parameters`.
+        crop, standardise, brightness, contrast: as for `hinton2018_matrix_capsnet`.
+
+    Raises:
+        ArgumentError: an image too small, or fewer parameters than the narrowest network has.
+    """
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    grid = grid_after(prepare.size, [*((1, stride) for stride in STRIDES), KERNEL])
+    kind = routing.activation_kind
+    norm: ParentNorm | None = "batch" if kind == "log-odds" else None
+
+    def build(width: int) -> CapsuleClassifier:
+        backbone, primary = nn.Sequential(prepare, *_convolutions(channels, width)), _primary(width, kind)
+        layers: list[nn.Module] = [
+            CapsuleConv2d(TYPES[0], POSE, TYPES[1], POSE, *KERNEL, pose="matrix", routing=routing, norm=norm)
+        ]
+        if kind == "shares":
+            layers.append(NormalisePoses(TYPES[1], POSE))  # nothing else bounds them
+            layers.append(MeanCapsules(grid, TYPES[1], POSE, len(classes), routing=routing))
+        else:
+            shape = (grid, TYPES[1], POSE, len(classes), POSE)
+            layers.append(DenseCapsules(*shape, tied=True, pose="matrix", routing=routing, norm=norm))
+        poses = None if routing.has_activations else PoseScores(POSE, bias=False)
+        model = CapsuleClassifier(
+            backbone=backbone,
+            primary=primary,
+            capsule_layers=nn.Sequential(*layers),
+            decoder=None,
+            logits=kind == "log-odds",
+            scores=LogActivations() if kind == "shares" else poses,
+            image_size=image_size,
+            channels=channels,
+            classes=classes,
+        )
+        start_for_relus(model.backbone)
+        if kind == "lengths":
+            _scale_votes(model)
+        return model
+
+    return _with_parameters(build, parameters, width)
+
+
+@register_model
+def league_cluster(
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    parameters: int = PARAMETERS,
+    width: int | None = None,
+    crop: int | None = None,
+    standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+) -> CapsuleClassifier:
+    """The convolutions of `league_capsnet` with cluster routing, whose votes are convolutions.
+
+    Its geometry differs: with as many parameters, 4 types of 6 elements have 4 votes for each parent. Class capsules
+    are read as in its own paper.
+
+    Args as for `league_capsnet`, and
+
+    Args:
+        image_size: (height, width), at least 1×1.
+
+    Raises:
+        ArgumentError: as for `league_capsnet`.
+    """
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    grid = grid_after(prepare.size, [(1, stride) for stride in (*STRIDES, 2)])
+    types, pose, votes = CLUSTER_TYPES, CLUSTER_POSE, CLUSTER_VOTES
+
+    def build(width: int) -> CapsuleClassifier:
+        model = CapsuleClassifier(
+            backbone=nn.Sequential(prepare, *_convolutions(channels, width)),
+            primary=LayerNormPrimaryCapsules(width, types, pose),
+            capsule_layers=nn.Sequential(
+                ClusterCapsules(types, pose, types, pose, votes, grid, stride=2),
+                ClusterCapsules(types, pose, len(classes), pose, votes, grid, whole=True),
+            ),
+            decoder=None,
+            scores=PoseScores(pose * grid[0] * grid[1], bias=False),
+            image_size=image_size,
+            channels=channels,
+            classes=classes,
+        )
+        start_for_relus(model.backbone)
+        return model
+
+    return _with_parameters(build, parameters, width)
+
+
+def _league_cnn(
+    convolve: bool,
+    *,
+    image_size: tuple[int, int] = (32, 32),
+    channels: int = 1,
+    classes: tuple[str, ...] = SMALLNORB,
+    parameters: int = PARAMETERS,
+    width: int | None = None,
+    crop: int | None = None,
+    standardise: bool = True,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+) -> ConvolutionalClassifier:
+    """Build a CNN of the benchmark.
+
+    Args as for `league_capsnet`, and
+
+    Args:
+        image_size: (height, width), at least 9×9 with a fourth convolution, or else 1×1.
+
+    Raises:
+        ArgumentError: as for `league_capsnet`.
+    """
+    prepare = PrepareImages(image_size, crop, standardise, brightness, contrast)
+    rows, columns = grid_after(prepare.size, [*((1, stride) for stride in STRIDES), KERNEL] if convolve else [])
+
+    def build(width: int) -> ConvolutionalClassifier:
+        layers = [prepare, *_convolutions(channels, width)]
+        if convolve:
+            layers += [nn.Conv2d(width, width, *KERNEL, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [nn.Flatten(), nn.Linear(width * rows * columns, len(classes))]
+        else:
+            layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, len(classes))]
+        network = nn.Sequential(*layers)
+        return ConvolutionalClassifier(network, image_size=image_size, channels=channels, classes=classes)
+
+    return _with_parameters(build, parameters, width)
+
+
+register_variant(
+    "league_pooling", "The convolutions of `league_capsnet`, average pooling, and a linear layer.", _league_cnn, False
+)
+register_variant(
+    "league_cnn",
+    "The convolutions of `league_capsnet`, one more in place of its capsules, and a linear layer on all maps.",
+    _league_cnn,
+    True,
+)
+
+
+def _convolutions(channels: int, width: int) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for out, stride in zip((32, 64, width), STRIDES, strict=True):
+        layers += [nn.Conv2d(channels, out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
+        channels = out
+    return layers
+
+
+def _primary(width: int, kind: str) -> nn.Module:
+    if kind == "lengths":
+        return PrimaryCapsules(width, TYPES[0], POSE, kernel=1, stride=1)
+    if kind == "log-odds":
+        return MatrixPrimaryCapsules(width, TYPES[0], POSE, norm="batch")
+    if kind == "shares":
+        return NormalisedPrimaryCapsules(width, TYPES[0], POSE, kernel=1)
+    return LayerNormPrimaryCapsules(width, TYPES[0], POSE)
+
+
+def _scale_votes(model: CapsuleClassifier) -> None:
+    """Scale first weights such that uniform couplings sum to `FIRST_LENGTH` times the mean of the children.
+
+    The plain sum over a hundred children is so long that a squash has no slope, and self-attention would not learn.
+    """
+    for layer in model.capsule_layers:
+        if isinstance(layer, CapsuleConv2d) and not layer.weight.is_meta:
+            children = prod(layer.geometry.kernel) * layer.weight.shape[2]
+            layer.weight.detach().mul_(FIRST_LENGTH * layer.weight.shape[3] / children)
+
+
+def _with_parameters(build: Callable[[int], Model], parameters: int, width: int | None) -> Model:
+    """Build the network of this width, or of the width that is nearest to `parameters`, which is saved.
+
+    Raises:
+        ArgumentError: the narrowest network has over 5 % more.
+    """
+    check_minimum(1, parameters=parameters, width=width)
+    if width is None:
+        with torch.random.fork_rng(devices=[]):  # networks that are only counted draw no random numbers
+            high = 8
+            while count_parameters(build(high)) < parameters:
+                high *= 2
+            low = 1
+            while low < high:  # find the narrowest with at least as many
+                middle = (low + high) // 2
+                low, high = (low, middle) if count_parameters(build(middle)) >= parameters else (middle + 1, high)
+            counts = {near: count_parameters(build(near)) for near in (max(1, low - 1), low)}
+        width = min(counts, key=lambda near: abs(counts[near] - parameters))
+        if counts[width] > 1.05 * parameters:
+            rule = f"be at least {counts[width]:,} for these images"
+            raise ArgumentError("parameters", rule, parameters, shown=f"{parameters:,}")
+    model = build(width)
+    model.resolved_options = {"width": width}
+    return model
