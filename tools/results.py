@@ -33,7 +33,7 @@ the complete recipe of its row.
   one training.
 - **Test images.** They choose no epoch and no rate. Tables that stop networks at an error use them, and say so
   (affNIST, novel viewpoints, attacks). But later recipes were made after the test errors of earlier ones were known:
-  `capsnet-mnist-best` has `--keep last` since a test error of 0.47 % (L032), `emnet-cells-best` has its 60 epochs since
+  `efficient-capsnet-mnist` has `--keep last` since a test error of 0.47 % (L032), `emnet-cells` has its 60 epochs since
   others were tested (L062).
 - **Short.** Fewer than 12 epochs. Such rows compare with each other, as float32 with bfloat16; they rank no networks.
   The league says after how many images its ranks hold.

@@ -43,7 +43,7 @@ Every field of a recipe is a flag: `capsella train RECIPE --help` lists them.
 keeps the recipe's, or else takes its own defaults (`capsella models NAME`).
 
 Class capsules on a network that was trained before: a run, or a backbone.
-  capsella train images-stem-capsules IMAGES --backbone RUN
+  capsella train images-backbone-capsules IMAGES --backbone RUN
 
 Recipes by paper; `capsella recipes` says what each is:
 """

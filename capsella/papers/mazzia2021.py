@@ -29,7 +29,7 @@ def mazzia2021_mnist() -> Recipe:
 
 
 @register_recipe
-def capsnet_mnist_best() -> Recipe:
+def efficient_capsnet_mnist() -> Recipe:
     """Efficient-CapsNet on MNIST in an hour; ours.
 
     Chosen on validation images. In a short training the authors' narrowing and erasing cost more than they bring, and
@@ -47,13 +47,13 @@ def capsnet_mnist_best() -> Recipe:
 
 
 @register_recipe
-def capsnet_multimnist_best() -> Recipe:
+def efficient_capsnet_multimnist() -> Recipe:
     """Efficient-CapsNet on pairs of digits (Sabour et al. 2017, §6); ours.
 
     An epoch is as many pairs as MNIST has digits. Trained as on MNIST; nothing of it was tuned on pairs.
     """
     return replace(
-        capsnet_mnist_best(),
+        efficient_capsnet_mnist(),
         data=PairData(of="mnist", validation_pairs=10_000, test_pairs=10_000),
         augment=AugmentOptions(),
         epoch_images=60_000,

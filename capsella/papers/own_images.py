@@ -27,8 +27,8 @@ RECIPE_OF = {
     "hinton2018_cnn": "hinton2018-smallnorb-cnn",
     "mazzia2021_efficient_capsnet": "images-efficient",
     "he2016_resnet10": "images-resnet",
-    "stem_capsules": "images-stem-capsules",
-    "stem_linear": "images-stem-linear",
+    "stem_capsules": "images-backbone-capsules",
+    "stem_linear": "images-backbone-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
 """The recipe by which `capsella compare` trains a network; any other takes that of images-capsnet."""
@@ -157,7 +157,7 @@ def images_matrix_capsnet() -> Recipe:
 
 
 @register_recipe
-def images_stem_capsules() -> Recipe:
+def images_backbone_capsules() -> Recipe:
     """Class capsules on a pretrained backbone (--backbone), for a folder of images with one subfolder per class.
 
     The backbone is frozen. To train it too, give --fine-tune and a tenth of the learning rate.
@@ -166,7 +166,7 @@ def images_stem_capsules() -> Recipe:
 
 
 @register_recipe
-def images_stem_linear() -> Recipe:
+def images_backbone_linear() -> Recipe:
     """A linear layer on a pretrained backbone (--backbone), for a folder of images with one subfolder per class.
 
     The backbone is frozen. To train it too, give --fine-tune and a tenth of the learning rate.

@@ -35,7 +35,7 @@ def ribeiro2020_smallnorb() -> Recipe:
 
 
 @register_recipe
-def ribeiro2020_smallnorb_best() -> Recipe:
+def ribeiro2020_smallnorb_wide_prior() -> Recipe:
     """Variational Bayes routing on smallNORB in an hour of one core; ours.
 
     A wide prior keeps couplings from peaking before the votes mean anything. Images are rotated, stretched and mixed in

@@ -16,7 +16,7 @@ from capsella.training.loop import Trainer
 transformers = pytest.importorskip("transformers")
 
 SHORT = ("--size", 17, "--epochs", 2, "--batch-size", 8, "--accelerator", "cpu", "--no-flip")
-HEADS = ("images-stem-capsules", "images-stem-linear")
+HEADS = ("images-backbone-capsules", "images-backbone-linear")
 
 
 @pytest.fixture(scope="module")

@@ -130,11 +130,11 @@ def test_another_network_brings_its_options_and_its_loss():
 
 
 def test_a_network_of_the_same_options_takes_them_as_the_recipe_has_them():
-    small = get_recipe("matrix-capsnet-smallnorb-best").complete().model
-    large = parsed("--model hinton2018_matrix_capsnet", "matrix-capsnet-smallnorb-best").model
+    small = get_recipe("matrix-capsnet-smallnorb").complete().model
+    large = parsed("--model hinton2018_matrix_capsnet", "matrix-capsnet-smallnorb").model
     assert large == ModelOptions("hinton2018_matrix_capsnet", small.options)
     assert (large.options["routing"].iterations, large.options["crop"]) == (2, 32)
-    emnet = parsed("--model forslov2018_emnet1_init1", "matrix-capsnet-smallnorb-best").model
+    emnet = parsed("--model forslov2018_emnet1_init1", "matrix-capsnet-smallnorb").model
     assert emnet.options["routing"].iterations == 3
 
 

@@ -86,7 +86,7 @@ def test_ranges_and_choices_that_are_none():
             make()
 
 
-@pytest.mark.parametrize("name", ["stem-capsnet-smallnorb-best", "ribeiro2020-smallnorb", "tsai2020-cifar10"])
+@pytest.mark.parametrize("name", ["batchnorm-capsnet-smallnorb", "ribeiro2020-smallnorb", "tsai2020-cifar10"])
 def test_a_network_takes_all_choices_that_are_made_for_it(name):
     recipe = get_recipe(name)
     space = default_space(recipe)
@@ -121,7 +121,7 @@ def test_a_schedule_is_its_recipes_own_or_the_cosine():
     """An exponential one needs a decay and steps that recipes of other schedules do not have."""
     own = {
         "he2016-cells": None,
-        "capsnet-mnist-best": None,
+        "efficient-capsnet-mnist": None,
         "hahn2019-cifar10": ("steps", "cosine"),
         "images-emnet": ("exponential", "cosine"),
     }

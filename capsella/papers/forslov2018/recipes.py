@@ -109,7 +109,7 @@ def he2016_cells() -> Recipe:
 
 
 @register_recipe
-def emnet_cells_best() -> Recipe:
+def emnet_cells() -> Recipe:
     """EM-NET 1 with 130 K parameters, as `capsella search` found it within 8 ms an image, trained longer; ours.
 
     Numbers are as they were drawn (LOG.md, L062 and L064).

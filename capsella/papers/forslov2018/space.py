@@ -5,7 +5,7 @@ from capsella.training import Recipe
 from capsella.training.search_space import Choice, Range, Space, around, choice_with, register_space, schedules
 
 
-@register_space("images-emnet", "emnet-cells-best", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
+@register_space("images-emnet", "emnet-cells", *(f"{network.replace('_', '-')}-modern" for network in EMNETS))
 def em_networks(recipe: Recipe) -> Space:
     """The thesis (§10.7) asks for EM networks found by search; of 692 K parameters, 662 K are in two 9×9 kernels."""
     recipe = recipe.complete()

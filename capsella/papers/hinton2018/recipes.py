@@ -53,7 +53,7 @@ def hinton2018_smallnorb_cnn() -> Recipe:
 
 
 @register_recipe
-def matrix_capsnet_smallnorb_best() -> Recipe:
+def matrix_capsnet_smallnorb() -> Recipe:
     """The small matrix capsules on smallNORB in an hour of one core; ours.
 
     A β_a that can be learned, two iterations, three times the rate, which falls over half a cosine, averaged weights,
@@ -74,22 +74,22 @@ def matrix_capsnet_smallnorb_best() -> Recipe:
 
 
 @register_recipe
-def matrix_capsnet_smallnorb_best_310k() -> Recipe:
+def matrix_capsnet_smallnorb_310k() -> Recipe:
     """The large matrix capsules (310 K parameters), trained as the small ones, for 16 epochs; ours (LOG.md, L059).
 
     In float32, unless `--precision` says otherwise: bfloat16 was seen with one seed.
     """
-    small = matrix_capsnet_smallnorb_best().with_network("hinton2018_matrix_capsnet")
+    small = matrix_capsnet_smallnorb().with_network("hinton2018_matrix_capsnet")
     return replace(small, epochs=16, precision="32-true")
 
 
 @register_recipe
-def stem_capsnet_smallnorb_best() -> Recipe:
+def batchnorm_capsnet_smallnorb() -> Recipe:
     """Our matrix capsules behind a batch-normalised stem, on whole images of 48×48, moved and mixed in pairs; ours.
 
-    Chosen on toys held out (LOG.md, L050 and L051); trained as `matrix_capsnet_smallnorb_best`.
+    Chosen on toys held out (LOG.md, L050 and L051); trained as `matrix_capsnet_smallnorb`.
     """
-    small = matrix_capsnet_smallnorb_best()
+    small = matrix_capsnet_smallnorb()
     options = {"routing": small.model.options["routing"], **FROM_PHOTOGRAPHS}
     return replace(
         small,
@@ -99,11 +99,11 @@ def stem_capsnet_smallnorb_best() -> Recipe:
 
 
 @register_recipe
-def stem_capsnet_smallnorb_cnn() -> Recipe:
-    """The CNN beside `stem_capsnet_smallnorb_best`: 144 K parameters, the same changes of images and training."""
+def batchnorm_cnn_smallnorb() -> Recipe:
+    """The CNN beside `batchnorm_capsnet_smallnorb`: 144 K parameters, the same changes of images and training."""
     options = {"standardise": True, **FROM_PHOTOGRAPHS}
     return replace(
-        stem_capsnet_smallnorb_best(),
+        batchnorm_capsnet_smallnorb(),
         model=ModelOptions("hahn2019_convnet_cnn", options),
         loss=LossOptions(name="cross_entropy"),
     )

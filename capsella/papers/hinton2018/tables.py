@@ -47,7 +47,7 @@ BUDGETS = Budgets(
 )  # fmt: skip
 # With a constant λ and peaked couplings only in the last E-step, five iterations learn too.
 MEDIUM_ROUTING = {"inverse_temperature": 0.001, "inverse_temperature_decay": 0.0, "early_sharpness": 1 / 64}
-MEDIUM_BASE = "matrix-capsnet-smallnorb-best"
+MEDIUM_BASE = "matrix-capsnet-smallnorb"
 BASES: dict[BudgetName, str] = {
     "small": "hinton2018-smallnorb-small",
     "medium": MEDIUM_BASE,
@@ -203,7 +203,7 @@ VIEWPOINT_MEDIUM = Budget(
 SMALL_STOP, SMALL_RATE, SMALL_CNN_RATE = 15.0, 3e-3, 3e-4
 # Three toys of each category train there, not five, and the paper's error was not reached in 47 epochs.
 MEDIUM_STOPS = {"smallnorb-jpeg-poses": 7.0}
-MEDIUM_BASES = {"capsules": "stem-capsnet-smallnorb-best", "CNN": "stem-capsnet-smallnorb-cnn"}
+MEDIUM_BASES = {"capsules": "batchnorm-capsnet-smallnorb", "CNN": "batchnorm-cnn-smallnorb"}
 VIEWPOINT_LIMITS: dict[BudgetName, str] = {
     "small": f"Small network, 2 iterations; the paper trains the large one. At most {VIEWPOINT_SMALL}. Rates: "
     f"{SMALL_RATE:g}, and {SMALL_CNN_RATE:g} for the CNN. ",

@@ -59,7 +59,7 @@ OTHERS = Budgets(
     ),
 )  # fmt: skip
 STOPS = {"small": 5.0, "medium": 1.0}  # error on plain digits, in per cent, at which both networks of affNIST stop
-MNIST, PAIRED, EFFICIENT = "sabour2017-mnist", "sabour2017-multimnist", "capsnet-multimnist-best"
+MNIST, PAIRED, EFFICIENT = "sabour2017-mnist", "sabour2017-multimnist", "efficient-capsnet-multimnist"
 
 
 def _capsnet(
