@@ -1,4 +1,4 @@
-"""The recipes for images of one's own: which recipe trains which network on a folder, and how it is fitted to one."""
+"""Recipes for a folder of your own images, and how they are adapted to the folder."""
 
 from dataclasses import replace
 from math import ceil
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from capsella.data import FolderData
 from capsella.data.outline import Outline
+from capsella.errors import ArgumentError
 from capsella.losses import LossOptions
 from capsella.papers.forslov2018.recipes import CAPSNETS, CNNNETS, EMNETS, emnet_modern
 from capsella.papers.hinton2018.recipes import BETA_A_SCALE, hinton2018_smallnorb_small
@@ -15,10 +16,9 @@ from capsella.routing import EMRouting
 from capsella.training import AugmentOptions, ModelOptions, OptimizerOptions, Recipe
 from capsella.training.registry import get_recipe, register_recipe
 
-UNNAMED = Path("images")
-"""The folder of these recipes where none is named."""
+UNNAMED = Path("images")  # the folder of these recipes if none is named
 FOLDER = FolderData(UNNAMED, size=32)
-"""The images; the path is the least that one gives."""
+# The recipe by which `capsella compare` trains a network; any other network takes images-capsnet.
 RECIPE_OF = {
     "sabour2017_capsnet": "images-capsnet",
     "sabour2017_cnn": "images-cnn",
@@ -31,25 +31,28 @@ RECIPE_OF = {
     "stem_linear": "images-backbone-linear",
     **{network: f"{network.replace('_', '-')}-modern" for network in (*CAPSNETS, *EMNETS, *CNNNETS)},
 }
-"""The recipe by which `capsella compare` trains a network; any other takes that of images-capsnet."""
-
-DEFAULT = "images-efficient"
-"""The recipe of `capsella train FOLDER`."""
-SIDES = (32, 48, 64, 96, 128, 224)
-"""Sizes that a folder's images are resized to: the largest that they have and the recipe allows."""
-CHOSEN_ON = 1_503
-"""Training images that the epochs of these recipes were chosen on; on others, a fitted recipe sees as many in all."""
+DEFAULT = "images-efficient"  # the recipe of `capsella train FOLDER`
+SIDES = (
+    32,
+    48,
+    64,
+    96,
+    128,
+    224,
+)  # sizes to which images are resized: the largest that they have and the recipe allows
+CHOSEN_ON = 1_503  # training images that the epochs were chosen on; on others, a recipe sees as many images in all
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 100
-FEW_IMAGES = 640
-"""A folder of fewer training images takes batches of 16, for more steps."""
+FEW_IMAGES = 640  # a folder of fewer training images takes batches of 16, for more steps
+# Options by which networks change images of their paper's data; a user's images stay as they are.
+UNCHANGED = {"crop": None, "brightness": 0.0, "contrast": 0.0}
 
 
 @register_recipe
 def images_efficient() -> Recipe:
     """Efficient-CapsNet on a folder of images: light, and the default.
 
-    Images of 48 pixels or more are halved by the first convolution. Rate, average and epochs were chosen by the
-    validation images of 1,503 cells (LOG.md, L043).
+    The first convolution halves images of 48 pixels or more. Learning rate, weight average and epochs were chosen on
+    the validation images of 1,503 cells.
     """
     return Recipe(
         model=ModelOptions("mazzia2021_efficient_capsnet", {"reconstruction": False, "halve_from": 48}),
@@ -67,8 +70,8 @@ def images_efficient() -> Recipe:
 def images_resnet() -> Recipe:
     """A residual network of ten layers on a folder of images: the CNN that capsules must beat.
 
-    Weights and running statistics are averaged over the steps, as those of images-efficient: without it, the validation
-    error jumps by tens of points in the first half of the training (LOG.md, L044).
+    Weights and running statistics are averaged over the steps, as in images-efficient. Without it the validation error
+    jumps by tens of points in the first half of the training.
     """
     return replace(
         images_efficient(),
@@ -80,7 +83,7 @@ def images_resnet() -> Recipe:
 
 
 def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
-    """The same changes of training images, and those that other microscopes, stains and cameras make (LOG.md, L045)."""
+    """Add the changes that other microscopes, stains and cameras make to training images."""
     return replace(
         changes,
         rotation=180.0,
@@ -97,16 +100,16 @@ def as_other_microscopes(changes: AugmentOptions) -> AugmentOptions:
 
 
 def _for_other_laboratories(recipe: Recipe) -> Recipe:
-    """So much changes that a network still learns after 60 epochs, where it has long learned what does not change."""
+    """Return the recipe with changes this strong: networks still improve after 60 epochs."""
     data = replace(recipe.data, size=64, channels=3, cells="matched")
     return replace(recipe, data=data, augment=as_other_microscopes(recipe.augment), epochs=60)
 
 
 @register_recipe
 def images_cells_efficient() -> Recipe:
-    """Efficient-CapsNet on stained cells, for images of other laboratories than those it learned from, too.
+    """Efficient-CapsNet on stained cells, also for images of other laboratories than those it learned from.
 
-    Each cell is found, cut out at its laboratory's scale and matched in stain. Training images change as other
+    Each cell is found, cut out at its laboratory's scale and matched in stain. Training images are changed as other
     microscopes would change them.
     """
     return _for_other_laboratories(images_efficient())
@@ -114,7 +117,7 @@ def images_cells_efficient() -> Recipe:
 
 @register_recipe
 def images_cells_resnet() -> Recipe:
-    """The residual network on stained cells, for images of other laboratories, too; like images-cells-efficient."""
+    """The residual network on stained cells, also for images of other laboratories, as images-cells-efficient."""
     return _for_other_laboratories(images_resnet())
 
 
@@ -127,26 +130,26 @@ def images_emnet() -> Recipe:
 
 @register_recipe
 def images_capsnet() -> Recipe:
-    """CapsNet on a folder of images, one sub-folder a class; in bfloat16 where that is faster (LOG.md, L041)."""
+    """CapsNet on a folder of images, in bfloat16 if that is faster."""
     return replace(sabour2017_cells(), data=FOLDER, precision="auto", balance="auto")
 
 
 @register_recipe
 def images_cnn() -> Recipe:
-    """The baseline of CapsNet's paper on a folder of images, one sub-folder a class."""
+    """The baseline of CapsNet's paper on a folder of images."""
     return replace(sabour2017_cells_cnn(), data=FOLDER, balance="auto")
 
 
 @register_recipe
 def images_matrix_capsnet() -> Recipe:
-    """Small matrix capsules on a folder of images, one sub-folder a class.
+    """Small matrix capsules on a folder of images.
 
-    A β_a that can be learned, two iterations and three times the paper's rate: with these they learn on dark and on
-    bright images in few steps; without them hardly on dark ones (LOG.md, L039).
+    A β_a that can be learned, two iterations and three times the paper's learning rate let them learn on dark and on
+    bright images in few steps. Without these they hardly learn on dark ones.
     """
     paper = hinton2018_smallnorb_small()
     return replace(
-        paper.with_model(routing=EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=BETA_A_SCALE)),
+        paper.with_model(routing=EMRouting(iterations=2, cost_scale=100.0, beta_a_scale=BETA_A_SCALE), **UNCHANGED),
         data=FOLDER,
         augment=AugmentOptions(shift=2, border="repeat", flip=True),
         optimizer=OptimizerOptions(learning_rate=3e-3, warmup_steps=100, gradient_clip=10.0),
@@ -193,24 +196,24 @@ def _on_backbone(network: str, loss: LossOptions) -> Recipe:
 
 
 class Fitted(NamedTuple):
-    """A recipe for a folder, and why it is as it is: a flag and a reason each."""
+    """A recipe for a folder. reasons: for each flag that was chosen."""
 
     recipe: Recipe
     reasons: dict[str, str]
 
 
 def fitted(recipe: Recipe, images: Outline) -> Fitted:
-    """A recipe of this module with its size, colours, batch and epochs for the images of a folder.
+    """Return a recipe of this module with size, colours, batch size and epochs for the images of a folder.
 
-    Smaller images are shifted by fewer pixels: by the same share of their side.
+    Images are shifted by the same share of their side, whatever their size.
 
     Raises:
         ValueError: the recipe is not for a folder.
     """
     if not isinstance(recipe.data, FolderData):
-        raise ValueError(f"folder: only for a recipe that trains on one, got one for {recipe.data.name!r}")
+        raise ArgumentError("recipe", "train on a folder", recipe.data.name)
     side, most = min(images.height, images.width), recipe.data.size or max(SIDES)
-    size = max((one for one in SIDES if one <= min(side, most)), default=SIDES[0])
+    size = max((known for known in SIDES if known <= min(side, most)), default=SIDES[0])
     learned_from = images.images * (1 - recipe.data.test) if images.train is None else images.train
     train = max(1, round(learned_from * (1 - (0 if images.validation else recipe.data.validation))))
     if recipe.data.per_class is not None:
@@ -229,7 +232,7 @@ def fitted(recipe: Recipe, images: Outline) -> Fitted:
 
 
 def usual_epochs(epochs: int, train: int) -> int:
-    """For so many training images, where a recipe of this module has `epochs` for `CHOSEN_ON` of them.
+    """Return the epochs for `train` training images, from those for `CHOSEN_ON` of them.
 
     >>> usual_epochs(30, 1503), usual_epochs(30, 300), usual_epochs(30, 100_000)
     (30, 100, 20)
@@ -239,16 +242,16 @@ def usual_epochs(epochs: int, train: int) -> int:
 
 def _why_size(size: int, side: int, most: int) -> str:
     if size > side:
-        return f"the least that is useful; the images have {side} pixels"
-    return "what this recipe is meant for" if size == most else f"near the images' {side} pixels"
+        return f"the smallest useful size; the images have {side} pixels"
+    return "the size of this recipe" if size == most else f"near the images' {side} pixels"
 
 
 def recipe_for(network: str) -> tuple[str, Recipe]:
-    """The name of the recipe that trains a network on images of one's own, and the recipe without its paper's images.
+    """Return the recipe that trains a network on a user's images, and its name.
 
-    What concerns the paper's images is taken away: crops and changes of brightness, so that every network sees the same
-    pictures. The margin of the spread loss rises, and a rate that falls to a tenth falls, over the whole training,
-    however long it is. Rare classes are balanced for every network alike.
+    Nothing of the paper's images is kept: no crops and no changes of brightness, so that every network sees the same
+    pictures. Schedules of the spread loss and of the learning rate cover the whole training, however long it is. Rare
+    classes are balanced for every network alike.
 
     Raises:
         ValueError: no network has the name.
@@ -257,16 +260,14 @@ def recipe_for(network: str) -> tuple[str, Recipe]:
     recipe = get_recipe(name)
     if recipe.model.name != network:
         recipe = recipe.with_network(network)
-    neutral = {"crop": None, "brightness": 0.0, "contrast": 0.0}
-    changed = {option: neutral[option] for option in recipe.model.options if option in neutral}
-    return name, replace(_over_the_whole_training(recipe.with_model(**changed)), balance="auto")
+    unchanged = {option: value for option, value in UNCHANGED.items() if option in recipe.model.options}
+    return name, replace(_over_the_whole_training(recipe.with_model(**unchanged)), balance="auto")
 
 
 def _over_the_whole_training(recipe: Recipe) -> Recipe:
-    """With the spread loss's margin rising from its start to its end, and a rate that falls to a tenth falling as long.
+    """Return the recipe with a spread margin and, if it falls to a tenth, a learning rate scheduled over all steps.
 
-    Recipes whose rate falls to a tenth are of a known length, and folders are not: in a longer training it would
-    vanish long before the end.
+    Such a rate belongs to a training of known length; in a longer one it would vanish long before the end.
     """
     optimizer = recipe.optimizer
     if optimizer.schedule == "exponential" and optimizer.decay <= 0.1:
