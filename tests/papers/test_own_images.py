@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from capsella.data import FolderData
 from capsella.data.outline import Outline
 from capsella.errors import ArgumentError
 from capsella.models import list_models
@@ -13,7 +14,7 @@ from capsella.papers.own_images import RECIPE_OF, UNCHANGED, fitted, recipe_for
 from capsella.training import Recipe
 from capsella.training.registry import RECIPES, get_recipe
 
-FOR_FOLDERS = [name for name in RECIPES if get_recipe(name).data.name == "folder" and "backbone" not in name]
+FOR_FOLDERS = [name for name in RECIPES if isinstance(get_recipe(name).data, FolderData) and "backbone" not in name]
 
 
 def of(name: str, images: int = 2000, side: int = 224, channels: int = 3, train: int | None = None) -> Recipe:
