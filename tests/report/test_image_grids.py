@@ -21,34 +21,17 @@ def test_mosaic_puts_every_image_in_its_place():
     assert (picture[:, 5] == 1).all()
 
 
-def test_mosaic_keeps_colours_and_clips():
-    grid = np.zeros((1, 2, 3, 2, 2))
-    grid[0, 1, 2] = 1.5
-    picture = mosaic(grid)
-    assert picture[0, 3].tolist() == [0, 0, 1]
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 4, 4, 5), (2, 0, 1, 4, 5)])
-def test_mosaic_of_another_shape_is_an_error(shape):
-    with pytest.raises(ValueError, match=r"\[rows columns c h w\] with 1, 2 or 3 channels"):
-        mosaic(np.zeros(shape))
-
-
 def test_tweaks_are_headed_by_offsets_and_numbered():
     offsets = (-0.25, 0.0, 0.25)
     (axes,) = tweak_figure(np.zeros((16, 3, 1, 7, 9)), offsets).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["-0.25", "+0.00", "+0.25"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [str(k) for k in range(1, 17)]
     assert list(axes.get_xticks()) == [4, 14, 24]  # middle pixels of images 9 wide, 1 apart
-    with pytest.raises(ValueError, match="offsets: must name each of the 3 columns, got 2"):
-        tweak_figure(np.zeros((16, 3, 1, 7, 9)), offsets[:2])
 
 
 def test_tweaks_of_chosen_elements_keep_their_numbers():
     (axes,) = tweak_figure(np.zeros((2, 1, 1, 7, 9)), [0.0], [3, 95]).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["4", "96"]
-    with pytest.raises(ValueError, match="elements: must name each of the 2 rows, got 3"):
-        tweak_figure(np.zeros((2, 1, 1, 7, 9)), [0.0], [1, 2, 3])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -112,11 +95,3 @@ class TestStereoPairs:
         two = prediction_figure(self.pairs, ["cat"] * 3, ["cat"] * 3, np.ones(3))
         heights = [figure.get_size_inches()[1] - 0.45 for figure in (one, two)]
         assert heights[1] == pytest.approx(heights[0] / 2)
-
-
-def test_nothing_to_draw_and_names_that_do_not_fit_are_errors():
-    nothing, one = np.zeros((0, 1, 4, 4)), np.zeros((1, 1, 4, 4))
-    with pytest.raises(ValueError, match="at least 1, got 0, 0, 0, 0"):
-        prediction_figure(nothing, [], [], np.zeros(0))[0]
-    with pytest.raises(ValueError, match="at least 1, got 1, 1, 1, 0, 1"):
-        reconstruction_figure(one, one, one, [], ["a"])

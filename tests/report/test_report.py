@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from capsella.data import ImageSet
-from capsella.errors import CapsellaError
 from capsella.evaluation import Evaluation, evaluate
 from capsella.models import create_model
 from capsella.report import Training, write_report
@@ -104,41 +103,11 @@ def test_em_routing_shows_the_distances_of_its_votes(report, matrix_capsnet, cap
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_no_mistakes_and_all_mistakes(report, cnn, image_set):
-    right = torch.nn.functional.one_hot(image_set.labels, 3).float()
-    perfect = Evaluation(right, image_set.labels, image_set.classes)
-    assert "There are none: every test image was classified right." in report(cnn, perfect)
-    hopeless = Evaluation(right.roll(1, 1), image_set.labels, image_set.classes)
-    assert "100.00 % error" in report(cnn, hopeless)
-
-
-@pytest.mark.usefixtures("without_pictures")
-def test_a_class_that_is_never_predicted_is_noted(report, cnn, image_set):
-    activations = torch.nn.functional.one_hot(image_set.labels * 0, 3).float()
-    text = report(cnn, Evaluation(activations, image_set.labels, image_set.classes))
-    assert "Note: never predicted, so no precision: " in text
-    assert "–" in text
-
-
-@pytest.mark.usefixtures("without_pictures")
 def test_without_metrics_and_with_file_names_that_are_not_utf8(cnn, image_set, tmp_path):
     named = replace(image_set, files=("caf\udce9.png",) * 12)
     text = write_report(tmp_path, cnn, evaluate(cnn, named), named, None, "title", {}).read_text(encoding="utf-8")
     assert "No training metrics were given for this model." in text
     assert "caf\N{REPLACEMENT CHARACTER}.png" in text
-
-
-def test_unreadable_metrics_leave_no_report(cnn, image_set, tmp_path):
-    with pytest.raises(CapsellaError, match="there is no such file"):
-        write_report(tmp_path, cnn, evaluate(cnn, image_set), image_set, tmp_path / "m.csv", "title", {})
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_an_evaluation_of_another_set_is_an_error(capsnet, image_set, tmp_path):
-    evaluation = evaluate(capsnet, image_set)
-    other = replace(image_set, labels=image_set.labels.flip(0))
-    with pytest.raises(ValueError, match="evaluation: must be of test_images, got one with other labels"):
-        write_report(tmp_path, capsnet, evaluation, other, None, "title", {})
 
 
 @pytest.mark.usefixtures("without_pictures")
